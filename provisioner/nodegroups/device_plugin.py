@@ -27,7 +27,9 @@ def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
     text = resources.files(__package__).joinpath("device_plugin.yaml").read_text(encoding="utf-8")
     made: dict[str, Any] = yaml.safe_load(text)
     pod = made["spec"]["template"]["spec"]
-    pod["containers"] = [each | {"image": image} for each in pod["containers"] if (image := images[each["name"]])]
+    pod["containers"] = [
+        container | {"image": image} for container in pod["containers"] if (image := images[container["name"]])
+    ]
     text = json.dumps(made, sort_keys=True, separators=(",", ":"))
     made["metadata"]["annotations"] = {VERSION: hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]}
     return made

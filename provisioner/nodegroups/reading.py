@@ -101,8 +101,9 @@ def tolerates_tpu_nodes(raw: object) -> bool:
     """Return whether a pod tolerates the taint of TPU nodes. The value in the toleration is ignored."""
     spec = fields.at(raw, "spec")
     return any(
-        each.get("key") in (None, "", constants.TPU_RESOURCE) and each.get("effect") in (None, "", "NoSchedule")
-        for each in fields.mappings(spec.get("tolerations"))
+        toleration.get("key") in (None, "", constants.TPU_RESOURCE)
+        and toleration.get("effect") in (None, "", "NoSchedule")
+        for toleration in fields.mappings(spec.get("tolerations"))
     )
 
 

@@ -57,7 +57,7 @@ class Reporter(PlanReporter):
                 self._tell_event(event)
             else:
                 now.setdefault(key, []).append(event)
-        open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
+        open_writes = {key for key, write in plan.memory.writes.items() if write.answered_at is None}
         kept = {key: events for key, events in self._held.items() if key in open_writes}
         self._held = kept | {key: tuple(events) for key, events in now.items()}
 

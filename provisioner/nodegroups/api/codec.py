@@ -73,18 +73,18 @@ def parts_of(cls: Callable[..., Any]) -> tuple[Part, ...]:
     return tuple(_part(field_, hints[field_.name]) for field_ in dataclasses.fields(cast("Any", cls)))
 
 
-def _part(each: dataclasses.Field[Any], hint: Any) -> Part:
+def _part(field_: dataclasses.Field[Any], hint: Any) -> Part:
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    first, *rest = each.name.split("_")
+    first, *rest = field_.name.split("_")
     name = next((mark for mark in marks if isinstance(mark, str)), first + "".join(word.title() for word in rest))
-    required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    required = field_.default is dataclasses.MISSING and field_.default_factory is dataclasses.MISSING
     return Part(
-        attribute=each.name,
+        attribute=field_.name,
         name=name,
         kind=_bare(hint),
         inlined=INLINE in marks,
         required=required,
-        always=required or (each.default is not dataclasses.MISSING and bool(each.default)),
+        always=required or (field_.default is not dataclasses.MISSING and bool(field_.default)),
         read=_reader(hint),
     )
 
@@ -103,13 +103,13 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     kind = _bare(hint)
     if get_origin(kind) is tuple:
         entry = _reader(get_args(kind)[0])
-        return lambda raw: tuple([entry(each) for each in _typed(list, raw)])
+        return lambda raw: tuple([entry(item) for item in _typed(list, raw)])
     if get_origin(kind) is Mapping:
-        return lambda raw: {_typed(str, key): _typed(str, each) for key, each in _typed(dict, raw).items()}
+        return lambda raw: {_typed(str, key): _typed(str, value) for key, value in _typed(dict, raw).items()}
     if kind is datetime:
         return _moment
     if issubclass(kind, Enum):
-        choices = {each.value: each for each in kind}
+        choices = {choice.value: choice for choice in kind}
         return lambda raw: choices.get(_typed(str, raw)) or _refuse(raw, kind)
     if dataclasses.is_dataclass(kind):
         return lambda raw: read(cast("type[Any]", kind), _typed(dict, raw))
@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return write(value)
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return dict(sorted(value.items()))
     if isinstance(value, datetime):

@@ -26,8 +26,10 @@ def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
     spec, status = fields.mapping(whole.get("spec")), fields.mapping(whole.get("status"))
     if served and meta.namespace not in served:
-        ready = [each for each in fields.mappings(status.get("conditions")) if each.get("type") == ConditionType.READY]
-        spec, status = _scalars(spec), {**_scalars(status), "conditions": [_scalars(each) for each in ready[:1]]}
+        ready = [
+            entry for entry in fields.mappings(status.get("conditions")) if entry.get("type") == ConditionType.READY
+        ]
+        spec, status = _scalars(spec), {**_scalars(status), "conditions": [_scalars(entry) for entry in ready[:1]]}
     try:
         return cls(meta=meta, spec=codec.read(hints["spec"], spec), status=_status(status, hints["status"]))
     except (TypeError, ValueError) as error:
@@ -58,7 +60,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
             "is invalid"
         )
     annotations = fields.mapping(metadata.get("annotations"))
-    finalizers = tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str))
+    finalizers = tuple(text for text in fields.sequence(metadata.get("finalizers")) if isinstance(text, str))
     if sum(map(len, finalizers)) > bounds.FINALIZERS:
         raise fields.MalformedObject(
             f"{kind} {namespace}/{name}: finalizers have more than {bounds.FINALIZERS:,} characters; remove some"

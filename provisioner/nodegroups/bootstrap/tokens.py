@@ -199,7 +199,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
     the token and the name of the object, because a client with a token can send many large objects.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
-    name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
+    name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
     groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))
     if not (name and uid and isinstance(groups, list) and isinstance(usages, list)) or GROUP not in groups:
         return None
@@ -242,7 +242,7 @@ def _node_of(request: str) -> str:
     try:
         pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
-        subject = {each.oid: each.value for each in asked.subject}
+        subject = {attribute.oid: attribute.value for attribute in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
         # The text must contain only this request: the signer could read and sign another request in it.
         plain = whole and asked.public_bytes(Encoding.PEM).strip() == pem.strip() and not list(asked.extensions)

@@ -184,8 +184,11 @@ class ComputeClient:
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
         read = partial(resources.managed_instances_of, scope=scope)
-        found = {each.name: each for each in self._pages(subject, _Request("POST", path, params), read, said=(name,))}
-        return tuple(found[each] for each in sorted(found))
+        found = {
+            machine.name: machine
+            for machine in self._pages(subject, _Request("POST", path, params), read, said=(name,))
+        }
+        return tuple(found[key] for key in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
         """Return the machines with these names in a zone, with their metadata. Missing machines are left out.
@@ -204,8 +207,8 @@ class ComputeClient:
         shared: dict[str, str] = {}
         read = partial(resources.instances_of, shared=shared)
         pages = self._pages(subject, _Request("GET", f"{scope.path}/{_INSTANCES}", params), read, said=wanted)
-        found = {each.name: each for each in pages if each.name in wanted}
-        return tuple(found[each] for each in sorted(found))
+        found = {instance.name: instance for instance in pages if instance.name in wanted}
+        return tuple(found[key] for key in sorted(found))
 
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str

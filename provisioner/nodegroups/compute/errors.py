@@ -109,7 +109,7 @@ def failure_of_work(
     """
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
-    kind = next((each for each in kinds if each is not None), None)
+    kind = next((known for known in kinds if known is not None), None)
     if kind is None:
         kind = row_of(http_code).of(call) if 400 <= http_code < 500 else FailureKind.UNAVAILABLE
     if kind is FailureKind.UNKNOWN_OUTCOME:

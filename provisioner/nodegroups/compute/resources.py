@@ -69,7 +69,9 @@ def template_body(template: records.Template) -> dict[str, Any]:
         networkInterfaces=[{"subnetwork": config.subnetwork}] if config.subnetwork else None,
         shieldedInstanceConfig=_body(enableSecureBoot=config.secure_boot or None),
         tags={"items": sorted(config.network_tags)} if config.network_tags else None,
-        serviceAccounts=[{"email": each.email, "scopes": list(each.scopes)} for each in config.service_accounts],
+        serviceAccounts=[
+            {"email": account.email, "scopes": list(account.scopes)} for account in config.service_accounts
+        ],
     )
     return _body(name=template.name, description=template.description, properties=properties)
 

@@ -101,7 +101,7 @@ def step_of(child: Child, ctx: Round) -> Step:
     else:
         outcome = _look(child, known, ctx)
     if outcome.done and finalizer in meta.finalizers:
-        return events.set_finalizers(child, (each for each in meta.finalizers if each != finalizer), ctx)
+        return events.set_finalizers(child, (kept for kept in meta.finalizers if kept != finalizer), ctx)
     return outcome.step + _status(child, known, outcome, ctx.now)
 
 

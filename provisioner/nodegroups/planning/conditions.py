@@ -162,7 +162,8 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
         # The transition time of ManagedInstanceGroupReady starts again with the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
-            replace(each, last_transition_time=None) if each.type == kind else each for each in group.status.conditions
+            replace(condition, last_transition_time=None) if condition.type == kind else condition
+            for condition in group.status.conditions
         )
         summary = _summary(sightings.shape, None, None)
         status = replace(group.status, conditions=anew, machines=(), node_summary=summary)

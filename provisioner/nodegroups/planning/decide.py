@@ -87,27 +87,27 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     if settings.machines_per_namespace:
         ctx = replace(ctx, machines_before=machines_before(ctx))
     concluded = {unit[0].meta.uid: _attempt(unit, ctx) for unit in _units_of(ctx)}
-    resources = {each.meta.uid: ctx.known(each) for each in (*snapshot.groups, *snapshot.children)}
+    resources = {record.meta.uid: ctx.known(record) for record in (*snapshot.groups, *snapshot.children)}
     projects = strays.known(ctx)
     resources |= {target.uid: known for target, known in projects.items()}
     shared = (_apply_device_plugin(ctx), joining.approvals(ctx), strays.look(projects, ctx))
-    step = merged((*shared, *(each.step for each in concluded.values())))
+    step = merged((*shared, *(result.step for result in concluded.values())))
     chosen, later = choose_writes(step.writes, memory.writes, now)
     proposed = _with_few_tokens(chosen, snapshot, memory)
     memory = replace(
         with_open(memory, now, writes=proposed),
         resources=resources,
         machines=_machines_of(resources.values(), ctx),
-        lost={key: each.lost for key, each in concluded.items() if each.lost},
+        lost={key: result.lost for key, result in concluded.items() if result.lost},
     )
     paced = pace(step.calls, memory, settings, now)
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
     return Plan(
         memory=paced.memory,
         calls=paced.calls,
-        writes=tuple(each.write for each in proposed),
-        events=tuple(event for each in proposed for event in each.events),
-        crashed=tuple(each.crashed for each in concluded.values() if each.crashed is not None),
+        writes=tuple(proposal.write for proposal in proposed),
+        events=tuple(event for proposal in proposed for event in proposal.events),
+        crashed=tuple(result.crashed for result in concluded.values() if result.crashed is not None),
         strays=strays.find(projects, ctx),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
@@ -148,13 +148,13 @@ def _attempt(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
 
 def _conclude(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
     steps, loss = [], None
-    for each in unit:
-        if not isinstance(each, TpuNodeGroup):
-            steps.append(child_step(each, ctx))
-        elif each.meta.deleting:
-            steps.append(group.tear_down(each, ctx))
+    for record in unit:
+        if not isinstance(record, TpuNodeGroup):
+            steps.append(child_step(record, ctx))
+        elif record.meta.deleting:
+            steps.append(group.tear_down(record, ctx))
         else:
-            seen = group.step_of(each, ctx)
+            seen = group.step_of(record, ctx)
             loss = seen.loss
             steps.append(seen.step)
     return _Concluded(step=merged(steps), lost=loss.lost if loss is not None else {})
@@ -193,7 +193,7 @@ def _apply_device_plugin(ctx: Round) -> Step:
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
     """Leave out creates of tokens beyond `tokens.MOST`. Namespaces take turns, and groups take turns in a namespace."""
     creating = sum(
-        isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
+        isinstance(sent.write, actions.CreateToken) and sent.answered_at is None for sent in memory.writes.values()
     )
     queue = [proposed.write for proposed in chosen if isinstance(proposed.write, actions.CreateToken)]
     for party in ("name", "namespace"):
@@ -240,10 +240,10 @@ class Paced:
 def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
     """Choose the calls that are sent now, and record them as open."""
     free, ends = [], []
-    for each in {each.call.key: each for each in wanted}.values():
-        until = memory.paused.get(each.call.target.scope.project, now)
+    for due in {due.call.key: due for due in wanted}.values():
+        until = memory.paused.get(due.call.target.scope.project, now)
         if until <= now:
-            free.append(each)
+            free.append(due)
         else:
             ends.append(until)
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
@@ -251,14 +251,14 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
     room = settings.max_calls - len(memory.calls)
     chosen: list[actions.Call] = []
     waiting = False
-    for each in _in_turn(free, memory):
-        bucket = bucket_of(each.call)
+    for due in _in_turn(free, memory):
+        bucket = bucket_of(due.call)
         left = spare.get(bucket, most)
         if len(chosen) >= room or left < 1.0:
             waiting = True
             continue
         spare[bucket] = left - 1.0
-        chosen.append(each.call)
+        chosen.append(due.call)
     turns = {party: at for party, at in memory.turns.items() if now - at < _TURNS_KEPT}
     turns |= {_party(call): now + _READS_WAIT * (call.sort is not actions.Sort.CHANGE) for call in chosen}
     return Paced(
@@ -276,12 +276,12 @@ def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
     """Sort due calls by the number of their party's calls in flight or before them, then by the party's last call."""
     turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
-    for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
-        party = _party(each.call)
+    for due in sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)):
+        party = _party(due.call)
         turn_at = memory.turns.get(party, LONG_AGO)
-        queue.append((turns[party], turn_at, _urgency(each.call), each.due_at, each.call.key, each))
+        queue.append((turns[party], turn_at, _urgency(due.call), due.due_at, due.call.key, due))
         turns[party] += 1
-    return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
+    return [due for *_, due in sorted(queue, key=lambda entry: entry[:-1])]
 
 
 def _urgency(call: actions.Call) -> tuple[int, bool]:

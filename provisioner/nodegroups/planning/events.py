@@ -96,7 +96,10 @@ def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Ste
 
 
 def _stages(status: TpuNodeGroupStatus) -> list[tuple[str, ConditionStatus, str, int]]:
-    return [(each.type, each.status, each.reason, each.observed_generation) for each in status.conditions]
+    return [
+        (condition.type, condition.status, condition.reason, condition.observed_generation)
+        for condition in status.conditions
+    ]
 
 
 def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:

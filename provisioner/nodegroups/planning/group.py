@@ -51,7 +51,7 @@ STARTUP_SCRIPT = "startup-script"
 def step_of(group: TpuNodeGroup, ctx: Round) -> Sightings:
     """Decide about one group that is not being deleted."""
     refusal = _refusal(group, ctx)
-    missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
+    missing = tuple(finalizer for finalizer in names.GROUP_FINALIZERS if finalizer not in group.meta.finalizers)
     if refusal is None and missing:
         return Sightings(group=group, step=events.set_finalizers(group, (*group.meta.finalizers, *missing), ctx))
     seen = _machines(group, ctx) if refusal is None else Sightings(group=group, refusal=refusal)
@@ -198,7 +198,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
-        deleting = any(each.meta.deleting for each in found.values())
+        deleting = any(existing.meta.deleting for existing in found.values())
         # No machines are created while they could not join, because they would only cost money.
         in_vain = joining.problem_of(group, ctx)
         # The status must first lose the reason Recreating: with this reason, machines are deleted (`repair`).
@@ -312,7 +312,7 @@ _CHILDREN = {
 
 def tear_down(group: TpuNodeGroup, ctx: Round) -> Step:
     """Return the next step of a group that is being deleted."""
-    finalizer = next((each for each in names.GROUP_FINALIZERS if each in group.meta.finalizers), None)
+    finalizer = next((name for name in names.GROUP_FINALIZERS if name in group.meta.finalizers), None)
     if finalizer is None:
         return NOTHING
     if finalizer in _CHILDREN:
@@ -324,7 +324,7 @@ def tear_down(group: TpuNodeGroup, ctx: Round) -> Step:
     late = _late_children(group, ctx)
     if step is not None:
         return step + late
-    return events.set_finalizers(group, (each for each in group.meta.finalizers if each != finalizer), ctx) + late
+    return events.set_finalizers(group, (name for name in group.meta.finalizers if name != finalizer), ctx) + late
 
 
 def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:

@@ -87,9 +87,9 @@ def join_machines(
     target, labels = actions.target_of(manager), labels_of(group, shape)
     busy = {
         machine.provider_id
-        for each in ctx.calls.get(target.uid, ())
-        if isinstance(each, actions.ReadMachines | actions.SetMetadata)
-        for machine in each.machines
+        for call in ctx.calls.get(target.uid, ())
+        if isinstance(call, actions.ReadMachines | actions.SetMetadata)
+        for machine in call.machines
     }
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
     found = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
@@ -139,7 +139,7 @@ def approvals(ctx: Round) -> Step:
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and ctx.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
             chosen.setdefault(token.machine, request)
-    return merged(to_write(_approval(each), each.resource_version) for each in chosen.values())
+    return merged(to_write(_approval(approved), approved.resource_version) for approved in chosen.values())
 
 
 def _approval(request: tokens.Request) -> actions.ApproveRequest:

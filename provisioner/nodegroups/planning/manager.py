@@ -203,7 +203,9 @@ def machines_before(ctx: Round) -> dict[str, int]:
         if 0 < size <= limit and not (ready is not None and ready.reason in _NOT_SERVED):
             age = group.meta.created_at or _LATE
             children = [ctx.child_of(group, kind) for kind in names.CHILD_FINALIZERS]
-            refused_at = max((_refused_at(each, ctx) for each in children if each is not None), default=LONG_AGO)
+            refused_at = max(
+                (_refused_at(existing, ctx) for existing in children if existing is not None), default=LONG_AGO
+            )
             is_new = not group.status.recreated_at
             turns.append((True, refused_at, is_new, age, uid, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)

@@ -169,7 +169,7 @@ def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
         return memory
     until = answer.at + timedelta(seconds=min(answer.retry_after_seconds, LONGEST_WISH_SECONDS))
     project = answer.call.target.scope.project
-    going_on = {each: end for each, end in memory.paused.items() if end > answer.at}
+    going_on = {name: end for name, end in memory.paused.items() if end > answer.at}
     return replace(memory, paused={**going_on, project: max(until, going_on.get(project, until))})
 
 
@@ -194,7 +194,7 @@ def _failing(known: ResourceMemory, what: str, failure: Failure, answer: actions
 
 
 def _without(backoffs: Mapping[str, Backoff], what: str) -> Mapping[str, Backoff]:
-    return {each: wait for each, wait in backoffs.items() if each != what}
+    return {attempt: wait for attempt, wait in backoffs.items() if attempt != what}
 
 
 def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
@@ -207,9 +207,9 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
         # The resource exists, so earlier failures to create it no longer matter.
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
     if isinstance(answer.call, actions.ListManagers):
-        managers = tuple(each for each in answer.result or () if each.name not in answer.call.own)
+        managers = tuple(manager for manager in answer.result or () if manager.name not in answer.call.own)
         before = {manager.name for manager in known.reading.managers} if known.reading is not None else set()
-        repeated = frozenset(each.name for each in managers if each.name in before)
+        repeated = frozenset(manager.name for manager in managers if manager.name in before)
         reading = Reading(asked_at=answer.asked_at, resource=None, managers=managers, repeated=repeated)
         return replace(known, reading=reading)
     return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
@@ -299,7 +299,9 @@ def _of_machines(
     memory: Memory, call: actions.ReadMachines | actions.SetMetadata, answer: actions.CallAnswer
 ) -> dict[str, MachineMemory]:
     """Return the changed entries of `Memory.machines`."""
-    instances = {each.name: each for each in answer.result or ()} if isinstance(call, actions.ReadMachines) else {}
+    instances = (
+        {instance.name: instance for instance in answer.result or ()} if isinstance(call, actions.ReadMachines) else {}
+    )
     changed = {}
     for machine in call.machines:
         known = memory.machines.get(machine.provider_id)

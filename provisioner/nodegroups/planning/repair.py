@@ -83,7 +83,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
         seen_now = {name: Lost(since=ctx.now, stopped_since=ctx.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, ctx)
-    since = [each.stopped_since if works else each.since for each in loss.lost.values()]
+    since = [entry.stopped_since if works else entry.since for entry in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
     return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, ctx)
 
@@ -91,7 +91,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
 def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
     """Return names of lost machines, and of nodes without a listed machine, that have stopped for REPAIR_AFTER."""
     long_ago, lost = _long_ago(ctx), loss.lost if loss is not None else {}
-    return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
+    return frozenset(name for name, entry in lost.items() if entry.stopped_since and entry.stopped_since <= long_ago)
 
 
 def is_due_soon(loss: Loss | None, ctx: Round) -> bool:

@@ -121,7 +121,7 @@ def external_problem(template: records.Template) -> str:
     if not template.machine_type.startswith(MACHINE_TYPE_PREFIXES):
         return (
             f"its machine type {bounds.quoted(template.machine_type)} is not supported by TPUNodeGroups: "
-            f"{', '.join(each + '*' for each in MACHINE_TYPE_PREFIXES)}"
+            f"{', '.join(prefix + '*' for prefix in MACHINE_TYPE_PREFIXES)}"
         )
     if template.on_host_maintenance != records.TERMINATE:
         return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"

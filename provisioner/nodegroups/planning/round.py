@@ -329,7 +329,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
     """Index a snapshot and the memory."""
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
     # If several nodes are of one machine, the last is used: the node with the shortest name, which has no domain.
-    named.sort(key=lambda each: (-len(each.name), each.ready, each.name))
+    named.sort(key=lambda node: (-len(node.name), node.ready, node.name))
     nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
     ctx = Round(
         snapshot=snapshot,
@@ -345,13 +345,14 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         children={(child.kind, child.meta.namespace, child.meta.name): child for child in snapshot.children},
         users=_users(snapshot),
         nodes=nodes,
-        labelled=_grouped(sorted(named, key=lambda each: each.name), _labels_and_place),
+        labelled=_grouped(sorted(named, key=lambda node: node.name), _labels_and_place),
         pods=_grouped(snapshot.pods, lambda pod: pod.node),
         tokens=_grouped(
-            sorted(snapshot.tokens, key=lambda each: each.name), lambda token: (token.group_namespace, token.group_name)
+            sorted(snapshot.tokens, key=lambda token: token.name),
+            lambda token: (token.group_namespace, token.group_name),
         ),
         requests=_grouped(snapshot.requests, lambda request: request.node),
-        calls=_grouped((each.call for each in memory.calls.values()), lambda call: call.target.uid),
+        calls=_grouped((sent.call for sent in memory.calls.values()), lambda call: call.target.uid),
         has_nodes=any(names.CLEANUP_NODES in meta.finalizers or not meta.deleting for meta in metas),
     )
     return replace(ctx, doubtful_zones=_doubtful_zones(ctx), oldest_ready=_oldest_ready(ctx))

@@ -21,7 +21,9 @@ def known(ctx: Round) -> Mapping[Target, ResourceMemory]:
     """Return the memory of each project in which resources may be created."""
     kind = Kind.MANAGED_INSTANCE_GROUP
     scopes = [Scope(project=project) for project in ctx.projects]
-    targets = [Target(uid=f"project {each.project}", namespace="", kind=kind, scope=each, name="") for each in scopes]
+    targets = [
+        Target(uid=f"project {scope.project}", namespace="", kind=kind, scope=scope, name="") for scope in scopes
+    ]
     return {target: ctx.memory.resources.get(target.uid, ResourceMemory()) for target in targets}
 
 
