@@ -22,7 +22,7 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of a call that changes a resource. It is not sent if the leader lease may end within this time.
+#: Time-out in seconds of a call that changes a resource. No change is sent if the leader lease may end before that.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
 #: Name in metrics and class of the records, by kind of resource.

@@ -32,7 +32,7 @@ class Reporter(PlanReporter):
     _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Report a decision."""
+        """Report a plan: exceptions, Events, orphaned resources and metrics."""
         for crashed in plan.crashed:
             self._tell_crash(crashed)
         if not self.dry_run:

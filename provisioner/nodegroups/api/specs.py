@@ -73,7 +73,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join. By default, version, address and port are the cluster's; with an address, the port is 6443."""
+    """How machines join. By default, version, address and port are the cluster's; a given address has port 6443."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""

@@ -165,7 +165,7 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 
 
 def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
-    """Return a condition if calls of the kind `what` (read, list or poll) fail, None if the current one is to be kept.
+    """Return a condition if calls of the kind `what` (read, list or poll) fail, None to keep the current condition.
 
     Only lasting failures replace a condition, which may be of an earlier process. If the object is not being deleted, a
     true condition is replaced only by rejections, and only if the resource has machines, which could be lost unseen.

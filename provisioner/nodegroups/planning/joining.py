@@ -81,7 +81,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Give machines the data to join, and delete old tokens. `ends` is true if the slice is about to be recreated."""
+    """Give machines the data to join, and delete old tokens. `ends` is true if all are about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -125,7 +125,7 @@ def join_machines(
 
 
 def approvals(ctx: Round) -> Step:
-    """Approve certificate requests of machines without a node, made with their own tokens; at most one per machine."""
+    """Approve at most one certificate request of each machine without a node, if made with the machine's own token."""
     found = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}

@@ -32,7 +32,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: While machines are created or nodes awaited, a group is read after this share of its age, after 10 s to 60 s.
+#: While machines are created or nodes awaited, a group is read after this share of its age, limited to 10 s to 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0

@@ -270,7 +270,7 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Zones in which most nodes of most namespaces are not ready although their machines run: a shared cause.
+    #: Zones in which most nodes of most namespaces are not ready although their machines run, so the cause is shared.
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
