@@ -1,9 +1,9 @@
 """Simulates the review of new pods with chips by the placement policy, which most runs install.
 
-The policy marks pods of groups in namespaces with the label `tpu-provisioner/placement: assign`, keeps all other pods
-off labelled nodes, and rejects pods elsewhere that select the labels themselves. Some runs install it when pods already
-exist. The module shares neither keys nor functions with the product: a mistake in the product cannot hide in both. The
-random source is separate, and runs without the policy have no second namespace.
+In namespaces with the label `tpu-provisioner/placement: assign`, the policy adds node selectors ("marks") to pods of
+groups. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces that select
+these labels. Some runs install it when pods already exist. This module uses no constant or function of the product, so
+that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Admission:
         #: Whether a user sometimes edits labels of nodes.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
-        #: Workloads by the mark (key and namespace) that their pods have.
+        #: Workloads by the mark (key and namespace of a slice) in the selectors of their pods.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
 
     @property
@@ -76,7 +76,7 @@ class Admission:
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:
-        """Return whether later pods of a namespace will be marked exactly if its pods are marked now."""
+        """Return whether the policy treats later pods of a namespace as it treats its pods now."""
         return self.installed or not self.present or namespace not in self._assigns
 
     # --- requests of workloads, which depend on the policy
@@ -86,7 +86,7 @@ class Admission:
         return self.rng.choice((NAMESPACE, SECOND_NAMESPACE)) if self.present else NAMESPACE
 
     def exclusive(self, namespace: str) -> bool:
-        """Return whether a new workload requests exclusive placement in addition to the policy."""
+        """Return whether a new workload requests exclusive placement; always if the policy does not mark its pods."""
         return not self.marks(namespace) or self.rng.random() < _EXCLUSIVE_CHANCE
 
     def priority(self) -> int:
@@ -113,14 +113,14 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record which workload may get a pool by the marks of a pod, which the user may also have set."""
+        """Record the workload that may get a pool by the marks of its pod; a user may have set the marks."""
         mark = mark_of(pod.selector)
         if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
             self.granted.setdefault(mark, {})[pod.workload] = None
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, empty if none. Its first letter is that of the kind."""
+    """Return the key of the group that labels identify, empty if none. Its first letter shows the kind of the group."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"
@@ -136,7 +136,7 @@ def _key(labels: Mapping[str, str]) -> str:
 
 
 def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return the slice in labels of a node or selectors of a pod: key and namespace, both empty without a slice."""
+    """Return key and namespace of the slice in labels of a node or in a pod's selector, both empty if none."""
     return labels.get(SLICE, ""), labels.get(SLICE_NAMESPACE, "")
 
 

@@ -1,8 +1,8 @@
 """Checks in the actual world that the statuses of ProvisioningRequests and CapacityBuffers are true.
 
-A request is called provisioned when each of its slices has its own pool that pods can be bound to. Then no other pool
-is created for the request, or for the pods that use it while it exists. The request ends when these pods run or do not
-come. A buffer gets its slices back soon after they were used, unless something prevents it.
+A request may have the condition Provisioned when each of its slices has its own pool that pods can be bound to. After
+that, no other pool is created for the request, or for the pods that use the request while it exists. The request ends
+when these pods run or do not come. A buffer gets its slices back soon after they were used, if nothing prevents it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Asked:
         self._simulation = simulation
         self._stage = simulation.stage
         self._rng = random.Random(f"asked {simulation.stage.seed}")
-        #: Time at which each pool that pods could run on stopped being usable.
+        #: Time at which pods could no longer run on a pool, by name of the pool.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
         #: Time since which slices of each buffer have been missing.
@@ -126,7 +126,7 @@ class Asked:
     # --- creates
 
     def judge_create(self, process: Process, pool: Pool) -> None:
-        """Check that a new pool is not for a request that is already served, or for pods whose request still exists."""
+        """Check that a new pool is neither for a served request nor for pods whose request still exists."""
         uid, key = owner_of(pool.body["config"]["labels"])
         now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
@@ -145,7 +145,7 @@ class Asked:
     def judge_refill(self, process: Process, pool: Pool) -> bool:
         """Check a new pool that is for a buffer; return whether it is.
 
-        Slices that wait take pools created for buffers, so that both kinds are counted together.
+        Waiting slices of workloads take pools created for buffers, so both kinds of slices are counted together.
         """
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
@@ -182,11 +182,11 @@ class Asked:
         """Whether a request or a buffer has its promised slices in a settled world."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
-        # A request that still exists is not served: in a settled world, its pods run, or it has expired.
+        # A request that exists is not served: in a settled world, each has ended when its pods ran, or has expired.
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UIDs of a request or buffer and of the buffers of its shape, any of which may lack the pool."""
+        """Return the UID of a request, or the UIDs of all buffers of a shape, any of which may lack the pool."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),

@@ -1,7 +1,7 @@
 """Actual ProvisioningRequests, CapacityBuffers and PodTemplates, and their objects as the API server shows them.
 
-Also contains the users that keep warm slices with buffers. Runs whose zone has few chips have no such users, because
-warm pools are deleted for workloads at a limit, but not after a stockout. Buffers that follow a workload are missing.
+Also contains the users that create CapacityBuffers. Runs whose zones have few chips have no such users: the provisioner
+deletes warm pools for workloads at a limit, but not after a stockout. Not simulated: buffers that follow a workload.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AskRun(WorkloadRun):
 
     @property
     def separate(self) -> bool:
-        """Whether its pools are only for pods that select its name; never, as pods of any workload may run there."""
+        """Always False: pods of any workload may run on its pools, not only pods that select its name."""
         return False
 
     def is_true(self, *conditions: str) -> bool:
@@ -143,7 +143,7 @@ class QueuedRun(JobSetRun):
     #: Name of the request whose capacity its pods use.
     consumes: str = ""
     asked_times: int = 0
-    #: Number of consecutive failed requests, and the maximum of this number.
+    #: Number of consecutive failed requests, and the number at which Kueue gives up.
     failures: int = 0
     max_failures: int
     active: bool = True

@@ -152,7 +152,7 @@ class Assigned:
             if other is None or other is pool or mark_of(node.labels) != mark or PoolName(other.name) in going:
                 continue
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
-            # A slice may leave a pool that no longer fits its updated LeaderWorkerSet, or whose pods cannot be bound.
+            # A slice may leave a pool if its LeaderWorkerSet got another shape, or if its pods are not bindable.
             fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
             settled_at = max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at)
             known = fits_still and now - settled_at > seconds

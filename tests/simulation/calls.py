@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _HTML = "<html><body>not what you are looking for</body></html>"
 _MAX_CRASHES = 5
-#: Factor by which pauses are more likely between the checks of the gate and the delete.
+#: Factor by which a pause is more likely between the gate's checks and the delete of a pool.
 _DELICATE = 10.0
 
 
@@ -55,7 +55,7 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MAX_CRASHES
-        # Losses have their own random source, so that runs without losses do not change.
+        # Losses of decisions have their own random source, so that they do not change the draws of other faults.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0

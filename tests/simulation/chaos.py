@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Seconds for which hosts under repair are away at least; GKE reports the repair for as long again.
+#: Minimum seconds for which hosts under repair are missing, and for which GKE reports the repair after their return.
 _REPAIR_SECONDS = 60.0
 #: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15
@@ -213,7 +213,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt the nodes of a pool that a process is deleting, while it pauses after the checks of the gate."""
+        """Preempt the nodes of a pool that a process is deleting, while the process pauses after the gate's checks."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for process in self.simulation.processes for name in process.loop.memory.deletes}
         going = sorted(running & named)

@@ -2,8 +2,8 @@
 
 During the storm, each call that changes something is checked at the time of its effect. A process may not know the
 latest changes: checks of the pools that slices count on report only a situation that has lasted for longer than any
-cache can lag (`STALE_SECONDS`). Promises that need no cache are checked without such a delay: the pods on a
-pool, foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
+cache can lag (`STALE_SECONDS`). Invariants that depend on no cache are checked without this delay: the pods on a pool,
+foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: More seconds than the maximum lag, the maximum wait for a list after a lost event, and the deletion delay together.
+#: Seconds, more than the sum of the maximum lag, the wait for a list after a lost event, and the deletion delay.
 STALE_SECONDS = 150.0
-#: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete.
+#: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete takes effect.
 PROMPT_STALE_SECONDS = 45.0
 #: Maximum number of calls of one process to GKE in any minute: up to two lists per second, and some calls per slice.
 MAX_CALLS_PER_MINUTE = 180
@@ -234,14 +234,14 @@ class Checker:
             self.stage.violate(SHOWN, false)
 
     def stale_seconds(self) -> float:
-        """Return the maximum age in seconds of cached facts, and of a deletion delay that began with them."""
+        """Return the maximum time in seconds until all caches show a change and a deletion delay after it has ended."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
 
     def healthy(self, pool: Pool) -> bool:
-        """Whether pods will get all hosts of a pool, by its visible state."""
+        """Whether pods can expect to get all hosts of a pool, as its visible state shows."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
             return True
@@ -250,7 +250,7 @@ class Checker:
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     def _is_repaired(self, pool: Pool) -> bool:
-        """Whether GKE has been repairing a pool for so long that a create sent before the repair must have arrived."""
+        """Whether GKE has been repairing a pool for so long that each create sent before the repair has arrived."""
         since = self.repaired_since.get(pool.name, float("inf"))
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return (
@@ -262,7 +262,7 @@ class Checker:
     # --- 4
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
-        """Check that the workload of a new pool has requested such a pool at some time."""
+        """Check that the workload of a new pool has at some time requested a pool of this shape."""
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
             workload
@@ -279,7 +279,7 @@ class Checker:
     def _is_namesakes(self, pool: Pool) -> bool:
         """Whether a namesake of the workload explains a new pool: some pods identify their workload only by its name.
 
-        Until the caches show that the workload was recreated, its pods count as those of its predecessor.
+        Until the caches show that the workload was recreated, its pods count as pods of the deleted workload.
         """
         return any(
             (workload.kind, workload.name) == workload_name(pool) and shape.topology == pool.plan.topology
@@ -417,7 +417,7 @@ class Checker:
         return found
 
     def can_end(self, workload: WorkloadRun) -> bool:
-        """Whether its slices can run without a change by the workload's owner or by other users."""
+        """Whether a workload's slices can run without a change by its owner or by other users."""
         if not workload.shape.feasible or workload.name == self.simulation.singled.name:
             return False
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
@@ -434,12 +434,12 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
-        # If the slice got a pool that was created for another slice, problems of its followers are reported later.
+        # If the slice got a pool that was created for another slice, problems of its waiting pods are reported later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
     def _no_room(self, workload: WorkloadRun) -> bool:
-        """Whether the limits or the stock leave no room for one more slice of this kind."""
+        """Whether the limits or the stock leave fewer chips than a workload needs at the same time."""
         # Warm pools of a buffer do not count, because they are deleted if workloads need their room.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
@@ -481,12 +481,12 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """Return the pools, in addition to `needed`, that buffers may keep, and by the setting suspended workloads.
+        """Return the pools beyond `needed` that buffers, and suspended workloads if `keeps_suspended`, may keep.
 
         Each slice may keep one pool.
         """
-        # Each slice of a suspended workload may keep any pool where slices of the workload ever ran, not only the last
-        # one, because no process may have led when the pools became idle.
+        # Each slice of a suspended workload may keep any pool on which slices of the workload ever ran, not only the
+        # last pool: there may have been no leader when the pools became idle.
         claims = [
             {
                 pool.name
@@ -506,7 +506,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Find a slice that keeps a pool; slices that keep pools already may exchange them for that."""
+            """Return whether a slice can keep a pool, if necessary after other slices change to other pools."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue

@@ -147,9 +147,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # Nodes that a failed delete removed are repaired here: a leader on another node of the pool would make
-                # the provisioner wait nearly as long as the world may take to settle. The end of another fault may
-                # have reset the status of the pool.
+                # Nodes that a failed delete removed are restored as well: while a leader pod is on another node of the
+                # pool, the provisioner would wait for them nearly as long as the world may take to settle. The pool
+                # may be RUNNING, because the end of another fault may have reset its status.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -229,7 +229,7 @@ class Wire(requests.adapters.BaseAdapter):
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return GKE's objection to a create, and record the slices that a bad response excuses."""
+        """Return GKE's rejection of a create, None without one; record the slices whose wait the failure excuses."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (

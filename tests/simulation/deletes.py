@@ -1,8 +1,8 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a workload, or is about to get pods.
 
-No delete may be sent for a pool to which the scheduler is binding a leader, if the pool had not failed and if the
-process knew, when it decided, of a node of the pool that accepts pods and of the pending leader of an existing
-workload.
+While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent. The rule needs
+two facts that the process knew when it decided: a node of the pool accepts pods, and the leader pod of an existing
+workload is pending.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ReplicaSets, Deployments and StatefulSets of single hosts, and their controllers.
 
-The controllers make no case easier than those of Kubernetes. A ReplicaSet replaces a pod that terminates, knows a
+The controllers behave as unfavourably as those of Kubernetes may. A ReplicaSet replaces a pod that terminates, knows a
 deletion cost only some time after its write, and breaks ties at random. A Deployment has `maxSurge` 1, or 0 with
 `maxUnavailable` 1. A StatefulSet is OrderedReady. Their pods have no WorkloadRun, like foreign pods.
 """
@@ -230,7 +230,7 @@ class Deployment:
         self.sets = [each for each in self.sets if each is new or each.replicas or each.pods]
 
     def _roll(self, old: list[Controller], new: Controller) -> None:
-        """Scale the newest ReplicaSet up and the others down, within maxSurge and maxUnavailable."""
+        """Scale the newest ReplicaSet up and older ReplicaSets down, within maxSurge and maxUnavailable."""
         total, least = sum(each.replicas for each in self.sets), max(0, self.replicas - (not self.surge))
         new.replicas = min(max(self.replicas + self.surge - total, 0) + new.replicas, self.replicas)
         total = sum(each.replicas for each in self.sets)

@@ -1,7 +1,7 @@
 """Causes for which GKE refuses some creates: a permission, a policy, a network or another part of its environment.
 
-No refusal is permanent. When the cause has been corrected, each slice that was refused sends its create again after the
-back-off of its failure. In the meantime all other slices are served normally. The random source is separate.
+No refusal is permanent. When the cause has been corrected, the create of each refused slice is sent again after the
+back-off of its failure. In the meantime all other slices are served normally.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
 #: State of the service account in the simulated GKE, by kind of refusal.
 _ACCOUNTS = {"service account forbidden": "forbidden", "service account missing": "missing"}
-#: Responses to every create in one zone, by kind of refusal. The last two texts are not recorded from GKE.
+#: Responses to every create in one zone, by kind of refusal. The last two texts are invented.
 _ANSWERS = {
     "policy of the organisation": says(
         412, f"Constraint constraints/gcp.resourceLocations violated for projects/project-1: {ZONE} is not allowed."
@@ -121,7 +121,7 @@ class Environment:
 class Singled:
     """The JobSet of one run whose creates are all refused, with its fault; other JobSets have no such fault.
 
-    Its neighbours, including later JobSets, must be served within their usual bound with any of the faults.
+    With any of the faults, all other JobSets, including later ones, must be served within their usual bound.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -136,7 +136,7 @@ class Singled:
         self.met = False
 
     def begin(self) -> None:
-        """Make GKE run out of stock for this JobSet's pools, if that is its fault."""
+        """Make GKE run out of stock for this JobSet's pools, if a stockout is its fault."""
         if self.name and self._kind == _STOCKOUT:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))

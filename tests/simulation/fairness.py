@@ -1,8 +1,8 @@
-"""Checks that no tenant waits without limit, or pays for another: the bounds of the line (docs/reliability.md).
+"""Checks that no tenant waits without limit, or pays for another: the bounds of the queue (docs/reliability.md).
 
-While hostile tenants stay, each honest slice must be served within a bound. Its waiting time counts only in the calm,
-and only while running workloads leave room for it. In all runs the number of creates is limited, and pools that hang
-must be reported. All checks use the actual world.
+While hostile tenants stay, each honest slice must be served within a bound. Its waiting time counts only after the
+storm, and only while running workloads leave room for the slice. In all runs the number of creates is limited, and
+pools that hang must be reported. All checks use the actual world.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: Maximum time in seconds for which the first in the line blocks a resource for the next one: by an attempt, or by a
-#: ready pool that no pod is bound to.
+#: Maximum time in seconds for which the first slice in the queue blocks a resource for the next slice: by an attempt,
+#: or by a ready pool that no pod is bound to.
 TURN_SECONDS = 900.0
-#: Maximum back-off of a capacity in seconds, and of other failures of the storm that may still last.
+#: Maximum back-off in seconds of a choice of capacity, or after another failure of the storm that may still last.
 BACKOFF_SECONDS = 1800.0
 #: Maximum time in seconds until a create is sent after its last obstacle has gone; the same for all slices.
 _CREATE_SECONDS = 120.0
@@ -39,16 +39,17 @@ _CREATE_SECONDS = 120.0
 _CLAIM_SECONDS = 360.0
 #: Maximum interval in seconds between attempts while operations hang, with any learned bound on GKE's operations.
 _ATTEMPT_SECONDS = 60.0
-#: Creates in a burst, in addition to one per slice, and creates per second after it; below, the same for a namespace.
+#: Creates of a workload in a burst, in addition to those of its slices, and creates per second after the burst; then
+#: the same numbers for a namespace.
 _BURST, _PER_SECOND = 8, 1 / 60
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
 #: Maximum number of creates in excess of the bound.
 _SLACK = 2
-#: Maximum time of a pool in one status before it is reported, and the time that the report takes.
+#: Maximum time in seconds of a pool in one status before it is reported, and seconds that the report takes.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
 _TELLING_SECONDS = 180.0
 POOL_STUCK = "pool_stuck"
-#: Namespace, kind and name; only the namespace for pods without a workload.
+#: Namespace, kind and name of a workload; only the namespace for pods without a workload.
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MAX_RECORDS = 32
@@ -64,7 +65,8 @@ class Fairness:
         self._stage = simulation.stage
         self._hostile = simulation.hostile
         self._waiting = waiting
-        #: Waiting time of each slice in seconds, and maximum number of waiting units of its namespace in that time.
+        #: Waiting time of each slice in seconds, and maximum number of units (a slice, or a workload whose slices start
+        #: together) that waited in its namespace in that time.
         self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
         #: Number of creates that count against a workload or namespace in one process, and time of the last create.
         self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
@@ -103,7 +105,7 @@ class Fairness:
     # --- waits
 
     def look_at_waiting(self) -> None:
-        """Check how long honest slices have waited; called every few seconds in the calm."""
+        """Check how long honest slices have waited; called every few seconds after the storm."""
         now = self._stage.agenda.now
         passed, self._looked_at = max(0.0, now - self._looked_at), now
         waiting = [
@@ -201,7 +203,7 @@ class Fairness:
         }
 
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
-        """Return the possible users of a pool, for a process that may know the pods of any moment in `stale_seconds`.
+        """Return the possible users of a pool in the view of a process whose caches may be `stale_seconds` old.
 
         The users are the workloads of pods on the pool, otherwise workloads that may claim it, otherwise its creator.
         """
@@ -238,7 +240,7 @@ class Fairness:
     # --- reports
 
     def look_at_pools(self) -> None:
-        """Check that pools that hang are reported; called every few seconds in the calm."""
+        """Check that pools that hang are reported; called every few seconds after the storm."""
         now, before, self._status_since = self._stage.agenda.now, self._status_since, {}
         for pool in self._simulation.cloud.pools.values():
             status, since = before.get(pool.name, (None, now))

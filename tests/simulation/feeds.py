@@ -1,6 +1,6 @@
 """Replaces the threads of listwatch.py: feeds the list-watches of one controller on virtual time.
 
-The list-watches are the real ones. They get the same input as from real threads: pages of lists, lines and ends of
+The list-watches are real. They get the same input as from real threads: pages of lists, lines and ends of
 watches, and failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real
 connection; between watches there is no order. Only connections break: in the middle of a line, with an ERROR event,
 with a line that is not JSON, too early, or silently, without any further data.

@@ -1,7 +1,7 @@
-"""Hostile tenants: in some runs one namespace tries to prevent the service of another, which has honest JobSets.
+"""Hostile tenants: in some runs one namespace tries to delay the honest JobSets of another namespace.
 
-These runs have no other users. The storm is the same; after it, the honest JobSets come one after the other, and each
-has to be served while the hostile tenants stay. When these leave, the world settles as in all other runs. The random
+These runs have no other users. After the storm, the honest JobSets come one after the other, and each has to be served
+while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs. The random
 source is separate, so that runs without hostile tenants do not change.
 """
 
@@ -168,7 +168,7 @@ class Hostile:
     # --- during the storm
 
     def begin(self) -> None:
-        """Start both tenants, if this run has hostile tenants."""
+        """Start the hostile and the honest tenant, if this run has them."""
         if not self.present:
             return
         rng, agenda, seconds = self.rng, self.stage.agenda, self.simulation.storm_seconds
@@ -230,7 +230,7 @@ class Hostile:
 
     @property
     def done(self) -> bool:
-        """Whether all tenants have come, the honest ones are served, and the hostile ones stayed long enough."""
+        """Whether all honest JobSets have come and ended, and the hostile tenants have stayed long enough."""
         served = not self._still_to_come and all(not jobset.alive for jobset in self._jobsets(NAMESPACE))
         return served and self.stage.agenda.now >= self._stays_until
 
@@ -322,7 +322,7 @@ class Hostile:
         return workload
 
     def _never_fits(self) -> None:
-        """Request more than the stock, or the limits, ever leave."""
+        """Request more chips than the stock or the limits ever leave."""
         if self.resource == "limit":
             # The limit allows the second JobSet only without the first one, which never ends.
             self.come("holder", shape=_ONE_HOST)

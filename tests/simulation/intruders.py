@@ -1,7 +1,7 @@
 """A hostile tenant with pods without a workload, in most runs with a team of Deployments.
 
-It forges owners, squats on nodes of other namespaces, floods the scheduler with alike pods, gives each pod other
-requests or a resource that no node has, and deletes and recreates its pods. The random source is that of the team.
+The tenant forges owners, squats on nodes of other namespaces, floods the scheduler with alike pods, gives each pod
+other requests or a resource that no node has, and deletes and recreates its pods. It has the team's random source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
 #: Seconds between replacements of pods that fit no host. The provisioner counts a pod as refused after a minute.
 _REPLACED_SECONDS = (100.0, 900.0)
-#: Seconds for which the tenant stays in the calm at least: misfits retry after 40 minutes in some runs.
+#: Minimum seconds for which the tenant stays after the storm; within 3600 s, misfits retry after 40 minutes.
 _STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)
 
 

@@ -47,7 +47,7 @@ class JobRun(WorkloadRun):
 
     @property
     def runs(self) -> bool:
-        """Whether the Job has pods, served or not."""
+        """Whether the Job has pods, even if the provisioner does not serve it."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
     @property

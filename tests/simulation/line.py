@@ -1,4 +1,4 @@
-"""Checks the line of waiting slices: a limit serves the highest priority first."""
+"""Checks the queue of waiting slices: at a limit, the highest priority is served first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST = "20 what a limit leaves goes to the highest priority that it suffices fo
 
 
 class Line:
-    """Checks the line of waiting slices in one run."""
+    """Checks the queue of waiting slices in one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage

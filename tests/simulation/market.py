@@ -1,7 +1,7 @@
 """Capacity of a run: choices, stock and limits, drawn for each run.
 
-Most runs have one kind of capacity in one zone and no limits. Other runs have several choices, some of them out of
-stock permanently, or a stock so small that JobSets have to wait for each other, or limits on chips and pools.
+Most runs have one kind of capacity in one zone and no limits. Other runs have several choices (some of them out of
+stock permanently), a stock so small that JobSets have to wait for each other, or limits on chips and pools.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Market:
         self.choices: tuple[str, ...] = rng.choice(_CHOICES) if stage.chance(0.35) else ()
         self.zones = (ZONE, OTHER_ZONE) if stage.chance(0.3) else (ZONE,)
         self.same_zone = len(self.zones) > 1 and stage.chance(0.4)
-        #: Number of chips that a zone has; None if unlimited.
+        #: Number of chips of each TPU generation in a zone; None if unlimited.
         self.stock_chips = rng.choice((MAX_CHIPS_OF_A_JOBSET, 64)) if not self.choices and stage.chance(0.2) else None
         self.max_chips = rng.choice((MAX_CHIPS_OF_A_JOBSET, 64)) if stage.chance(0.2) else None
         self.max_pools = 3 if stage.chance(0.1) else None
@@ -57,7 +57,7 @@ class Market:
         self.barren: tuple[tuple[str, str], ...] = ()
         #: Ids of the faults for creates that will find no capacity, by name of the pool.
         self._shortages: dict[str, str] = {}
-        # Later choices have their own random source, so that other runs do not change.
+        # The draws that were added later have their own random source, so that other runs do not change.
         own = random.Random(f"market {stage.seed}")
         #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5

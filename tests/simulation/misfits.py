@@ -1,7 +1,7 @@
 """Tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
 
-No pool is created for pods that no host fits by a rule that the provisioner knows. For other pods, each ready pool is
-deleted within 120 s, and a workload gets at most 6 pools. No run lasts for a day. The random source is separate.
+If the provisioner can predict that pods fit no host, it creates no pool for them. Otherwise it deletes each ready pool
+within 120 s, and a workload gets at most 6 pools in a day, which is longer than any run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Misfits:
             self._hostile.come(name, shape=shape, requests=requests, bindable=False, gang=False)
 
     def look(self) -> None:
-        """Check the pools of the tenants; called every few seconds in the calm."""
+        """Check the pools of the tenants; called every few seconds after the storm."""
         simulation, now = self._hostile.simulation, self._stage.agenda.now
         tenants = [workload for workload in simulation.cluster.workloads.values() if isinstance(workload, JobSetRun)]
         requests = {tenant.uid: tenant.requests for tenant in tenants if tenant.requests and tenant.alive}

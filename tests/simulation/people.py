@@ -45,7 +45,7 @@ class People:
         rng = self.stage.rng
         #: Shapes of this run's JobSets. With fewer shapes, JobSets use each other's pools more often.
         shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
-        # With several choices, no shape pins the capacity: the only choice left could be out of stock permanently.
+        # With several choices, no shape pins the capacity, because the pinned choice may be out of stock permanently.
         pins = not simulation.market.choices
         tolerant = simulation.market.spot_listed
 
@@ -60,7 +60,7 @@ class People:
         #: Further shapes, including some of the same machine types.
         self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
-            # Late JobSets have one shape, so that JobSets next to the refused JobSet request the same as it does.
+            # Late JobSets have one shape, so that all of them request the same capacity as the refused JobSet.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
         #: Number of JobSets that come after the storm and have not come yet.

@@ -1,9 +1,9 @@
 """A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
 
-During the storm the team scales, updates and restarts its workloads, and loses nodes. In the calm it takes steps, each
-after the last one has settled: scale up, update, scale in, lose a node, scale to 0. These runs have no scarce capacity
-and no hostile tenants with JobSets. Earlier seeds have neither the team nor pods of this kind, so the recorded
-histories and the seeds of planted bugs stay. The random source is separate.
+During the storm the team scales, updates and restarts its workloads, and loses nodes. After it, the team takes steps,
+each when the last step has settled: scale up, update, scale in, lose a node, scale to 0. These runs have no scarce
+capacity and no hostile tenants with JobSets. Earlier seeds have neither the team nor pods of this kind, so the recorded
+histories and the seeds of planted bugs are unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHAPES = (
 )
 #: Numbers of replicas that the autoscaler chooses, and in the step `burst`: more than the nodes of one pool.
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
-#: Maximum time in seconds until a step of the calm has settled, and pause in seconds before the next step.
+#: Maximum time in seconds until a step after the storm has settled, and pause in seconds before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
 #: Duration in seconds of a step if the pods are not served.
 _UNSERVED_SECONDS = 60.0
@@ -188,12 +188,12 @@ class PodTeam:
     # --- the calm
 
     def begin_calm(self) -> None:
-        """Start the steps of the calm."""
+        """Start the steps after the storm."""
         self._step_since, self._next_at = self._stage.agenda.now, float("inf")
         self.intruders.begin_calm()
 
     def look(self) -> None:
-        """Take the next step if the last one has settled; called every few seconds in the calm."""
+        """Take the next step if the last one has settled; called every few seconds after the storm."""
         now, shared = self._stage.agenda.now, self._simulation.checker.shared
         shared.look()
         problem = next(self.unsettled(), "")

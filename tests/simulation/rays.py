@@ -1,10 +1,8 @@
 """RayClusters: their objects, KubeRay, and a team that uses them.
 
-The pods of a replica are created and deleted together.
-
 All pods of a replica are created at the same time, and run on one pool, which the webhook or the placement policy
 ensures. A missing pod ends the whole replica; its successor has another name and the lowest free number, while pods of
-the old replica may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker
+the old replica may still be terminating. Scaling down removes random replicas. Heads, the autoscaler, several worker
 groups and the upgrades of RayServices are not simulated.
 """
 
@@ -72,7 +70,7 @@ class RayController(ScalingController):
     """Controller of the replicas of all RayClusters."""
 
     def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
-        """Delete a cluster; in the foreground as for other workloads."""
+        """Delete a RayCluster; in the foreground, its pods are removed before its object."""
         if foreground:
             self.cluster.delete(run)
         else:

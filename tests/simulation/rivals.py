@@ -1,8 +1,8 @@
-"""Further hostile and honest tenants in addition to the tenants of `hostile`, which test assignment and the line.
+"""Hostile and honest tenants in addition to the tenants of `hostile`, to test assignment and the queue.
 
 A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices wait for one
 stock, and each ends soon. A JobSet selects the marks of another tenant. A buffer fills the limit while another tenant
-requests capacity that is never in stock. Honest JobSets restart while others wait. The random source is separate.
+requests capacity that is never in stock. Honest JobSets restart while other workloads wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rivals:
             _TWO_ACCELERATORS: 0.4 * (hostile.resource == "stock"),
             _HERD: 0.5 * (hostile.resource in ("stock", "limit")),
             _FORGES: 0.3,
-            # With scarce capacity, a unit that can never be served would keep the buffer empty.
+            # With scarce capacity, a workload that can never be served would keep the buffer empty.
             _WARM: 0.6 * (hostile.resource == "nothing" and not hostile.limited and hostile.hang is None),
             _RESTARTS: 0.4,
         }
@@ -53,12 +53,12 @@ class Rivals:
 
     @property
     def honest_priority(self) -> int:
-        """Priority of honest pods: higher than all other pods in runs with many slices."""
+        """Priority of honest pods, above all other priorities if many slices wait for a limit; otherwise 0."""
         return 100 if _HERD in self.kinds and self._hostile.resource == "limit" else 0
 
     @property
     def honest_replicas(self) -> int:
-        """Number of slices of an honest JobSet; with more than one, each may have to wait for another tenant."""
+        """Minimum number of slices of an honest JobSet; if it is 3, some slices have to wait for other tenants."""
         return 3 if self.honest_priority else 1
 
     @property
@@ -121,7 +121,7 @@ class Rivals:
         self._stage.agenda.after(self._rng.uniform(*_RESTART_EVERY_SECONDS), self._restart)
 
     def _restart(self) -> None:
-        """Let a pod of an honest JobSet fail while others wait."""
+        """Let a pod of an honest JobSet fail while other workloads wait."""
         cluster = self._hostile.simulation.cluster
         running = [
             workload

@@ -62,7 +62,7 @@ _STEP_SECONDS = 5.0
 BOOKING_SECONDS = (90.0, 600.0)
 #: Seconds after which hostile tenants leave, even if a JobSet is not served because the capacity did not suffice.
 _HOSTILE_SECONDS = 8 * 3600.0
-#: A run that computes for longer is considered an endless loop; runs in which slices starve for hours take longest.
+#: Maximum CPU seconds of a run, beyond which it counts as an endless loop. Runs with hours of waiting take longest.
 _CPU_SECONDS = 150.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
 
@@ -140,7 +140,7 @@ class Simulation:
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
-        #: Time of the last start of a process, whose caches are empty then: durations of states count from this time.
+        #: Time of the last start of a process. Its caches are empty then, so checks count durations from this time.
         self.disturbed_at = 0.0
 
     def run(self) -> dict[str, float]:

@@ -43,7 +43,7 @@ class SetRun(WorkloadRun):
     restarting_groups: set[int] = field(default_factory=set)
 
     def slots(self) -> range:
-        """Return the numbers of its groups, including those of an update."""
+        """Return the numbers of its groups, including the groups that an update adds."""
         return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
 
     def shape_of(self, job: int) -> Shape:

@@ -1,11 +1,11 @@
 """Checks pods of kind POD, which have no other workload, and the pools of single hosts that they share.
 
 The pods of one namespace, accelerator and topology are a class. A pool is created for a class only if the nodes of its
-other pools do not suffice for the pods that existed within the time that a cache may lag. So a rolling update buys at
-most maxSurge more hosts, and a burst buys no more than its pods. These pools do not count as pools of the class:
+other pools do not suffice for the pods that the class had at any time within the lag of a cache. So a rolling update
+buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools do not count as pools of the class:
 
-- pools that are being deleted, or whose nodes were lost, cordoned or not ready within that time;
-- pools with labels of a slice, or that another process created after the last list of this one;
+- pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
+- pools with labels of a slice, or that another process created after this process had last listed the pools;
 - nodes with pods of other classes, or with pods that are past their grace period.
 """
 
@@ -42,7 +42,7 @@ COSTS = "27 a Deployment that scales in empties one pool before the next"
 MAX_NODES, MAX_REFUSED = 16, 6
 #: Resources whose requests the provisioner compares with the machine, so that it creates no pool for too much of them.
 _KNOWN = frozenset({"cpu", "memory"})
-#: Maximum lag of a cache in seconds in the calm, and time in seconds after the storm until that lag applies.
+#: Maximum lag of a cache in seconds after the storm, and time in seconds until that lag applies.
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
 #: Maximum time in seconds for which a pod waits for other pods of its burst, and minimum number of pods of a burst.
 _BURST_SECONDS, _BURST = 15.0, 12
@@ -121,7 +121,7 @@ class Shared:
         return pod.namespace, shape.accelerator, shape.topology
 
     def _uids_of(self, pod: PodRun) -> tuple[str, ...]:
-        """Return the UIDs that the workload of a pod may have: a Job keeps its own in one namespace."""
+        """Return the UIDs that the workload of a pod may have: that of its owner, or one derived from it."""
         references = raw_pod(pod, self._stage.agenda)["metadata"].get("ownerReferences")
         uid = references[0]["uid"] if references else pod.uid
         return uid, uid_in(pod.namespace, uid)
@@ -164,7 +164,7 @@ class Shared:
         return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
 
     def lag_seconds(self) -> float:
-        """Return the time in seconds that a cache may lag: in the calm, events arrive soon."""
+        """Return the time in seconds that a cache may lag: after the storm, events arrive soon."""
         calm = self._stage.agenda.now - self._simulation.storm_seconds
         return _CALM_LAG_SECONDS if calm > _SETTLES_SECONDS else self._checker.stale_seconds()
 
@@ -248,7 +248,7 @@ class Shared:
     # --- the calm
 
     def look(self) -> None:
-        """Check that no ready pool is kept without pods; called every few seconds in the calm."""
+        """Check that no ready pool is kept without pods; called every few seconds after the storm."""
         now, before, self._empty_since = self._stage.agenda.now, self._empty_since, {}
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or workload_name(pool)[0] != WorkloadKind.POD or pool.status is not PoolStatus.RUNNING:

@@ -66,7 +66,7 @@ def false_of_world(simulation: Simulation) -> Iterator[str]:
             continue
         shown = {each.name: each.state for each in view.pools}
         there = {each.name for each in simulation.cloud.pools.values() if is_ours(each)}
-        # Pools being created are left out: the page shows a create with an unknown outcome, which may not exist.
+        # Pools in creation are left out: the page shows them even if the outcome of the create is unknown.
         sent = {name for name in published.plan.memory.creates if shown.get(name) is State.CREATING}
         if shown.keys() - sent != there - sent:
             yield f"{process.name} shows pools {sorted(shown)}, there are {sorted(there)}"

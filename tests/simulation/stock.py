@@ -1,6 +1,6 @@
 """Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
-After a failure one create tries the capacity again, and each pool that comes up doubles the number of creates. A
+After a failure one create tries the capacity again, and each pool that comes up doubles the creates in flight. A
 capacity is a zone, a machine type, a shape and the capacity type. A create counts only if its process saw the failure,
 and sent the create after the time that a cache may lag.
 """

@@ -1,4 +1,4 @@
-"""Teams of users that create workloads of one kind other than JobSets, in some runs, during the storm.
+"""Teams of users that create workloads of one kind, such as LeaderWorkerSets, in some runs during the storm.
 
 Each team has its own random source, and runs without the team do not watch its kind, so that they do not change.
 """

@@ -1,8 +1,8 @@
-"""Checks the waits of slices after the storm: a create is sent within minutes, and few of its pools are deleted.
+"""Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
 The bounds on a settled world allow for every back-off that the storm has left. These bounds are tighter. They apply to
-slices without any failure, neither of their own creates nor of the same capacity, and to slices that GKE refused for a
-reason that has been corrected.
+slices without a failure of their own creates or of the same capacity, and to slices that GKE refused until a reason was
+corrected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Kind = tuple[str, str | None, int]
 
 
 class Waiting:
-    """Slices that wait, the times since which they wait, and failures that may excuse the wait."""
+    """Waiting slices, the start times of their waits, and failures that may excuse the waits."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -57,7 +57,7 @@ class Waiting:
             self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
-        """Record a create that is refused for a reason that is corrected later, after which the create is due again."""
+        """Record a create that GKE refuses until the reason is corrected. The create is due again then."""
         self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
@@ -82,7 +82,7 @@ class Waiting:
     # --- slices that wait for too long
 
     def overdue(self) -> Iterator[str]:
-        """Return which slices have waited for too long for their creates; called every few seconds."""
+        """Yield reports on slices whose creates have been due for too long; called every few seconds."""
         now, before = self._simulation.stage.agenda.now, self._since
         self._since = {}
         for workload, job in self.waiting():

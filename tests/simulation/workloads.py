@@ -4,10 +4,10 @@ LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, RayC
 StatefulSets in `deployments`.
 
 The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
-only, and followers are created for the pool of their bound leader. Some workloads leave placement to the policy and
-have all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies and
-gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which
-is not visible, and binds later, even if the node has changed in between.
+only, and worker pods are created for the pool of their bound leader pod. Some workloads leave placement to the policy
+and create all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies
+and gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first,
+which is not visible, and binds later, even if the node has changed in between.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ class Cluster:
             pod for pod in self.pods if not pod.node and not pod.assigned and pod.deadline is None and not pod.finished
         ]
         self.stage.rng.shuffle(waiting)
-        # Pods of one controller are alike: if one pod fits no node, the scheduler need not try the others.
+        # Pods of one controller are alike: if one pod fits no node, the scheduler need not try the other pods.
         unfit: set[Controller] = set()
         for pod in waiting:
             node = self._place(pod) if pod.owner not in unfit else None
