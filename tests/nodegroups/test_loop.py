@@ -188,7 +188,7 @@ def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
 
 
 def actions_of(logs: list[Any]) -> list[str]:
-    """Return the omitted changes in the log. Each is logged only once."""
+    """Return the changes that the log names as omitted; fail if one is logged twice."""
     actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
     assert len(actions) == len(set(actions))
     return actions
@@ -212,7 +212,7 @@ def test_dry_run_changes_nothing_and_logs_the_first_step_of_a_group() -> None:
 
 
 def test_dry_run_with_an_existing_group_reads_and_changes_nothing(ready: World) -> None:
-    """Without the dry run, the deleted group would lose its machines. The log has the first step of that."""
+    """Without the dry run, the deleted group would lose its machines. The log has the first step of the deletion."""
     ready.dry_run = True
     ready.start()
     ready.kube.delete(ready.path())

@@ -134,7 +134,7 @@ def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) ->
 
 
 def test_requests_of_one_token_are_limited_and_leave_room_for_other_tokens(world: World) -> None:
-    """Before, a machine could fill the controller's memory with 200,000 requests, which Kubernetes keeps for a day."""
+    """Otherwise a machine could fill the memory with 200,000 requests, which Kubernetes keeps for a day."""
     path, most = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT), 16
     for number in range(2 * most):
         world.kube.put_object(f"{path}/a-{number:02}", raw_request("m-0", name=f"a-{number:02}"))

@@ -231,7 +231,7 @@ def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
 
 
 def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
-    """Whether the status was written remains unknown."""
+    """The outcome of a lost write remains unknown, so the Event could report a wrong status."""
     tell(reporter, EVENT, writes=(STATUS,))
     tell(reporter)
     reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))

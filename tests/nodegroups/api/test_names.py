@@ -1,4 +1,4 @@
-"""Names of children are valid in Compute Engine, and a description is parsed as a mark only in its exact form."""
+"""Names of child objects fit Compute Engine, and only an exact description marks a resource as the group's."""
 
 from __future__ import annotations
 

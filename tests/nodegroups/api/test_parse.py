@@ -69,7 +69,7 @@ CONFIG = InstanceConfig(
 
 @pytest.mark.parametrize("kind", Kind)
 def test_object_of_a_namespace_that_is_not_served_is_read_without_large_fields(kind: Kind) -> None:
-    """Before, 170 TPUNodeGroups of 1 MiB in any namespace took 173 of the controller's 256 MiB."""
+    """In an earlier version, 170 TPUNodeGroups of 1 MiB in any namespace took 173 of the controller's 256 MiB."""
     large = {"metadata": {"k": "x" * 1_000_000}, "networkTags": ["t" * 1_000_000], "image": "x" * 1_000_000}
     spec = {**EXAMPLES[kind], **large, "instanceConfig": {**EXAMPLES[Kind.TPU_NODE_GROUP]["instanceConfig"], **large}}
     condition = {"type": "Ready", "status": "False", "reason": "NotAllowed", "message": "m" * 1_000_000}

@@ -58,7 +58,7 @@ _TWO = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.18"), b"\x30\x00
 
 
 def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
-    """Return a signed request with changed bytes, because cryptography creates only valid requests."""
+    """Return a signed request with changed bytes, because the library creates only valid requests."""
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in ((_O, "system:nodes"), _NODE)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     for extension in extensions:
@@ -117,7 +117,7 @@ def test_request_of_another_kind_is_ignored(changes: dict[str, Any]) -> None:
 
 
 def test_request_is_read_only_within_its_bound() -> None:
-    """Before, a machine could send requests of 1 MB, and parsing each of them took half a second."""
+    """In an earlier version, a machine could send requests of 1 MB, and parsing each of them took half a second."""
     pem = new_key("m-0").request_pem
     longest = pem + b"\n" * (bounds.CERTIFICATE_REQUEST // 4 * 3 - len(pem))
     for text, read in ((longest, REQUEST), (longest + b"\n", None)):

@@ -158,7 +158,7 @@ def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     ],
 )
 def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
-    """Before, the script went on without the option if the text that it replaces was missing."""
+    """In an earlier version, the script went on without the option if the text that it replaces was missing."""
     machine.containerd_options(lines)
     machine.boot()
     options = [

@@ -1,4 +1,4 @@
-"""Bootstrap tokens of machines, and the metadata that contain a token for its machine."""
+"""Bootstrap tokens of machines, and the metadata in which a machine finds its token."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:
-    """32 machines have maximum metadata. One rare character makes Python store each character in four bytes."""
+    """The metadata have the maximum size. One rare character makes Python store each character in four bytes."""
     value = "\N{GRINNING FACE}".ljust(bounds.METADATA_VALUE, "x")
     machine = {"name": "m", "id": "7", "metadata": {"items": [{"key": "a", "value": value}]}}
     entry = json.dumps(machine, ensure_ascii=False).encode()

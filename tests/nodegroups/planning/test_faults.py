@@ -1,4 +1,4 @@
-"""Faults of gke-labs/tpu-operator, which this controller must not have. The simulation plants further ones as bugs."""
+"""Faults of gke-labs/tpu-operator, which this controller must not have. The simulation plants further faults."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_6_waiting_group_is_read_once_a_minute_without_an_error() -> None:
 
 
 def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An incomplete list does not matter. A machine without a token until JOIN_TIMEOUT has REPAIR_AFTER to join."""
+    """Tokens are renewed for hours, also after a list that lacked a machine. No machine is recreated."""
     world = World(settings=replace(SETTINGS, join_seconds=1e6))
     booted = []
     world.cloud.on_running = booted.append
@@ -234,7 +234,7 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
 
 
 def test_groups_in_the_controllers_namespace_are_served_if_it_is_not_in_the_setting() -> None:
-    """The provisioner creates its groups there, but SERVED_NAMESPACES in a shared settings.env may name only others."""
+    """The provisioner creates its groups in this namespace, but SERVED_NAMESPACES in settings.env may lack it."""
     world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
     world.make("train")
     assert world.reason("train") == Reason.READY

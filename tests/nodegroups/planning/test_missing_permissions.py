@@ -58,7 +58,7 @@ def test_controller_calls_only_the_documented_methods() -> None:
 
 @pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys()))
 def test_group_is_created_after_a_missing_permission_is_granted(permission: str) -> None:
-    """The condition names the missing permission. The group is ready soon after the grant, and leaves no resource."""
+    """The condition names the permission. The group is ready soon after the grant, and its deletion leaves nothing."""
     world = World()
     world.deny(permission)
     world.kube.create_group(make_group("train", topology="2x4"))

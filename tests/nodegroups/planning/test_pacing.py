@@ -130,7 +130,7 @@ def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
 
 
 def test_urgent_calls_of_one_namespace_do_not_delay_other_namespaces() -> None:
-    """Before, a tenant who created and deleted groups all the time kept other tenants' machines from joining."""
+    """Otherwise a tenant that keeps creating and deleting groups would prevent other tenants' machines from joining."""
     settings = replace(SETTINGS, max_calls=6)
     flood = wanted(*(insert(f"evil{number}") for number in range(20)))
     flood += wanted(*(Read(target=target(f"evil{number}")) for number in range(20)))
@@ -144,7 +144,7 @@ def test_urgent_calls_of_one_namespace_do_not_delay_other_namespaces() -> None:
 
 
 def test_several_namespaces_of_one_tenant_do_not_delay_others() -> None:
-    """Before, three namespaces with ever new objects were first in each round, if answers came within two rounds."""
+    """Otherwise three namespaces with new objects in each round would be first in all rounds."""
     settings = replace(SETTINGS, calls_per_second=20, burst_seconds=0.05)
     victim: list[Call] = [Read(target=target("victim")), set_metadata("joining")]
     memory, sent, now = Memory(), [], NOW

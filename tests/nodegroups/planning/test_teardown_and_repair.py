@@ -83,7 +83,7 @@ def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
     lost: bool,
     limit_seconds: float,
 ) -> None:
-    """Before, a tenant's pod with a disruption budget kept another tenant's slice for an hour."""
+    """In an earlier version, a tenant's pod with a disruption budget kept another tenant's slice for an hour."""
     world = ready_world(topology="2x4")
     first, second = world.machines("train")
     world.kube.add_pod(Pod(namespace=namespace, name="squatter", uid="s", node=second.name, chips=0))
@@ -135,7 +135,7 @@ def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
 def test_resized_managed_instance_group_is_reported_until_its_size_is_restored(
     size: int, reason: Reason, advice: str
 ) -> None:
-    """Before, the message was "2 of 1 nodes are ready"."""
+    """In an earlier version, the message was "2 of 1 nodes are ready"."""
     world = ready_world(topology="2x2", node_count=2)
     (group,) = world.cloud.groups()
     world.cloud.resize(group, size)
@@ -382,7 +382,7 @@ def _with_script(script: str) -> TpuNodeGroup:
 def test_condition_of_a_deletion_names_the_write_that_kubernetes_rejects(
     refused: type[Write], named: str, *, recreated: bool
 ) -> None:
-    """Before, only the controller's log named the object and the cause."""
+    """In an earlier version, only the controller's log named the object and the cause."""
     world = ready_world(topology="2x4")
     node = world.machines("train")[0].name
     if refused is EvictPod:
@@ -456,7 +456,7 @@ def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> No
 
 
 def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> None:
-    """Before, the old node was attributed to the new machine, which then got no token."""
+    """In an earlier version, the old node was attributed to the new machine, which then got no token."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x2", node_count=2))
@@ -622,7 +622,7 @@ def test_force_and_abandon_have_no_effect_without_a_deletion() -> None:
 
 @pytest.mark.parametrize("reports", [False, True])
 def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None:
-    """The message is the same while a node of the deleted machines still reports."""
+    """The message has the reason even while a node of the deleted machines still reports."""
     world = ready_world(topology="2x4")
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)

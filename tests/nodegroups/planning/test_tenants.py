@@ -61,7 +61,7 @@ def _owner(group: TpuNodeGroup) -> ObjectMeta:
 
 @pytest.mark.parametrize("namespace", ["evil", "default"])
 def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: str) -> None:
-    """The child gets its own machines, and its deletion deletes no others: owner references are not trusted."""
+    """The child gets its own machines, and its deletion deletes only these: owner references are not trusted."""
     world = ready_world(topology="2x4")
     group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
@@ -123,7 +123,7 @@ def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
 def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) -> None:
-    """Tenants can derive both names from names of nodes, and Compute Engine deletes no resource that is in use."""
+    """Tenants can derive the names of both from names of nodes. Compute Engine deletes no resource that is in use."""
     world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
@@ -352,7 +352,7 @@ def test_resources_of_google_or_of_the_same_project_can_be_used(config: dict[str
 
 
 def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None:
-    """The limit includes handmade objects. Existing machines are kept if the limit is reduced."""
+    """Existing machines are kept if the limit is reduced."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))
@@ -367,7 +367,7 @@ def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None
 
 
 def test_waiting_groups_are_not_written_when_another_group_is_deleted() -> None:
-    """Before, one delete changed the message of each waiting group: N deletes of N groups caused N * N writes."""
+    """If one delete changed the message of each waiting group, N deletes of N groups would cause N * N writes."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     world.make("first", topology="4x4")
     for name in ("second", "third", "fourth"):
@@ -396,7 +396,7 @@ def test_forged_status_does_not_circumvent_the_limit() -> None:
 
 
 def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
-    """During the recreation, the slice has no managed instance group, and the new one is younger than other slices'."""
+    """During the recreation, the slice has no managed instance group, and later a younger one than other slices."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     world.wait(60.0)
@@ -558,7 +558,7 @@ def test_machines_listed_for_a_resource_of_another_owner_are_ignored() -> None:
 
 
 def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups take turns, so a large group leaves tokens for others."""
+    """Groups take turns, so a large group leaves tokens for other groups."""
     monkeypatch.setattr(tokens, "MOST", 2)
     world = World()
     write = world.process._write
@@ -581,7 +581,7 @@ def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pyt
 
 
 def test_namespaces_and_their_groups_take_turns_for_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a namespace with many groups of one machine took all tokens before namespaces later in the alphabet."""
+    """Otherwise a namespace with many groups would take all tokens before namespaces later in the alphabet."""
     monkeypatch.setattr(tokens, "MOST", 3)
     machines = [("a", "many", "m-0"), ("a", "many", "m-1"), ("a", "n", "n-0"), ("a", "o", "o-0"), ("z", "one", "z-0")]
     proposed = [

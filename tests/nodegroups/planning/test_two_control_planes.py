@@ -115,7 +115,7 @@ def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.M
 
 
 def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worlds) -> None:
-    """Before, the copy deleted the machines under running pods after nine minutes."""
+    """In an earlier version, the copy deleted the machines under running pods after nine minutes."""
     machines = worlds.world.machines("train")
     worlds.world.wait(3 * 3600.0)
     assert worlds.world.machines("train") == machines
@@ -174,7 +174,7 @@ def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worl
 
 @pytest.mark.parametrize("node_count", [None, 2], ids=["slice", "several slices"])
 def test_machines_lost_while_the_control_plane_was_unavailable_are_replaced(node_count: int | None) -> None:
-    """Nodes of another group report again, so the control plane is no copy. Before, a user had to repair the group."""
+    """Nodes of another group report again, so the control plane is no copy, and no user has to repair the group."""
     world = ready_world("other", topology="2x2")
     spot = ProvisioningModel.SPOT
     world.make("train", topology="2x2" if node_count else "2x4", node_count=node_count, provisioning_model=spot)

@@ -141,7 +141,7 @@ class Kube:
             self._put((Kind.TPU_NODE_GROUP, "default", name), replace(group, meta=meta))
 
     def delete(self, key: Key) -> None:
-        """Request the deletion of an object of the four kinds."""
+        """Request the deletion of an object of one of the controller's four kinds."""
         found = self.objects.get(key)
         if found is None or found.meta.deleting:
             return
@@ -155,7 +155,7 @@ class Kube:
             self.put_pod(pod)
 
     def put_pod(self, pod: Pod) -> None:
-        """Bind a pod to a node, whose taints it tolerates."""
+        """Bind a pod to a node, even if the node is cordoned or not ready."""
         self._put(("Pod", pod.namespace, pod.name), pod)
 
     def finish_pods(self, *names: str) -> None:
@@ -177,7 +177,7 @@ class Kube:
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        # A real machine may take over an earlier machine's node that is not ready; here it waits for its deletion.
+        # A real machine may take over an earlier machine's node that is not ready; here, that node is deleted first.
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return

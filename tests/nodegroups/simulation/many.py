@@ -1,6 +1,6 @@
 """Simulates many groups at the same time: python -m tests.nodegroups.simulation.many GROUPS [FILE]. Prints JSON.
 
-FILE, if given, gets the controller's memory at the time when all groups are ready.
+FILE, if given, gets the caches, memory and settings of the controller at the time when all groups are ready.
 
 The client and the decisions are real. The simulated Compute Engine has the times of real machines: an operation takes 5
 s; a machine is PROVISIONING for 60 s and STAGING for 20 s, each up to 20 s longer. Its startup script looks for the

@@ -31,7 +31,7 @@ from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
 
-#: Maximum time between two rounds. The real loop makes four rounds in this time; with fewer rounds, the simulation
+#: Maximum seconds between two rounds. The real loop makes four rounds in this time; with fewer rounds, the simulation
 #: shows a step that requests its next round too late.
 _LONGEST_PAUSE_SECONDS = 60.0
 #: Maximum number of rounds in a minute. A controller that makes more never comes to rest.

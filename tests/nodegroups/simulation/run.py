@@ -252,7 +252,7 @@ class Run:
         self.world.kube.on_change()
 
     def _repair_by_hand(self) -> None:
-        """Undo changes of sizes, and repair slices of one machine, because the controller leaves both to users."""
+        """Undo changes of sizes, and repair slices of one machine. The controller leaves these repairs to users."""
         kube, cloud = self.world.kube, self.world.cloud
         sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
         for group in cloud.groups():
