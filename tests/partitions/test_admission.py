@@ -326,7 +326,7 @@ def test_pod_that_cannot_use_ipus_is_rejected_with_the_reason(pod: Json, want: s
 
 
 def test_rejection_of_a_pod_with_thousands_of_conflicts_is_short() -> None:
-    """The whole message would take more memory than the server has."""
+    """A message with all conflicts would take more memory than the server has."""
     mounts = [{"name": "x", "mountPath": "/etc/graphcore"}] * 10_000
     assert len(review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}])).denied) < 2_000
 

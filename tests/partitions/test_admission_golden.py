@@ -1,4 +1,4 @@
-"""Golden answers to reviews of pods with IPUs, as API servers send them in both versions.
+"""Golden answers to reviews of pods with IPUs, in both versions of the AdmissionReview API.
 
 A file of tests/data/partitions has the variables of the webhook server, the review, and its answer with the patch
 decoded.

@@ -48,8 +48,8 @@ def test_memory_limit_covers_all_pods_of_the_largest_cluster(file: str, path: tu
     assert limit.endswith("Mi")
     max_pods = 150_000  # Kubernetes' limit for a cluster.
     pod = make_pod("p" * 253, namespace="n" * 63, uid="u" * 36, resource_version="1" * 20)
-    # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take at most as
-    # much again. A round takes half of the memory of the pods.
+    # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take at most another
+    # 71 MiB. A round takes half as much memory as the pods.
     assert 2 * 71 + 1.5 * max_pods * size_of(pod) / 2**20 < int(limit.removesuffix("Mi"))
 
 

@@ -30,7 +30,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
-    """The entry precedes the create, and the gate is removed last. The entry is removed after the partition."""
+    """The ledger's entry is written before the create and removed after the partition; the gate is removed last."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
@@ -94,7 +94,7 @@ def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> Non
 
 
 def test_remove_that_the_live_check_prevents_is_retried_after_seconds() -> None:
-    """The cache may have lost the pod, so a live check precedes the remove, and is repeated after seconds."""
+    """The cache may have lost the pod, so the pod is read live before the remove. The remove is retried within 3 s."""
     story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
@@ -178,7 +178,7 @@ def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
 
 
 def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings() -> None:
-    """The entry would count against its namespace indefinitely. If the server returns, the partition is an orphan."""
+    """Otherwise its IPUs would count against the limit of the namespace. If the server returns, they are freed."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))

@@ -72,7 +72,7 @@ def test_time_in_another_time_zone_is_read_as_the_same_time_in_utc() -> None:
 
 
 def test_entries_of_another_cluster_are_unreadable() -> None:
-    """A backup of another cluster was restored here; its partitions must not be removed."""
+    """A backup of another cluster was restored; the partitions of that cluster must not be removed."""
     ours, theirs = (
         Entry(
             id=partition_id(each, "u", "s:1"),

@@ -66,7 +66,7 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
 
 
 def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit() -> None:
-    """A waiting pod does not count against the limit of its namespace. When the server is back, it gets a partition."""
+    """A waiting pod does not count against the limit of its namespace. It gets a partition when the server is back."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -96,7 +96,7 @@ def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str,
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
-    """Run rounds for some hours with a server that rejects some calls."""
+    """Run rounds for some hours with servers that reject the calls for which `refuses` is true."""
 
     def fails(call: Call) -> FailureKind | None:
         kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE

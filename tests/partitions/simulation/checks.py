@@ -70,14 +70,14 @@ class Checks:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 
     def _is_served(self, pod: Pod) -> bool:
-        """Return whether the REST API serves a pod. A pod whose gate was removed by hand does not ask it."""
+        """Return whether the REST API serves a pod; True for a pod that has no server in its annotations."""
         if not pod.told_server:
             return True
         server = self.servers[pod.told_server]
         return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
-        # A fault may remove the partition of a pod that gets its node late; the init container waits for a new one.
+        # If a fault removes the partition of a pod that gets its node late, the init container waits for a new one.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
@@ -108,7 +108,7 @@ class Checks:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
-        # The remove was sent before the pod got the partition, and arrives late: it is a fault, not a violation.
+        # The remove was sent before the pod got the partition, and arrives late: this is a fault, not a violation.
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:

@@ -92,7 +92,7 @@ class _Placement:
             yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
-        """Yield allocations with more IPUs assigned than they have, unless only entries recorded again exceed them."""
+        """Yield allocations and namespaces in which newly placed pods exceed the number of IPUs."""
         taken: Counter[Site] = Counter()
         for entry in self.save.entries:
             taken[entry.server, entry.allocation] += entry.size
@@ -202,7 +202,7 @@ class _Placement:
         )
 
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
-        """Return whether an orphan cannot be removed."""
+        """Return whether a partition is an orphan whose removal failed _MAX_REMOVES times."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
         return known is not None and known.removing is not None and known.removing.failures >= _MAX_REMOVES
 
@@ -308,7 +308,7 @@ class _Placement:
         return max(0.001, rest + grace if passes else rest)
 
     def _stays(self, entry: Entry) -> bool:
-        """Return whether the partition of an entry cannot be removed, although its pod is gone or waits for another."""
+        """Return whether the partition of an entry cannot be removed, although its pod does not need it."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
         if known is None or known.removing is None or known.kept or known.removing.failures < _MAX_REMOVES:
             return False

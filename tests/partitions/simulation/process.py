@@ -1,4 +1,4 @@
-"""Simulated controller process: the loop around `decide`, the execution of its plans, and faults of both."""
+"""Simulated controller process: the loop around `decide`, the execution of its plans, and faults of the two."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Process:
         return self.stage.wall() + timedelta(seconds=self.skew_seconds)
 
     def set_clock(self, seconds: float) -> None:
-        """Set the clock of the process, which the loop notices."""
+        """Shift the clock of the process and, as the loop does, all times in its memory."""
         self.skew_seconds += seconds
         by = timedelta(seconds=seconds)
         self.memory, self._readings = shifted(self.memory, by), shifted(self._readings, by)

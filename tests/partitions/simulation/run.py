@@ -101,7 +101,7 @@ class Run:
     # --- the run
 
     def run(self) -> dict[str, float]:
-        """Run; return the time to serve all pods, and the maximum time of a partition without pod. Raises Violated."""
+        """Run; return the seconds until all pods are served, and for which partitions outlive pods. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)

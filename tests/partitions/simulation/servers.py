@@ -143,7 +143,7 @@ class VipuServer:
 
 
 def failure_of(refusal: VipuRefusalError, *, changing: bool) -> Failure:
-    """Return the failure that the adapter reports for a refusal."""
+    """Return the failure that the provisioner's V-IPU client reports for a refusal."""
     kind = _KINDS.get(refusal.grpc_code)
     if kind is None:
         kind = FailureKind.UNKNOWN_OUTCOME if changing else FailureKind.UNAVAILABLE

@@ -39,7 +39,7 @@ USERS = {
     "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
 }
 _FAULTY, _CREATES = 0.4, 0.6
-#: Faults that the last test injects into the simulated server.
+#: Faults that `test_failed_change_has_no_effect_unless_its_outcome_is_unknown` injects into the simulated server.
 _FAULTS = (
     Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
     Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
