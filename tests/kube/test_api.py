@@ -257,7 +257,7 @@ def test_stream_that_the_server_ends_raises_no_error(server: WireServer, api: Ku
 def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
     server: WireServer, api: KubeApi, lines: list[Any], words: str
 ) -> None:
-    """Complete lines count, and an incomplete one never does."""
+    """The lines before the break are yielded; an incomplete line never is."""
     server.answer("GET /p", Answer(lines=lines))
     got = []
     with pytest.raises(errors.Unavailable, match=words), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -478,7 +478,7 @@ def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) ->
 
 
 def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
-    """Content-Length may be missing. A page of one object may be larger. The connection is not reused."""
+    """Content-Length may be missing. A page with a single object may exceed the limit."""
     body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
     for _ in range(2):

@@ -162,7 +162,7 @@ def test_event_with_long_texts_is_valid(harness: Harness) -> None:
     ],
 )
 def test_failed_write_does_not_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
-    """Failures are counted, and the next repeat is written."""
+    """A dropped Event is counted, except if its namespace is deleted; the next repeat is written."""
     harness.kube.fail("POST", "events", error)
     harness.emit()
     assert dropped == harness.recorder.dropped_total
@@ -252,7 +252,7 @@ def test_rate_of_writes_is_limited() -> None:
 
 
 def test_old_entries_are_removed() -> None:
-    """No entry of a deleted JobSet is kept for more than 2.5 hours."""
+    """No entry is kept for more than 2.5 hours after the last Event of its object."""
     harness = Harness()
     for number in range(30):
         harness.record("one", message=str(number))

@@ -32,7 +32,7 @@ JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A record."""
+    """A record with an age; `problem` is set if the record was reduced."""
 
     text: str
     age: int
@@ -179,7 +179,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.timeout(20)  # tracemalloc slows the test down.
 def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
-    """1,600 suspended JobSets, each within its limits, took 754 MiB, and the container has 512 MiB."""
+    """Without the bound, 1,600 suspended JobSets took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()
     put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
     watches = watches_of(kube)

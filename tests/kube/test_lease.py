@@ -353,7 +353,7 @@ def test_missing_namespace_or_permission_is_reported_and_retried(
 
 
 def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube, clock: FakeClock) -> None:
-    """Both leases are renewed, and the smaller remaining time counts."""
+    """The leases of both provisioners are renewed, and the smaller remaining time counts."""
     kube.put_object(ORIGINAL, held_by("go-pod"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -399,7 +399,7 @@ def test_invalid_name_of_the_holder_is_shown_as_a_short_text(kube: FakeKube, clo
 
 
 def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """A user scaled the Go provisioner up again. Both must not run at the same time for long."""
+    """A user scaled the Go provisioner up again. The two provisioners must not run at the same time for long."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(ORIGINAL, held_by("go-pod"))
     clock.advance(5)

@@ -49,7 +49,7 @@ def thing(name: str, value: int = 0, *, uid: str = "", version: str = "200") -> 
 
 
 def parse_thing(raw: dict[str, Any]) -> int | None:
-    """Read the value: None below zero, malformed at 13, a bug at 666."""
+    """Return the value of a thing, None if below zero. 13 is malformed, and 666 raises like a bug."""
     value = int(raw["value"])
     if value == 13:
         raise MalformedObject(f"thing {raw['metadata']['name']}: 13 is unlucky; take another number")
@@ -323,7 +323,7 @@ def test_deletions_of_unwanted_objects_are_not_recorded(harness: Harness) -> Non
 
 
 def test_watch_continues_from_the_last_version(harness: Harness) -> None:
-    """The version is that of the list, then of each event and bookmark."""
+    """The version is taken from the list, then from each event and bookmark."""
     listed = str(harness.kube._version)
     harness.play(event("ADDED", thing("c", version="500")))
     harness.play(bookmark("600"))

@@ -1,4 +1,4 @@
-"""TPUs in MachineConfigs. An unreadable MachineConfig affects no other one."""
+"""TPUs in MachineConfigs. An unreadable MachineConfig does not affect other MachineConfigs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _parsed(raw: Any) -> tuple[tpu.Accelerator, ...]:
 
 
 def test_all_known_fields_are_read() -> None:
-    """The default disk type is first. A machine type without disk types gets those of the newest generations."""
+    """The default disk type is first. A machine type without disk types has those of the newest generations."""
     disks = {"types": ["hyperdisk-extreme", "hyperdisk-balanced"], "defaultType": "hyperdisk-balanced"}
     asked = raw_machine("tpu9x-rare-1t", "tpu9x", 1, "1x1", napDisabled=True, bootDiskConfig=disks)
     other = raw_machine("n9-standard-4", "nvidia-b900")

@@ -349,7 +349,7 @@ _V6E = {constants.TPU_ACCELERATOR: "tpu-v6e-slice"}
 def test_slice_is_read_from_required_affinity_if_one_value_is_left(
     terms: list[Any], selector: dict[str, str], want: dict[str, str] | None
 ) -> None:
-    """A workload that selected its topology by affinity was counted as one slice, and got no pool."""
+    """Otherwise, a workload that selects its topology by affinity would get no pool."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     pod = parse_pod(raw_pod(spec={**_spec(affinity={"nodeAffinity": required}), "nodeSelector": selector}))
     assert pod is not None
