@@ -79,7 +79,7 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
 
 @pytest.mark.parametrize("permission", [each for each in _READS if "Managers" in each])
 def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(permission: str) -> None:
-    """Before, the condition of the earlier process remained: the group waited for capacity, even if it had machines."""
+    """The condition of the earlier process, which says that the group waits for capacity, does not remain."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -95,7 +95,7 @@ def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(pe
 
 @pytest.mark.parametrize("permission", [each for each in _READS if "Managers" in each])
 def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(permission: str) -> None:
-    """Only the condition of the child, and that of the group about it, name the permission. Nothing is changed."""
+    """Only the child's condition and the group's condition about this child name the permission; nothing changes."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()
@@ -110,7 +110,7 @@ def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(
 def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
     """The condition of a deleted group names the missing permission, and the group is deleted soon after the grant.
 
-    Before, a restarted process without the permission to read kept the condition of the earlier process.
+    The condition of the earlier process does not remain if the restarted process may not read.
     """
     world = ready_world(topology="2x4")
     world.deny(permission)
@@ -126,7 +126,7 @@ def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str,
 
 
 def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a new group, and a group that was deleted after a restart, had no message: only the log had one."""
+    """A new group, and a group that is deleted after a restart, get a message in a condition, not only in the log."""
 
     def fail(*_: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="Connection refused."))
