@@ -72,14 +72,18 @@ class Asked:
 
     def _is_whole(self, pool: Pool) -> bool:
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
-        return bool(nodes) and all(each is not None and each.ready and each.allocatable_chips for each in nodes)
+        return bool(nodes) and all(node is not None and node.ready and node.allocatable_chips for node in nodes)
 
     # --- statuses
 
     def before_status(self, process: Process, path: str, status: JsonObject) -> None:
         """Check a write of a status that is about to take effect."""
         run = self._simulation.cluster.workloads.get(path)
-        true = {each["type"]: each["reason"] for each in status["conditions"] if each["status"] == "True"}
+        true = {
+            condition["type"]: condition["reason"]
+            for condition in status["conditions"]
+            if condition["status"] == "True"
+        }
         process.note("writes %s: %s", path.rsplit("/", 1)[-1], ", ".join(f"{key} {true[key]}" for key in true) or "-")
         if not isinstance(run, RequestRun):
             return
@@ -129,7 +133,7 @@ class Asked:
         """Check that a new pool is neither for a served request nor for pods whose request still exists."""
         uid, key = owner_of(pool.body["config"]["labels"])
         now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
-        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        run = next((workload for workload in self._simulation.cluster.every_workload if workload.uid == uid), None)
         if isinstance(run, RequestRun):
             served_at = run.true_since.get(constants.PROVISIONED, float("inf"))
             if now - served_at > stale_seconds:
@@ -137,7 +141,7 @@ class Asked:
         watches = process.loop.watches
         if isinstance(run, QueuedRun) and REQUEST not in unknown_kinds(watches, read_sources(watches)):
             live = next((request for request in self._requests() if request.name == run.consumes), None)
-            job = next((each for each in run.slots() if run.slice_id(each).group_key == key), 0)
+            job = next((slot for slot in run.slots() if run.slice_id(slot).group_key == key), 0)
             leader = run.leader(job)
             if live is not None and leader is not None:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
@@ -148,20 +152,22 @@ class Asked:
         Waiting slices of workloads take pools created for buffers, so both kinds of slices are counted together.
         """
         uid = owner_of(pool.body["config"]["labels"])[0]
-        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        run = next((workload for workload in self._simulation.cluster.every_workload if workload.uid == uid), None)
         if not isinstance(run, BufferRun):
             return False
         checker, cluster, pools = self._simulation.checker, self._simulation.cluster, self._simulation.cloud.pools
         long_ago = self._stage.agenda.now - checker.stale_seconds()
         takers = [
-            each for each in cluster.every_workload if any(fits_shape(each, shape, pool) for shape in each.shapes)
+            workload
+            for workload in cluster.every_workload
+            if any(fits_shape(workload, shape, pool) for shape in workload.shapes)
         ]
-        recent = any(changed > long_ago for each in takers for changed in each.changed.values())
+        recent = any(changed > long_ago for taker in takers for changed in taker.changed.values())
         waiting = sum(
-            not any(owner == job and pod.node for (owner, _), pod in each.pods.items())
-            for each in takers
-            if (each.alive or each.suspended) and not each.gone
-            for job in each.slots()
+            not any(owner == job and pod.node for (owner, _), pod in taker.pods.items())
+            for taker in takers
+            if (taker.alive or taker.suspended) and not taker.gone
+            for job in taker.slots()
         )
         going = {str(name) for name in process.loop.memory.deletes}
         registered = {node.pool_name for node in cluster.nodes.values()}
@@ -203,7 +209,7 @@ class Asked:
         """Whether the limits allow all slices of a JobSet at the same time."""
         market = self._simulation.market
         chips = run.shape.hosts * run.shape.chips * run.replicas
-        most = min(each for each in (market.max_chips, market.stock_chips, chips) if each is not None)
+        most = min(limit for limit in (market.max_chips, market.stock_chips, chips) if limit is not None)
         return chips <= most and (market.max_pools is None or run.replicas <= market.max_pools)
 
     def overdue(self) -> Iterator[str]:

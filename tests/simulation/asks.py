@@ -62,7 +62,7 @@ class AskRun(WorkloadRun):
         """Record a write of its status."""
         self.status = status
         true = [condition["type"] for condition in status.get("conditions", []) if condition["status"] == "True"]
-        self.true_since = {each: self.true_since.get(each, now) for each in true}
+        self.true_since = {condition: self.true_since.get(condition, now) for condition in true}
         named = status.get("provisioningClassDetails", {}).get(NODE_POOLS, "")
         self.last_pool = dict(enumerate(filter(None, named.split(","))))
 
@@ -189,7 +189,9 @@ class BufferTeam(Team[BufferRun]):
         max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
         # Some buffers fill the limit with slices that no workload may need.
         fills = bool(max_chips) and rng.random() < 0.7
-        shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
+        shape = rng.choice(
+            [candidate for candidate in (people.late_shapes if fills else people.shapes) if candidate.feasible]
+        )
         shape = replace(shape, parallelism=shape.hosts)
         most = min(max_pools, max_chips // (shape.hosts * shape.chips))
         replicas = most if fills else rng.choice((1, 1, 2))

@@ -133,7 +133,7 @@ class Assigned:
     def _crossed(self, pod: PodRun, other: PodRun) -> bool:
         """Whether a process changed a label when its caches may not have shown a pod on the pool."""
         seconds = self._checker.stale_seconds()
-        changed = (self._labelled_at.get(each.node, float("-inf")) for each in (pod, other))
+        changed = (self._labelled_at.get(placed.node, float("-inf")) for placed in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
 
     # --- assignment of pools
@@ -153,7 +153,7 @@ class Assigned:
                 continue
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
             # A slice may leave a pool if its LeaderWorkerSet got another shape, or if its pods are not bindable.
-            fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
+            fits_still = any(workload.bindable and fits_shape(workload, workload.shape, other) for workload in asked)
             settled_at = max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at)
             known = fits_still and now - settled_at > seconds
             if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
@@ -163,15 +163,15 @@ class Assigned:
     def _judge_restart(self, pod: PodRun, workload: JobSetRun) -> None:
         """Check that a pod does not take the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
-        if not all(each.reviewed for each in self._cluster.pods_on_pool(pod.pool)):
+        if not all(neighbour.reviewed for neighbour in self._cluster.pods_on_pool(pod.pool)):
             # A pod that was created before the policy is on the pool: no label keeps it off, and `pod` may follow it.
             return
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
             if workload.last_pool.get(job) != pod.pool or job in workload.ended_jobs or pool is None:
                 continue
-            pods = [each for (owner, _), each in workload.pods.items() if owner == job]
-            waits = pods and all(each.waiting_since is not None and _is_marked(each) for each in pods)
+            pods = [member for (owner, _), member in workload.pods.items() if owner == job]
+            waits = pods and all(member.waiting_since is not None and _is_marked(member) for member in pods)
             undisturbed = (
                 workload.last_reviewed[job]
                 and workload.released_at.get(job, -1.0) < bound_at
@@ -195,7 +195,9 @@ class Assigned:
         }
         if self._simulation.keeps_suspended:
             granted = self._simulation.admission.granted.items()
-            living |= {mark for mark, many in granted if any(each.suspended and not each.gone for each in many)}
+            living |= {
+                mark for mark, many in granted if any(workload.suspended and not workload.gone for workload in many)
+            }
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or pool.status is not PoolStatus.RUNNING:
                 continue

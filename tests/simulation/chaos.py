@@ -100,11 +100,11 @@ class Chaos:
         self._edits = random.Random(f"edits {stage.seed}")
         edits_pools = self._edits.random() < _EDITS_CHANCE
         edits = (("labels by hand", self._edit_labels), ("pool label by hand", self._edit_pool_label))
-        drawn = tuple(each for each in kinds if stage.chance(0.4))
+        drawn = tuple(fault for fault in kinds if stage.chance(0.4))
         drawn += edits[:1] if simulation.admission.edits_labels else ()
         drawn += edits[1:] if edits_pools else ()
         kinds += edits
-        self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
+        self._kinds = tuple(fault for fault in kinds if fault[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
         #: Real pool of each node whose pool label a user has edited, by node name.
@@ -283,12 +283,12 @@ class Chaos:
     def _edit_labels(self) -> None:
         """Remove or overwrite the labels by which a pool is assigned, as a user may."""
         rng, cluster = self.simulation.admission.rng, self.simulation.cluster
-        ours = [each for each in cluster.nodes.values() if are_ours(each.labels)]
+        ours = [node for node in cluster.nodes.values() if are_ours(node.labels)]
         if not ours:
             return
         chosen = rng.choice(ours)
-        nodes = [each for each in ours if each.pool_name == chosen.pool_name] if rng.random() < 0.5 else [chosen]
-        others = sorted({mark_of(each.labels) for each in ours if SLICE in each.labels} | {(FREE, FREE)})
+        nodes = [node for node in ours if node.pool_name == chosen.pool_name] if rng.random() < 0.5 else [chosen]
+        others = sorted({mark_of(node.labels) for node in ours if SLICE in node.labels} | {(FREE, FREE)})
         key, namespace = rng.choice(others)
         kind, labels = rng.choice(
             (
@@ -409,8 +409,8 @@ class Chaos:
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store
-        processes = [each for each in self.simulation.processes if not each.dead]
-        resources = sorted({feed.resource for each in processes for feed in each.feeds} & OPTIONAL)
+        processes = [process for process in self.simulation.processes if not process.dead]
+        resources = sorted({feed.resource for process in processes for feed in process.feeds} & OPTIONAL)
         if resources:
             refused, resource = rng.choice((store.forbidden, store.absent)), rng.choice(resources)
             self.stage.fault("source refused", resource)

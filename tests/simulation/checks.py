@@ -201,7 +201,11 @@ class Checker:
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
         if reason == constants.CREATION_WAITING and self.simulation.hostile.present:
-            others = {each.name for each in self.simulation.cluster.every_workload if each.namespace != ref.namespace}
+            others = {
+                workload.name
+                for workload in self.simulation.cluster.every_workload
+                if workload.namespace != ref.namespace
+            }
             if named := [name for name in others if f"{name}-" in message]:
                 self.stage.violate(TOLD, f"an Event on {ref} names {', '.join(named)} of another namespace")
 
@@ -339,9 +343,9 @@ class Checker:
         """Compare the existing pools with the limits, except for new pools of other processes."""
         market = self.simulation.market
         ours = [
-            each
-            for each in self.simulation.cloud.pools.values()
-            if is_ours(each) and (each is pool or not self._in_flight_of_another(process, each))
+            existing
+            for existing in self.simulation.cloud.pools.values()
+            if is_ours(existing) and (existing is pool or not self._in_flight_of_another(process, existing))
         ]
         chips = sum(map(chips_in, ours))
         if market.max_chips is not None and chips > market.max_chips:
@@ -451,7 +455,7 @@ class Checker:
 
     def _max_chips(self) -> float:
         market = self.simulation.market
-        return min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=math.inf)
+        return min((limit for limit in (market.max_chips, market.stock_chips) if limit is not None), default=math.inf)
 
     def _held_for_ever(self) -> int:
         """Return the chips of pools on which pods of impossible slices run, because these pods never end."""

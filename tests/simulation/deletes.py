@@ -113,7 +113,7 @@ class Deletes:
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
         if not made_for and workload.last_pool.get(job) != pool.name:
             return False
-        others = [each for each in self._simulation.cloud.pools.values() if each is not pool and is_ours(each)]
+        others = [other for other in self._simulation.cloud.pools.values() if other is not pool and is_ours(other)]
         return not any(fits(workload, job, other) and other.status in _UP for other in others)
 
     def _unchanged_for(self, workload: WorkloadRun, job: int, pool: Pool) -> float:

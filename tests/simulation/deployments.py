@@ -96,7 +96,7 @@ class Controller:
             self.create(self.cluster.new_name(self.name))
         if len(active) > self.replicas:
             ranks = {pod: self.rank(pod) for pod in active}
-            for pod in sorted(active, key=lambda each: ranks[each])[: len(active) - self.replicas]:
+            for pod in sorted(active, key=lambda candidate: ranks[candidate])[: len(active) - self.replicas]:
                 self.cluster.terminate(pod)
 
     def rank(self, pod: PodRun) -> tuple[bool, int, float]:
@@ -183,7 +183,7 @@ class Deployment:
     @property
     def pods(self) -> list[PodRun]:
         """All its pods that exist."""
-        return [pod for each in self.sets for pod in each.pods]
+        return [pod for controller in self.sets for pod in controller.pods]
 
     @property
     def settled(self) -> bool:
@@ -217,33 +217,35 @@ class Deployment:
     def _sync(self) -> None:
         self.sync_due = False
         *old, new = self.sets
-        before = [each.replicas for each in self.sets]
-        if sum(each.replicas for each in old):
+        before = [controller.replicas for controller in self.sets]
+        if sum(controller.replicas for controller in old):
             self._roll(old, new)
         else:
             new.replicas = self.replicas
-        for each in self.sets:
-            each.sync()
-        if before != [each.replicas for each in self.sets]:
+        for controller in self.sets:
+            controller.sync()
+        if before != [controller.replicas for controller in self.sets]:
             # The next step follows soon: terminating pods do not count, so the update need not wait for their end.
             self.kick()
-        self.sets = [each for each in self.sets if each is new or each.replicas or each.pods]
+        self.sets = [
+            controller for controller in self.sets if controller is new or controller.replicas or controller.pods
+        ]
 
     def _roll(self, old: list[Controller], new: Controller) -> None:
         """Scale the newest ReplicaSet up and older ReplicaSets down, within maxSurge and maxUnavailable."""
-        total, least = sum(each.replicas for each in self.sets), max(0, self.replicas - (not self.surge))
+        total, least = sum(controller.replicas for controller in self.sets), max(0, self.replicas - (not self.surge))
         new.replicas = min(max(self.replicas + self.surge - total, 0) + new.replicas, self.replicas)
-        total = sum(each.replicas for each in self.sets)
+        total = sum(controller.replicas for controller in self.sets)
         excess = total - least - (new.replicas - len(new.ready))
-        for each in old:
+        for controller in old:
             # Replicas that do not run are removed first.
-            cut = max(0, min(excess, each.replicas - len(each.ready)))
-            each.replicas -= cut
+            cut = max(0, min(excess, controller.replicas - len(controller.ready)))
+            controller.replicas -= cut
             excess -= cut
-        can = sum(min(len(each.ready), each.replicas) for each in self.sets) - least
-        for each in old:
-            cut = max(0, min(can, excess, each.replicas))
-            each.replicas -= cut
+        can = sum(min(len(controller.ready), controller.replicas) for controller in self.sets) - least
+        for controller in old:
+            cut = max(0, min(can, excess, controller.replicas))
+            controller.replicas -= cut
             excess, can = excess - cut, can - cut
 
 

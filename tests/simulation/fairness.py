@@ -78,7 +78,9 @@ class Fairness:
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
         """Count a create."""
         uid, namespace = _counted_for(pool)
-        slices = sum(each.max_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
+        slices = sum(
+            workload.max_replicas for workload in self._simulation.cluster.every_workload if workload.uid == uid
+        )
         slices = slices or self._simulation.checker.shared.max_pods.get(uid, 0)
         for key, most, per_second in (
             # One create of each slice may be in progress when the response to the last one comes.
@@ -155,7 +157,7 @@ class Fairness:
     def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
         """Whether a pool is being created for a slice, or for all slices of a workload that starts together."""
         jobs = workload.slots() if workload.gang else (job,)
-        return all(self._waiting.on_its_way(workload, each) or not self._waits(workload, each) for each in jobs)
+        return all(self._waiting.on_its_way(workload, number) or not self._waits(workload, number) for number in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
         """Whether GKE accepts creates, and the used chips leave room within the stock and the limits."""
@@ -227,12 +229,14 @@ class Fairness:
         max_chips, max_pools = self._hostile.max_chips_of(owner[0]), self._simulation.market.max_pools
         if max_chips is None and max_pools is None:
             return ""
-        payers = {each.name: self.payers(each, stale_seconds) for each in pools if each is not pool}
-        charged = [each for each in pools if each is pool or {payer[0] for payer in payers[each.name]} == {owner[0]}]
+        payers = {other.name: self.payers(other, stale_seconds) for other in pools if other is not pool}
+        charged = [
+            other for other in pools if other is pool or {payer[0] for payer in payers[other.name]} == {owner[0]}
+        ]
         chips = sum(map(chips_in, charged))
         if max_chips is not None and chips > max_chips:
             return f"brings namespace {owner[0]} to {chips} chips of {max_chips}"
-        own = sum(owner_name(each) == owner and (each is pool or payers[each.name] == {owner}) for each in charged)
+        own = sum(owner_name(other) == owner and (other is pool or payers[other.name] == {owner}) for other in charged)
         if max_pools is not None and own > max_pools:
             return f"brings {owner[2]} to {own} pools of {max_pools}"
         return ""

@@ -241,7 +241,7 @@ class Hostile:
         self.present = False
         for workload in self._jobsets(HOSTILE_NAMESPACE):
             cluster.delete(workload)
-        for buffer in [each for each in cluster.workloads.values() if isinstance(each, BufferRun)]:
+        for buffer in [workload for workload in cluster.workloads.values() if isinstance(workload, BufferRun)]:
             cluster.remove(buffer)
         for pod in self._bare:
             cluster.terminate(pod)
@@ -275,7 +275,9 @@ class Hostile:
 
     def _jobsets(self, namespace: str) -> list[JobSetRun]:
         workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, JobSetRun) and each.namespace == namespace]
+        return [
+            workload for workload in workloads if isinstance(workload, JobSetRun) and workload.namespace == namespace
+        ]
 
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
@@ -396,7 +398,9 @@ class Hostile:
 
     def _reconcile(self) -> None:
         """Let GKE repair a pool permanently, without a ready node."""
-        for name in {pod.pool for each in self._jobsets(HOSTILE_NAMESPACE) for pod in each.pods.values() if pod.node}:
+        for name in {
+            pod.pool for workload in self._jobsets(HOSTILE_NAMESPACE) for pod in workload.pods.values() if pod.node
+        }:
             self._set_status(name, PoolStatus.RECONCILING, ready=False)
 
     def _set_status(self, name: str, status: PoolStatus, *, ready: bool) -> None:
@@ -433,7 +437,7 @@ class Neighbour:
         if not self.stage.stormy:
             return
         self.stage.agenda.after(rng.uniform(1.0, 15.0), self._act)
-        workloads = [each for each in cluster.workloads.values() if each.kind.has_pods]
+        workloads = [workload for workload in cluster.workloads.values() if workload.kind.has_pods]
         victims = [workload for workload in workloads if workload.alive and workload.replicas]
         if not victims:
             return

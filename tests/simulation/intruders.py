@@ -135,9 +135,13 @@ class Intruders:
         if self._gone:
             return
         rng = self._rng
-        victims = [(each.kind, each.name, each.uid, "apps/v1") for each in self._team.controllers()]
+        victims = [
+            (controller.kind, controller.name, controller.uid, "apps/v1") for controller in self._team.controllers()
+        ]
         workloads = self._simulation.cluster.workloads.values()
-        victims += [(each.kind.value, each.name, each.uid, each.kind.api_version) for each in workloads]
+        victims += [
+            (workload.kind.value, workload.name, workload.uid, workload.kind.api_version) for workload in workloads
+        ]
         victims.append(("Job", "nobody", "job-of-nobody", "batch/v1"))
         kind, name, uid, version = rng.choice(victims)
         kind, version = rng.choice(((kind, version), ("Job", "batch/v1"), ("x" * 300, "v1")))
@@ -150,7 +154,7 @@ class Intruders:
         template = self._template(**options)
         pod = new_pod(cluster, template, cluster.new_name("bare"), HOSTILE_NAMESPACE, metadata)
         if cluster.add_plain(pod):
-            self._bare = [*(each for each in self._bare if not each.gone), pod]
+            self._bare = [*(bare for bare in self._bare if not bare.gone), pod]
             self._stage.agenda.after(self._rng.uniform(*_SQUATS_SECONDS), lambda: self._end(pod))
 
     def _end(self, pod: PodRun) -> None:

@@ -176,11 +176,11 @@ class JobTeam(Team[JobRun]):
     names = ("sweep", "sweep", "train")
 
     def _runs(self) -> list[JobRun]:
-        return [each for each in super()._runs() if each.runs]
+        return [run for run in super()._runs() if run.runs]
 
     def _make(self, name: str) -> JobRun:
         rng, admission = self._rng, self.simulation.admission
-        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
+        shape = rng.choice([candidate for candidate in self.simulation.people.shapes if candidate.feasible])
         namespace = admission.namespace()
         return JobRun(
             name=name,

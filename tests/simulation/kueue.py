@@ -184,7 +184,7 @@ class Kueue(Team[QueuedRun]):
     def _see(self, change: Change) -> None:
         """Process a change of a JobSet or its request after a short delay."""
         found = self.simulation.cluster.workloads.get(change.path)
-        run = next((each for each in self.runs() if found is not None and found in (each, each.request)), None)
+        run = next((queued for queued in self.runs() if found is not None and found in (queued, queued.request)), None)
         if run is not None and run.request is not None:
             request = run.request
             self.stage.agenda.after(self._rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._look(run, request))

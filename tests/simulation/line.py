@@ -28,10 +28,10 @@ class Line:
         """Check that a new pool does not use chips for which a slice of higher priority waits."""
         most = self._simulation.market.max_chips
         uid = owner_of(pool.body["config"]["labels"])[0]
-        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        run = next((candidate for candidate in self._simulation.cluster.every_workload if candidate.uid == uid), None)
         if most is None or run is None:
             return
-        used = sum(chips_in(each) for each in self._simulation.cloud.pools.values() if is_ours(each))
+        used = sum(chips_in(existing) for existing in self._simulation.cloud.pools.values() if is_ours(existing))
         for workload, job in self._checker.waiting.waiting():
             shape = workload.shape_of(job)
             chips = shape.hosts * shape.chips

@@ -140,7 +140,7 @@ class Market:
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
         # A pool for which GKE found no capacity has no chips.
-        used = sum(chips_in(each) for each in same if zone in each.plan.zones and each.status is not PoolStatus.ERROR)
+        used = sum(chips_in(pool) for pool in same if zone in pool.plan.zones and pool.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
         # Remove the unused fault of an earlier create of this name that GKE rejected for too many operations.
         world.faults.remove(self._shortages.pop(name, ""))

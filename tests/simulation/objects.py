@@ -264,13 +264,13 @@ class WorkloadRun(abc.ABC):
         """Record a change of one slice, or of all."""
         self.shapes.add(self.shape)
         self.max_replicas = max(self.max_replicas, len(self.slots()))
-        for each in self.slots() if job is None else (job,):
-            self.changed[each] = now
+        for slot in self.slots() if job is None else (job,):
+            self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
         """Record that the slice of `job`, or without `job` every slice, needs no pool any more."""
-        for each in self.slots() if job is None else (job,):
-            self.released_at[each] = now
+        for slot in self.slots() if job is None else (job,):
+            self.released_at[slot] = now
 
     def suspension(self, agenda: Agenda) -> list[JsonObject]:
         """Return the condition about a suspension, as the controller has written it; a resumption is not shown yet."""

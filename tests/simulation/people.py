@@ -159,7 +159,11 @@ class People:
 
     def _jobsets(self) -> list[JobSetRun]:
         workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, JobSetRun) and not isinstance(each, QueuedRun)]
+        return [
+            workload
+            for workload in workloads
+            if isinstance(workload, JobSetRun) and not isinstance(workload, QueuedRun)
+        ]
 
     def _again(self, workload: JobSetRun) -> None:
         """Recreate a JobSet under the same name as soon as it is deleted."""

@@ -67,7 +67,7 @@ def _without_empty_pools(original: Any) -> Any:
     """Deletes only pools that have nodes."""
 
     def find(ctx: Any, *rest: Any) -> Any:
-        return original(replace(ctx, supply={n: each for n, each in ctx.supply.items() if each.nodes}), *rest)
+        return original(replace(ctx, supply={n: supply for n, supply in ctx.supply.items() if supply.nodes}), *rest)
 
     return find
 
@@ -177,7 +177,7 @@ def _counting_what_is_up(original: Any) -> Any:
     counted = original.__func__ if hasattr(original, "__func__") else original
 
     def of(cls: Any, ctx: Any, *rest: Any) -> Any:
-        return counted(cls, replace(ctx, supply={n: each for n, each in ctx.supply.items() if each.ready}), *rest)
+        return counted(cls, replace(ctx, supply={n: supply for n, supply in ctx.supply.items() if supply.ready}), *rest)
 
     return classmethod(of)
 
@@ -245,7 +245,9 @@ def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
 def _giving_up_what_is_repaired(original: property) -> Any:
     """Considers a pool with status RUNNING_WITH_ERROR as failed."""
     broken: Any = original.fget
-    return property(lambda each: broken(each) or (each.pool.status is PoolStatus.RUNNING_WITH_ERROR and not each.ready))
+    return property(
+        lambda supply: broken(supply) or (supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready)
+    )
 
 
 def _by_manager_alone(original: Any) -> Any:
@@ -275,14 +277,14 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
 
     def mutate(original: Any) -> Any:
         def find(ctx: Any, *rest: Any) -> Any:
-            kept = {n for n, each in ctx.supply.items() if each.listed and _kind_of(each) == kind}
-            supply = {n: each for n, each in ctx.supply.items() if n not in kept}
+            kept = {name for name, pool in ctx.supply.items() if pool.listed and _kind_of(pool) == kind}
+            supply = {name: pool for name, pool in ctx.supply.items() if name not in kept}
             return original(replace(ctx, supply=supply), *rest)
 
         return find
 
-    def _kind_of(each: Any) -> str:
-        found: str = each.pool.labels.get(constants.POOL_WORKLOAD_KIND, "")
+    def _kind_of(pool: Any) -> str:
+        found: str = pool.pool.labels.get(constants.POOL_WORKLOAD_KIND, "")
         return found
 
     return mutate
@@ -305,7 +307,7 @@ def _warm_at_any_price(original: Any) -> Any:
     def idle(ctx: Any, matching: Any) -> Any:
         claimed = {n: user for n, user in matching.claimed.items() if not ctx.slices[user].spare}
         warm = matching.claimed.keys() - claimed.keys()
-        return [each for each in original(ctx, matching) if each.name not in warm]
+        return [supply for supply in original(ctx, matching) if supply.name not in warm]
 
     return idle
 
@@ -314,10 +316,10 @@ def _of_low_numbers(original: Any) -> Any:
     """Assumes that the replicas of a RayCluster are numbered from 0 without a gap."""
 
     def listed(workload: Any, wanted: Any) -> Any:
-        for each in original(workload, wanted):
-            group = workload.groups[each.place]
-            if not group.any_number or each.number < group.replicas:
-                yield each
+        for listed_group in original(workload, wanted):
+            group = workload.groups[listed_group.place]
+            if not group.any_number or listed_group.number < group.replicas:
+                yield listed_group
 
     return listed
 
@@ -359,7 +361,9 @@ def _as_claimed(original: Any) -> Any:
 
 def _never_free(original: Any) -> Any:
     """Never labels nodes as free."""
-    return lambda *arguments: tuple(each for each in original(*arguments) if each.labels != placement.FREE)
+    return lambda *arguments: tuple(
+        assignment for assignment in original(*arguments) if assignment.labels != placement.FREE
+    )
 
 
 def _once_for_a_pool(original: Any) -> Any:
@@ -369,19 +373,21 @@ def _once_for_a_pool(original: Any) -> Any:
         pools = [pool for pool in ctx.supply.values() if len(pool.nodes) > 1]
         pool_of = {node.name: pool for pool in pools for node in pool.nodes}
 
-        def is_done(each: Any) -> bool:
-            pool = pool_of.get(each.node)
+        def is_done(assignment: Any) -> bool:
+            pool = pool_of.get(assignment.node)
             nodes = pool.nodes if pool is not None else ()
-            return any(all(node.labels.get(key) == each.labels[key] for key in placement.MARKS) for node in nodes)
+            return any(all(node.labels.get(key) == assignment.labels[key] for key in placement.MARKS) for node in nodes)
 
-        return tuple(each for each in original(ctx, *rest) if not is_done(each))
+        return tuple(assignment for assignment in original(ctx, *rest) if not is_done(assignment))
 
     return assign
 
 
 def _alone(original: Any) -> Any:
     """Creates a pool for each pod."""
-    return lambda slices, *rest, **options: [pair for each in slices for pair in original((each,), *rest, **options)]
+    return lambda slices, *rest, **options: [
+        pair for slice_ in slices for pair in original((slice_,), *rest, **options)
+    ]
 
 
 def _not_handed_on(_original: Any) -> Any:
@@ -394,7 +400,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="creators-pay",
         at=(usage, "charge_of"),
-        mutate=lambda original: lambda each, _users: original(each, {}),
+        mutate=lambda original: lambda supply, _users: original(supply, {}),
         search_from=68,
     ),
     Bug(

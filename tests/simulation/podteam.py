@@ -255,14 +255,14 @@ class PodTeam:
         """Yield the workloads that have pods that do not run, or too many pods."""
         if not self.present or not self.serves:
             return
-        for each in (*self.deployments, *self.sets):
-            if not each.settled:
-                running = sum(bool(pod.node) for pod in each.pods)
-                yield f"{each.name} has {len(each.pods)} pods of {each.replicas}, {running} of them run"
+        for workload in (*self.deployments, *self.sets):
+            if not workload.settled:
+                running = sum(bool(pod.node) for pod in workload.pods)
+                yield f"{workload.name} has {len(workload.pods)} pods of {workload.replicas}, {running} of them run"
 
     def _pods(self) -> list[PodRun]:
         return [pod for deployment in (*self.deployments, *self.sets) for pod in deployment.pods]
 
     def controllers(self) -> list[Controller]:
         """Return the controllers that exist."""
-        return [*(each for one in self.deployments for each in one.sets), *self.sets]
+        return [*(replicas for deployment in self.deployments for replicas in deployment.sets), *self.sets]

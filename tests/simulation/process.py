@@ -147,7 +147,7 @@ class Process:
         watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)
-        self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
+        self.feeds = tuple(Feed(self, part) for watch in watches.named().values() for part in _parts(watch))
         self.board = make_board(clock, self._monotonic)
         self.loop = Loop(
             settings=settings,
@@ -317,8 +317,8 @@ class Process:
             return
         self.dead = True
         self.note("has ended")
-        for each in self.feeds:
-            each.close()
+        for feed in self.feeds:
+            feed.close()
         self.simulation.process_ended(self)
 
 

@@ -102,7 +102,7 @@ class RayController(ScalingController):
 
     def pools_of(self, pod: PodRun) -> set[str]:
         """Return the pools that pods of its replica are on, or will be."""
-        return {each.pool for each in self.cluster.pods if each.pool and each.replica == pod.replica}
+        return {other.pool for other in self.cluster.pods if other.pool and other.replica == pod.replica}
 
     def _end(self, run: RayRun, number: int, why: str) -> None:
         replica = run.replica_names.pop(number)

@@ -94,7 +94,9 @@ class Rivals:
     def _forge(self) -> None:
         """Create a JobSet that selects the marks of an honest workload."""
         workloads = self._hostile.simulation.cluster.workloads.values()
-        victim = next((each for each in workloads if each.namespace == NAMESPACE and each.kind.has_pods), None)
+        victim = next(
+            (workload for workload in workloads if workload.namespace == NAMESPACE and workload.kind.has_pods), None
+        )
         if victim is not None:
             marks = {SLICE: f"j-{victim.slice_id(0).group_key}"}
             marks[SLICE_NAMESPACE] = self._rng.choice((NAMESPACE, HOSTILE_NAMESPACE))

@@ -231,7 +231,7 @@ class Simulation:
             BUFFER: self.buffer_team.present or self.hostile.rivals.has_buffer,
             RAY_CLUSTER.kind: self.ray_team.present,
         }
-        return {kind: each for kind, each in KINDS.items() if there.get(kind)}
+        return {kind: served for kind, served in KINDS.items() if there.get(kind)}
 
     def _restock(self) -> None:
         """Add the lasting faults again after a repair of all faults."""

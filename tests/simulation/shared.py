@@ -160,7 +160,7 @@ class Shared:
     def _is_of_job(self, uid: str, name: str) -> bool:
         """Whether a workload is a Job without the annotation, or a pod of a Job that was deleted without its pods."""
         every = self._cluster.every_workload if self._simulation.pods.serve_pods == "all" else ()
-        jobs = [each for each in every if isinstance(each, JobRun)]
+        jobs = [workload for workload in every if isinstance(workload, JobRun)]
         return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
 
     def lag_seconds(self) -> float:
@@ -181,7 +181,7 @@ class Shared:
         """Return the existing pools that were created for a class within the time of a burst."""
         since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
         created = (pool for pool in pools if is_ours(pool) and self._belongs(pool, class_) and pool.status in _UP)
-        return [each.name for each in created if self._checker.created_by[each.name][1] >= since]
+        return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
 
     def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:
         """Return by pool the number of nodes that a class has, or will have, and the number that other pods took."""
@@ -230,7 +230,7 @@ class Shared:
         most = self._simulation.pods.max_chips_of(namespace)
         if most is None:
             return
-        used = {each.name: self._charge(each, namespace) for each in self._simulation.cloud.pools.values()}
+        used = {other.name: self._charge(other, namespace) for other in self._simulation.cloud.pools.values()}
         total = sum(used.values()) + chips_in(pool) - used[pool.name]
         if total > most:
             self._stage.violate(CHARGED, f"{made}, which brings {namespace} to {total} chips of {most}: {used}")
@@ -269,7 +269,7 @@ class Shared:
 
     def before_cost(self, process: Process, path: str, body: JsonObject) -> None:
         """Check and record a write of a deletion cost."""
-        pod = next((each for each in self._cluster.pods if each.path == path), None)
+        pod = next((candidate for candidate in self._cluster.pods if candidate.path == path), None)
         if pod is None:
             return
         (cost,) = body["metadata"]["annotations"].values()

@@ -41,16 +41,16 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
         return
     yield from untrue(published.snapshot, plan, view)
     tracks = process.board.timeline.tracks()
-    last = {each.pool: each.segments[-1] for each in tracks}
+    last = {track.pool: track.segments[-1] for track in tracks}
     for pool in view.pools:
         if last[pool.name].state is not pool.state or last[pool.name].until is not None:
             yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
     # Users may ask for ids of shown slices, and for names of pools that Events report before the pools exist.
-    names = [*(slice_.id for slice_ in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
+    names = [*(slice_.id for slice_ in view.slices), *(f"pool/{pool.name}" for pool in plan.pools)]
     explained = {name: explain(view, view.at, tracks, (), name) for name in names}
     for name, found in explained.items():
-        if [each.id for each in found] != [name.removeprefix("pool/")]:
-            yield f"asked for {name}, {[each.id for each in found]} are explained"
+        if [explanation.id for explanation in found] != [name.removeprefix("pool/")]:
+            yield f"asked for {name}, {[explanation.id for explanation in found]} are explained"
     process.stage.note_digest(process.name, "shows", view, explained)
 
 
@@ -64,8 +64,8 @@ def false_of_world(simulation: Simulation) -> Iterator[str]:
         view, published = view_of(process), process.board._published
         if view is None or published is None or not process.leads:
             continue
-        shown = {each.name: each.state for each in view.pools}
-        there = {each.name for each in simulation.cloud.pools.values() if is_ours(each)}
+        shown = {pool.name: pool.state for pool in view.pools}
+        there = {pool.name for pool in simulation.cloud.pools.values() if is_ours(pool)}
         # Pools in creation are left out: the page shows them even if the outcome of the create is unknown.
         sent = {name for name in published.plan.memory.creates if shown.get(name) is State.CREATING}
         if shown.keys() - sent != there - sent:

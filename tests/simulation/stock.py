@@ -98,13 +98,13 @@ class Stock:
             return
         known_at = failed.at + checker.stale_seconds()
         in_flight = [
-            each.name
-            for each in self._simulation.cloud.pools.values()
-            if each.status is PoolStatus.PROVISIONING
-            and is_ours(each)
-            and _capacity(each.body) == capacity
-            and checker.created_by.get(each.name, (None, 0.0))[0] is process
-            and checker.created_by[each.name][1] > known_at
+            other.name
+            for other in self._simulation.cloud.pools.values()
+            if other.status is PoolStatus.PROVISIONING
+            and is_ours(other)
+            and _capacity(other.body) == capacity
+            and checker.created_by.get(other.name, (None, 0.0))[0] is process
+            and checker.created_by[other.name][1] > known_at
         ]
         if len(in_flight) > 2**failed.up:
             text = f"{process.name} has {len(in_flight)} creates of {capacity} in flight, {failed.up} pools came up"
@@ -131,7 +131,10 @@ class Stock:
 
     def _is_of_buffer(self, pool: Pool) -> bool:
         uid = owner_of(pool.body["config"]["labels"])[0]
-        return any(isinstance(each, BufferRun) and each.uid == uid for each in self._simulation.cluster.every_workload)
+        return any(
+            isinstance(workload, BufferRun) and workload.uid == uid
+            for workload in self._simulation.cluster.every_workload
+        )
 
 
 def _capacity(body: JsonObject) -> _Capacity:

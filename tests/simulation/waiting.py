@@ -53,8 +53,8 @@ class Waiting:
         owner = _owner(body)
         self._failed.add(owner)
         if of_capacity:
-            known = (each for each in self._simulation.cluster.every_workload if each.uid == owner[0])
-            self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
+            known = (workload for workload in self._simulation.cluster.every_workload if workload.uid == owner[0])
+            self._failed_kinds |= {_kind_of(shape) for workload in known for shape in workload.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
         """Record a create that GKE refuses until the reason is corrected. The create is due again then."""
