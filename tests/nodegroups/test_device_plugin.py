@@ -13,7 +13,7 @@ ALL = {"plugin": "registry/plugin:1", "agent": "registry/agent:1", "log": "regis
 
 
 def containers(made: dict[str, Any]) -> dict[str, Any]:
-    return {each["name"]: each for each in made["spec"]["template"]["spec"]["containers"]}
+    return {container["name"]: container for container in made["spec"]["template"]["spec"]["containers"]}
 
 
 def test_daemon_set_has_the_name_that_tpu_operator_uses() -> None:
@@ -26,7 +26,7 @@ def test_daemon_set_has_the_name_that_tpu_operator_uses() -> None:
 
 
 def test_containers_have_the_given_images() -> None:
-    images = {name: each["image"] for name, each in containers(manifest(**ALL)).items()}
+    images = {name: container["image"] for name, container in containers(manifest(**ALL)).items()}
     assert images == {
         "tpu-device-plugin": "registry/plugin:1",
         "sidecar-log-collector": "registry/bash:1",
@@ -42,8 +42,8 @@ def test_container_without_an_image_is_left_out() -> None:
 def test_every_mounted_volume_is_defined() -> None:
     """Otherwise the API server would reject the DaemonSet."""
     pod = manifest(**ALL)["spec"]["template"]["spec"]
-    volumes = {each["name"] for each in pod["volumes"]}
-    mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
     assert mounted == volumes
 
 

@@ -111,7 +111,7 @@ def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
     seen = world.snapshot()
     assert seen.not_synced == ()
     found = [*seen.groups, *seen.policies, *seen.templates, *seen.managers]
-    assert [each.meta.name for each in found] == [GROUP] * 4
+    assert [record.meta.name for record in found] == [GROUP] * 4
     assert [node.name for node in seen.nodes] == ["m-0"]
     assert [pod.name for pod in seen.pods] == ["train-0"]
     assert [token.value for token in seen.tokens] == ["abcdef.0123456789abcdef"]

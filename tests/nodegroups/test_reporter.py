@@ -204,7 +204,7 @@ def reasons(reporter: Reporter) -> list[str]:
     """Return the reasons of all Events so far."""
     recorder = reporter.recorder
     assert isinstance(recorder, FakeRecorder)
-    return [each.reason for each in recorder.told]
+    return [event.reason for event in recorder.told]
 
 
 def test_event_without_a_status_is_recorded_immediately(reporter: Reporter) -> None:
@@ -290,7 +290,7 @@ def test_exception_in_a_decision_is_logged_once_a_minute(reporter: Reporter) -> 
     plan = Plan(memory=Memory(), crashed=crashed)
     with capture_logs() as logs:
         reporter.tell(plan, Snapshot(cluster=Cluster(uid="u")))
-    [line] = [each for each in logs if each["event"] == "node_group.decide_crashed"]
+    [line] = [entry for entry in logs if entry["event"] == "node_group.decide_crashed"]
     assert (line["namespace"], line["name"]) == ("research", "slice")
     assert line["exc_info"] is error
     assert b"decisions_crashed_total 3.0" in reporter.metrics.exposition()

@@ -294,7 +294,7 @@ def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) ->
     assert (call.method, call.path) == ("PATCH", f"{path}/approval")
     assert call.body is not None
     assert call.body["metadata"] == {"uid": "uid-of-csr-1", "resourceVersion": version}
-    assert [each["type"] for each in call.body["status"]["conditions"]] == ["Approved"]
+    assert [condition["type"] for condition in call.body["status"]["conditions"]] == ["Approved"]
 
 
 def test_device_plugin_is_applied_with_one_field_manager(api: FakeKube) -> None:

@@ -49,7 +49,7 @@ def test_children_of_a_group_with_a_valid_name_have_valid_names(name: str, uid: 
     assert names.group_name_problem(name) == ""
     group = ObjectMeta(namespace="n", name=name, uid=uid)
     of_children = [names.child_name(group, kind) for kind in CHILDREN]
-    assert [names.resource_name_problem(each) for each in of_children] == ["", "", ""]
+    assert [names.resource_name_problem(name_of_child) for name_of_child in of_children] == ["", "", ""]
     assert len(set(of_children)) == 3
 
 

@@ -303,9 +303,9 @@ def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data:
 def _without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    kept = {key: _without_empty(each) for key, each in value.items()}
-    kept = {key: each for key, each in kept.items() if (key, each) != ("secureBoot", False)}
-    return {key: each for key, each in kept.items() if key == "bootstrapKubernetes" or each not in ("", [], {})}
+    kept = {key: _without_empty(part) for key, part in value.items()}
+    kept = {key: part for key, part in kept.items() if (key, part) != ("secureBoot", False)}
+    return {key: part for key, part in kept.items() if key == "bootstrapKubernetes" or part not in ("", [], {})}
 
 
 def _as_read(spec: dict[str, Any]) -> dict[str, Any]:

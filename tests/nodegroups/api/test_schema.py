@@ -31,8 +31,8 @@ def _schema(kind: Kind) -> dict[str, Any]:
 
 def _parts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     yield path, schema
-    for name, each in schema.get("properties", {}).items():
-        yield from _parts(each, f"{path}.{name}")
+    for name, part in schema.get("properties", {}).items():
+        yield from _parts(part, f"{path}.{name}")
     for key in ("items", "additionalProperties"):
         if key in schema:
             yield from _parts(schema[key], f"{path}[]")
@@ -84,14 +84,14 @@ def _assert_equal(cls: Any, schema: dict[str, Any]) -> None:
     # Only the transition time may differ, because the controller always sets it.
     assert missing <= {"lastTransitionTime"}
     for name, (part, default) in parts.items():
-        each = schema["properties"][name]
-        entry = part.kind.__args__[0] if each["type"] == "array" else part.kind
+        part_schema = schema["properties"][name]
+        entry = part.kind.__args__[0] if part_schema["type"] == "array" else part.kind
         if dataclasses.is_dataclass(entry):
-            _assert_equal(entry, each.get("items", each))
+            _assert_equal(entry, part_schema.get("items", part_schema))
             continue
-        assert each.get("default") == default, name
+        assert part_schema.get("default") == default, name
         if isinstance(part.kind, type) and issubclass(part.kind, Enum):
-            assert each["enum"] == [*part.kind]
+            assert part_schema["enum"] == [*part.kind]
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -70,7 +70,7 @@ def test_each_machine_that_has_not_joined_has_one_valid_token(
 
 
 _MACHINES = st.lists(
-    st.tuples(st.sampled_from("abc"), st.sampled_from("12")), max_size=3, unique_by=lambda each: each[0]
+    st.tuples(st.sampled_from("abc"), st.sampled_from("12")), max_size=3, unique_by=lambda pair: pair[0]
 )
 _TOKENS = st.lists(
     st.builds(
@@ -91,11 +91,11 @@ _TOKENS = st.lists(
 @given(_TOKENS, _MACHINES)
 def test_machine_without_a_token_that_lasts_gets_one(have: list[Token], machines: list[tuple[str, str]]) -> None:
     plan = plan_tokens(have, machines, NOW)
-    for each in machines:
-        held = plan.current.get(each[0])
+    for pair in machines:
+        held = plan.current.get(pair[0])
         lasts = held is not None and held.expires_at is not None and held.expires_at - NOW >= tokens.LEAST_LEFT
-        assert (each in plan.create) == (not lasts)
-        assert held is None or held.machine_id == each[1]
+        assert (pair in plan.create) == (not lasts)
+        assert held is None or held.machine_id == pair[1]
     assert not set(plan.delete) & set(plan.current.values())
 
 
@@ -103,7 +103,7 @@ def test_machine_without_a_token_that_lasts_gets_one(have: list[Token], machines
 def test_plan_is_empty_after_it_was_executed(have: list[Token], machines: list[tuple[str, str]]) -> None:
     plan = plan_tokens(have, machines, NOW)
     made = [token(name, 30, machine_id=number, name=f"new-{name}") for name, number in plan.create]
-    left = [each for each in have if each not in plan.delete]
+    left = [existing for existing in have if existing not in plan.delete]
     again = plan_tokens([*left, *made], machines, NOW)
     assert (again.create, again.delete) == ((), ())
 

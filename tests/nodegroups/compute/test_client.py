@@ -158,7 +158,7 @@ def test_entries_of_pages_are_unique_and_sorted_by_name(server: RecordingServer,
 
     server.answer = answer
     found = client.list_managed_instances(ZONE, "a")
-    assert [(each.name, each.has_machine) for each in found] == [("a", True), ("b", False)]
+    assert [(machine.name, machine.has_machine) for machine in found] == [("a", True), ("b", False)]
     assert len(server.requests) == 3
 
 
@@ -179,7 +179,10 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
         Answer(body={"items": {"zones/b": {"instanceGroupManagers": [{"name": "two", "description": "mark"}]}}}),
     ]
     server.answer = lambda _: answers.pop(0)
-    assert [(each.name, each.description) for each in client.list_managers(REGION)] == [("one", ""), ("two", "mark")]
+    assert [(manager.name, manager.description) for manager in client.list_managers(REGION)] == [
+        ("one", ""),
+        ("two", "mark"),
+    ]
     assert [request.query["filter"] for request in server.requests] == ['description eq "tpu-provisioner: .*"'] * 2
 
 
@@ -218,7 +221,7 @@ def test_machines_are_requested_by_the_common_prefix_of_their_names(
 ) -> None:
     server.answer = Answer(body={"items": [{"name": name, "id": "7"} for name in ("g-mig-1", "g-mig-13", "a")]})
     found = client.list_instances(ZONE, names)
-    assert {each.name for each in found} == {"g-mig-1", "a"} & set(names)
+    assert {machine.name for machine in found} == {"g-mig-1", "a"} & set(names)
     (sent,) = server.requests
     assert dict(parse_qsl(urlsplit(sent.path).query))["filter"] == f'name eq "{want}"'
 
@@ -252,7 +255,7 @@ def test_change_without_a_valid_response_has_an_unknown_outcome(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("name", [each for each in READING if each.startswith("get")])
+@pytest.mark.parametrize("name", [call_name for call_name in READING if call_name.startswith("get")])
 @pytest.mark.parametrize("body", [{}, {"name": "b"}, {"name": 7}])
 def test_response_about_another_resource_is_an_error(
     server: RecordingServer, client: ComputeClient, name: str, body: dict[str, Any]

@@ -280,7 +280,7 @@ def test_script_of_several_machines_is_in_memory_once() -> None:
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
-    assert len({id(each.items["s"]) for found, _ in pages for each in found}) == 1
+    assert len({id(instance.items["s"]) for found, _ in pages for instance in found}) == 1
 
 
 def _ended(kind: str, code: str = "", **parts: object) -> dict[str, object]:
@@ -371,10 +371,10 @@ def test_any_json_is_read_without_an_exception(raw: object) -> None:
     for read in (resources.policy_of, resources.template_of, resources.manager_of):
         hash(str(read(raw)))
     instances, token = resources.instances_of(raw, {})
-    assert all(each.name for each in instances)
+    assert all(instance.name for instance in instances)
     assert isinstance(token, str)
     machines, token = resources.managed_instances_of(raw, ZONE)
-    assert all(each.name for each in machines)
+    assert all(machine.name for machine in machines)
     assert isinstance(token, str)
     operation = resources.operation_of(raw, ZONE)
     assert operation.done or operation.failure is None

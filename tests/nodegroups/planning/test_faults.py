@@ -198,7 +198,7 @@ def test_12_child_with_defaults_of_the_api_server_is_not_outdated() -> None:
         replace(manager, spec=replace(manager.spec, target_size_policy_mode=mode, target_size=size))
         for mode, size in ((None, 4), (SizePolicyMode.INDIVIDUAL, 4), (None, 5))
     )
-    assert [child_differs(each, manager) for each in (implicit, explicit, larger)] == [False, True, True]
+    assert [child_differs(child, manager) for child in (implicit, explicit, larger)] == [False, True, True]
     world.kube._put((Kind.MANAGED_INSTANCE_GROUP, "default", manager.meta.name), larger)
     world.wait(60.0)
     assert f"{manager.meta.name} differs from what this release creates" in world.message("train")

@@ -77,7 +77,7 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
     world.check_nothing_left()
 
 
-@pytest.mark.parametrize("permission", [each for each in _READS if "Managers" in each])
+@pytest.mark.parametrize("permission", [read for read in _READS if "Managers" in read])
 def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(permission: str) -> None:
     """The condition of the earlier process, which says that the group waits for capacity, does not remain."""
     world = World()
@@ -93,13 +93,15 @@ def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(pe
     world.wait_until(lambda: world.is_ready("train"), within_seconds=1200.0)
 
 
-@pytest.mark.parametrize("permission", [each for each in _READS if "Managers" in each])
+@pytest.mark.parametrize("permission", [read for read in _READS if "Managers" in read])
 def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(permission: str) -> None:
     """Only the child's condition and the group's condition about this child name the permission; nothing changes."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()
-    world.wait_until(lambda: any(_NAMED.format(permission) in each.message for each in world.group().status.conditions))
+    world.wait_until(
+        lambda: any(_NAMED.format(permission) in condition.message for condition in world.group().status.conditions)
+    )
     assert world.is_ready("train")
     world.deny()
     world.wait_until(lambda: all(map(is_true, world.group().status.conditions)))
@@ -132,7 +134,9 @@ def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch)
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="Connection refused."))
 
     def is_told() -> bool:
-        return any("cannot be read: Connection refused." in each.message for each in world.group().status.conditions)
+        return any(
+            "cannot be read: Connection refused." in condition.message for condition in world.group().status.conditions
+        )
 
     world = World()
     with monkeypatch.context() as unreachable:

@@ -88,9 +88,9 @@ def test_each_region_and_global_resources_have_separate_limits() -> None:
         Scope(project="p"),
     )
     queue = [
-        each
+        call
         for index, scope in enumerate(places)
-        for each in wanted(*(insert(f"{index}-{number}", scope) for number in range(10)))
+        for call in wanted(*(insert(f"{index}-{number}", scope) for number in range(10)))
     ]
     chosen = names(pace(queue, Memory(), SETTINGS, NOW).calls)
     count = {index: sum(name.startswith(f"{index}-") for name in chosen) for index in range(len(places))}
@@ -177,7 +177,7 @@ def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
     first = pace(large, Memory(), SETTINGS, NOW)
     assert len(first.calls) == 10
     small = replace(set_metadata("z"), target=target("small"))
-    left = [each for each in large if each.call not in first.calls]
+    left = [entry for entry in large if entry.call not in first.calls]
     second = pace([*left, *wanted(small, due_at=NOW)], first.memory, SETTINGS, NOW + timedelta(seconds=0.5))
     assert names(second.calls) == ["z"]
 

@@ -165,7 +165,7 @@ def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None
     """Otherwise a child whose create was in flight during the deletion would keep the template, and so the group."""
     world = ready_world(topology="2x4")
     group = world.group("train")
-    finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
+    finalizers = tuple(finalizer for finalizer in group.meta.finalizers if finalizer != names.CLEANUP_MIG)
     world.kube.write(SetFinalizers(record=group, finalizers=finalizers))
     world.take_down("train", within_seconds=900.0)
     world.check_nothing_left()
@@ -450,7 +450,7 @@ def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> No
         world.cloud.limit(None)
     world.wait_until(lambda: world.is_ready("train") and all(node.uid != uid for node in world.kube.all("Node")))
     world.wait(60.0)
-    (machine,) = (each for each in world.machines("train") if each.name == lost.name)
+    (machine,) = (vm for vm in world.machines("train") if vm.name == lost.name)
     assert machine.number != lost.number
     world.check_tokens_gone()
 
@@ -515,7 +515,7 @@ def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone:
     if gone:
         for machine in machines:
             world.cloud.lose(machine, Loss.DELETED)
-        world.deny(*sorted({each for of in PERMISSIONS.values() for each in of}))
+        world.deny(*sorted({permission for of in PERMISSIONS.values() for permission in of}))
     else:
         world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")

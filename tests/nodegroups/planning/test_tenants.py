@@ -517,7 +517,7 @@ def test_node_of_a_deleted_machine_is_deleted_if_all_machines_are_listed() -> No
     old = replace(node, name=name, uid="old", provider_id=node.provider_id.replace(node.name, name), ready=False)
     world.kube._put(("Node", "", name), old)
     world.wait(300.0)
-    assert name not in {each.name for each in world.kube.all("Node")}
+    assert name not in {other.name for other in world.kube.all("Node")}
 
 
 def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
@@ -591,7 +591,7 @@ def test_namespaces_and_their_groups_take_turns_for_tokens(monkeypatch: pytest.M
         for namespace, group, machine in machines
     ]
     chosen = _with_few_tokens(proposed, Snapshot(cluster=FACTS), Memory())
-    assert [each.write.machine for each in chosen] == ["m-0", "n-0", "z-0"]
+    assert [proposal.write.machine for proposal in chosen] == ["m-0", "n-0", "z-0"]
 
 
 def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:

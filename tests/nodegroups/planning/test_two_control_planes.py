@@ -93,7 +93,7 @@ def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.M
     def recording(*arguments: Any) -> deciding.Plan:
         plan = decide(*arguments)
         listed = plan.strays.get(project)
-        found.append(None if listed is None else tuple(each.name for each in listed))
+        found.append(None if listed is None else tuple(manager.name for manager in listed))
         return plan
 
     monkeypatch.setattr(deciding, "decide", recording)
@@ -239,4 +239,4 @@ def test_group_is_an_orphan_if_it_has_no_object_at_two_lists(own: tuple[set[str]
     settings = replace(SETTINGS, projects=("a", "b"))
     ctx = begin_round(Snapshot(cluster=FACTS, managers=managers), memory, settings, NOW)
     found = strays.find(strays.known(ctx), ctx)
-    assert {project: tuple(each.name for each in listed) for project, listed in found.items()} == {"a": want}
+    assert {project: tuple(manager.name for manager in listed) for project, listed in found.items()} == {"a": want}

@@ -73,7 +73,7 @@ class Cloud:
         result = act._exchange(self.client, call)[1]()
         if isinstance(call, ListMachines) and self.stage.chance(self.partial_chance):
             self.stage.fault("partial list", call.target.name)
-            return tuple(each for each in result if self.stage.chance(0.5))
+            return tuple(listed for listed in result if self.stage.chance(0.5))
         return result
 
     # --- resources
@@ -126,8 +126,8 @@ class Cloud:
         with self.world.moment() as now:
             group.size = size
             group.body["targetSize"] = size
-            staying = [each for each in group.members if each.action is not Action.DELETING]
-            first = sorted(staying, key=lambda each: each is not member)
+            staying = [candidate for candidate in group.members if candidate.action is not Action.DELETING]
+            first = sorted(staying, key=lambda candidate: candidate is not member)
             self.world._life.remove(group, first[: max(0, len(staying) - size)], now)
             self.world._life.fill(group, now)
 

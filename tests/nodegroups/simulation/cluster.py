@@ -446,6 +446,9 @@ def _key_of(record: Record) -> Key:
 
 def _told(write: Write) -> str:
     if isinstance(write, PatchStatus):
-        ready = [f"{each.type}={each.status} {each.reason}: {each.message}" for each in write.new.conditions]
+        ready = [
+            f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
+            for condition in write.new.conditions
+        ]
         return f"status of {write.key}: {'; '.join(ready)}"
     return f"{type(write).__name__} {write.key}"

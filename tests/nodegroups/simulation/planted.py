@@ -35,7 +35,10 @@ def _latest_transition(original: Any) -> Any:
     def with_condition(conditions_: Any, new: Any, now: Any) -> Any:
         changed = original(conditions_, new, now)
         at = now.replace(microsecond=0)
-        return tuple(replace(each, last_transition_time=at) if each.type == new.type else each for each in changed)
+        return tuple(
+            replace(condition, last_transition_time=at) if condition.type == new.type else condition
+            for condition in changed
+        )
 
     return with_condition
 

@@ -189,7 +189,7 @@ class Process:
 
     def _prove(self, proof: Proof) -> str:
         """Return the reason why a delete must not be sent, empty if none, from current objects instead of caches."""
-        found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
+        found = next((child for child in self.kube.all("ManagedInstanceGroup") if child.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
         of_group = [node for node in self.kube.all("Node") if gate._is_of(node, proof)]
