@@ -114,7 +114,7 @@ SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
 #: Entries in the order in which a ledger has them: by id.
-ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
+ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda entry: entry.id)
 #: The pod as the controller has seen it.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
 #: The write that a plan contains.

@@ -58,7 +58,7 @@ def injected(pod: Json, by: WebhookSettings = COMPATIBLE) -> Json:
 
 
 def init_of(pod: Json) -> Json:
-    (found,) = (each for each in pod["spec"]["initContainers"] if each["name"] == names.INIT_CONTAINER)
+    (found,) = (container for container in pod["spec"]["initContainers"] if container["name"] == names.INIT_CONTAINER)
     return dict(found)
 
 
@@ -80,7 +80,7 @@ def test_init_container_gets_the_authority_of_the_api_next_to_its_token(mode: st
         ipu_api_ca_config_map="bundle",
     )
     pod = injected(raw_pod(), by)
-    (token,) = [each for each in pod["spec"]["volumes"] if each["name"] == TOKEN_VOLUME]
+    (token,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == TOKEN_VOLUME]
     assert token["projected"]["sources"][1:] == [
         {"configMap": {"name": "bundle", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     ]
@@ -118,12 +118,12 @@ SIDECAR = {"name": "proxy", "restartPolicy": "Always"}
 def test_init_container_follows_sidecars_with_least_privilege(others: list[Json], want: list[str]) -> None:
     """If a mesh redirects all traffic to its sidecar, the REST API cannot be reached before the sidecar runs."""
     after = injected(raw_pod(initContainers=others), LEAST)
-    assert [each["name"] for each in after["spec"]["initContainers"]] == want
+    assert [container["name"] for container in after["spec"]["initContainers"]] == want
     assert review(after, LEAST).patch == ()
     # The order is corrected if a later webhook adds its sidecar at the front or at the end.
     for later in ([SIDECAR, *others], [*others, SIDECAR]):
         changed = injected({**after, "spec": {**after["spec"], "initContainers": [*later, init_of(after)]}}, LEAST)
-        order = [each["name"] for each in changed["spec"]["initContainers"]]
+        order = [container["name"] for container in changed["spec"]["initContainers"]]
         assert order[order.index(names.INIT_CONTAINER) - 1] == SIDECAR["name"]
 
 
@@ -221,7 +221,7 @@ def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: 
     """Without a warning, the pod would hold its IPUs and wait on its node, and only its log would have the reason."""
     answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, ipu_api_url=url))
     assert (answer.denied, len(answer.warnings)) == ("", want)
-    assert all("dnsPolicy" in each for each in answer.warnings)
+    assert all("dnsPolicy" in warning for warning in answer.warnings)
 
 
 def test_pod_with_the_nodes_network_of_its_author_gets_a_warning_unless_the_patch_sets_its_dns() -> None:
@@ -244,7 +244,7 @@ def test_injection_keeps_other_gates_and_volumes() -> None:
     data = {"name": "data", "emptyDir": {}}
     spec = injected(raw_pod(schedulingGates=[other], volumes=[data]))["spec"]
     assert spec["schedulingGates"] == [other, GATE]
-    assert [each["name"] for each in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
+    assert [volume["name"] for volume in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
 
 
 # --- attempts to evade the injection ----------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_init_container_and_volumes_with_reserved_names_are_replaced() -> None:
         volumes=[{"name": CONFIG_VOLUME, "hostPath": {"path": "/"}}],
     )
     spec = injected(sly)["spec"]
-    assert [each["name"] for each in spec["initContainers"]] == [names.INIT_CONTAINER, "warm"]
+    assert [container["name"] for container in spec["initContainers"]] == [names.INIT_CONTAINER, "warm"]
     assert spec["initContainers"][0]["image"] == COMPATIBLE.ipu_init_image
     assert {"name": CONFIG_VOLUME, "emptyDir": {}} in spec["volumes"]
 
@@ -282,7 +282,7 @@ def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
     after = apply_patch(running, answer.patch)
     assert after["metadata"]["annotations"] == {names.IPUS: "4", names.STATUS: names.INJECTED}
     assert after["spec"]["schedulingGates"] == [GATE]
-    assert [each.split(" ")[4] for each in answer.warnings] == [names.PARTITION_ID, names.RELEASE]
+    assert [warning.split(" ")[4] for warning in answer.warnings] == [names.PARTITION_ID, names.RELEASE]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
             id="a host port",
         ),
         pytest.param(
-            raw_pod(containers=[{"name": each, "ports": [{"containerPort": 80}]} for each in "ab"]),
+            raw_pod(containers=[{"name": name, "ports": [{"containerPort": 80}]} for name in "ab"]),
             "2 of its containers have the port 80 (TCP)",
             id="one port twice",
         ),

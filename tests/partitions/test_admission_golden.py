@@ -33,10 +33,10 @@ def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, An
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_review_gets_the_golden_answer(path: Path, version: str) -> None:
     case = json.loads(path.read_text(encoding="utf-8"))
-    review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
+    review, want = ({**case[part], "apiVersion": version} for part in ("review", "answer"))
     assert answer_to(case["variables"], review) == want
     # A second review of the patched pod, for example after another webhook, changes nothing.
-    patch = [Operation(**each) for each in want["response"].get("patch", [])]
+    patch = [Operation(**operation) for operation in want["response"].get("patch", [])]
     after = apply_patch(review["request"]["object"], patch)
     again = answer_to(case["variables"], {**review, "request": {**review["request"], "object": after}})
     assert "patch" not in again["response"]
@@ -70,13 +70,13 @@ def test_init_container_calls_the_service_unless_ipu_api_url_is_set() -> None:
 
     def command(**more: str) -> list[str]:
         patch = answer_to({**case["variables"], **more}, case["review"])["response"]["patch"]
-        (containers,) = [each["value"] for each in patch if each["path"] == "/spec/initContainers"]
+        (containers,) = [operation["value"] for operation in patch if operation["path"] == "/spec/initContainers"]
         found: list[str] = containers[0]["command"]
         return found
 
     assert "--server=http://tpu-provisioner-partitions.ipus.svc" in command(POD_NAMESPACE="ipus")
     url = "https://ipus.example:8443"
     assert f"--server={url}" in command(IPU_API_URL=url)
-    assert not [each for each in command(IPU_API_URL=url) if each.startswith("--ca-file")]
+    assert not [argument for argument in command(IPU_API_URL=url) if argument.startswith("--ca-file")]
     trusting = command(IPU_API_URL=url, IPU_API_CA_CONFIG_MAP="kube-root-ca.crt")
     assert "--ca-file=/var/run/secrets/tpu-provisioner/ca.crt" in trusting

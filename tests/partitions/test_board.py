@@ -50,10 +50,12 @@ def test_document_has_supply_partitions_and_pods(controller: Controller) -> None
     shown = document(controller)
     assert controller.loop.board.page().path == PATH == "/api/v1/partitions"
     assert (shown.leading, shown.problems) == (True, ())
-    assert [(each.server, each.ipus, each.ours, each.free) for each in shown.supply] == [(SERVER.address, 64, 64, 0)]
+    assert [(allocation.server, allocation.ipus, allocation.ours, allocation.free) for allocation in shown.supply] == [
+        (SERVER.address, 64, 64, 0)
+    ]
     assert [(partition.pod, partition.phase) for partition in shown.partitions] == [("research/first", "active")]
     assert [waiting.pod for waiting in shown.waiting] == ["second"]
-    assert [each.pod for each in shown.rejected] == ["third"]
+    assert [line.pod for line in shown.rejected] == ["third"]
     assert all(waiting.why for waiting in shown.waiting)
     assert [server.nodes for server in shown.servers] == ["ipu-pod=one"]
 
@@ -154,7 +156,7 @@ def test_page_serves_its_files_with_a_content_security_policy() -> None:
     served = {page.path: page.make() for page in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
-    assert all("default-src 'none'" in each.headers["Content-Security-Policy"] for each in served.values())
+    assert all("default-src 'none'" in page.headers["Content-Security-Policy"] for page in served.values())
 
 
 def test_document_has_stable_field_names(controller: Controller) -> None:
@@ -197,7 +199,7 @@ def _crowd() -> Document:
 def test_document_of_thousands_of_pods_keeps_the_most_important_lines(crowd: Document) -> None:
     """The cost of a request must not grow with the number of waiting or invalid pods."""
     assert [waiting.place for waiting in crowd.waiting] == list(range(1, 1001))
-    assert [each.pod for each in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
+    assert [line.pod for line in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
     assert [partition.phase for partition in crowd.partitions].count("broken") == 1
     assert [partition.id for partition in crowd.partitions] == [*(f"p{number:04}" for number in range(999)), "p1500"]
     assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
@@ -208,7 +210,7 @@ def test_rejected_pods_of_one_namespace_do_not_displace_those_of_another() -> No
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(rejected=(*map(rejected, range(2999)), rejected(2999, "other")))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
-    shown = [each.pod for each in board.document().rejected]
+    shown = [line.pod for line in board.document().rejected]
     assert shown == [*(f"wrong-{number}" for number in range(999)), "wrong-2999"]
 
 

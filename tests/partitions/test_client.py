@@ -158,7 +158,7 @@ def test_written_file_is_complete_and_readable_by_all_users(tmp_path: Path) -> N
         write_file(path, text)
         assert path.read_text(encoding="utf-8") == text
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert [each.name for each in tmp_path.iterdir()] == ["ipuof.conf"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ipuof.conf"]
 
 
 def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,8 @@ def test_foreign_partitions_are_never_removed(controller: Controller) -> None:
     """Partitions of a cluster whose ledger was restored here are foreign; an orphan of this cluster is removed."""
     foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
     orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
-    for each in ("by-hand", foreign, orphan):
-        controller.vipu.partitions[each] = partition(each)
+    for partition_id in ("by-hand", foreign, orphan):
+        controller.vipu.partitions[partition_id] = partition(partition_id)
     entry = Entry(id=foreign, namespace="n", pod="p", pod_uid="uid-1", size=4, server=SERVER.address, recorded_at=NOW)
     controller.kube.put_object(LEDGER, {"metadata": {}, "data": encode([entry])})
     controller.rounds(60, seconds=10.0)
@@ -130,10 +130,10 @@ def test_waiting_and_created_partitions_are_reported_as_events(controller: Contr
     controller.rounds(_ROUNDS)
     controller.create_pod("second", 64)
     controller.rounds(_ROUNDS)
-    told = [(each.ref.name, each.reason) for each in controller.recorder.told]
+    told = [(event.ref.name, event.reason) for event in controller.recorder.told]
     assert ("first", "PartitionCreated") in told
     assert ("second", "PartitionWaiting") in told
-    assert all(each.ref.namespace == NAMESPACE for each in controller.recorder.told)
+    assert all(event.ref.namespace == NAMESPACE for event in controller.recorder.told)
     assert b"tpu_provisioner_partitions_pods_waiting 1.0" in controller.metrics.exposition()
     assert b"tpu_provisioner_partitions_oldest_wait_ipus 64.0" in controller.metrics.exposition()
 
@@ -171,7 +171,7 @@ def test_rejected_removal_of_a_gate_is_reported_once_as_an_event(controller: Con
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
     controller.create_pod("train")
     controller.rounds(_ROUNDS)
-    told = [each.message for each in controller.recorder.told if each.reason == "PartitionFailed"]
+    told = [event.message for event in controller.recorder.told if event.reason == "PartitionFailed"]
     assert len(told) == 1
     assert "scheduling gate cannot be removed: a policy says no" in told[0]
     controller.rounds(_ROUNDS * 3, seconds=30.0)

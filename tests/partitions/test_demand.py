@@ -177,7 +177,11 @@ def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-_BOTH = {"matchExpressions": [each for key in ("zone", _KEY) for each in _term("In", "1", key=key)["matchExpressions"]]}
+_BOTH = {
+    "matchExpressions": [
+        expression for key in ("zone", _KEY) for expression in _term("In", "1", key=key)["matchExpressions"]
+    ]
+}
 
 
 @pytest.mark.parametrize(

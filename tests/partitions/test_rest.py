@@ -344,14 +344,14 @@ def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
     other = ground.vipus["fast.example:8090"] = FakeVipu()
     ground.vipu.answers.clear()
     slow = [ground.add_pod(f"slow-{number}") for number in range(20)]
-    for each in slow:
-        ground.place(each)
+    for pod in slow:
+        ground.place(pod)
     fast = ground.add_pod("fast")
     ground.place(fast, "fast.example:8090")
     with ThreadPoolExecutor(20) as threads:
-        asked = [threads.submit(ground.ask, each) for each in slow]
+        asked = [threads.submit(ground.ask, pod) for pod in slow]
         assert ground.ask(fast).status == 200
-        assert {each.result().status for each in asked} == {503}
+        assert {answer.result().status for answer in asked} == {503}
     # At most two reads run at the same time, and repeated requests for a partition share one read.
     assert ground.ask(slow[0]).status == 503
     assert ground.vipu.reads == 2
@@ -387,14 +387,14 @@ def test_flood_of_tokens_from_one_client_does_not_block_other_clients(ground: Gr
             for number in range(40)
         ]
         # The requests of the flood beyond the maximum are rejected immediately.
-        wait_for(lambda: sum(each.done() for each in flood) == 40 - api._MOST)
+        wait_for(lambda: sum(request.done() for request in flood) == 40 - api._MOST)
         assert len(ground.kube.reviews) == api._AT_ONCE
         mine = threads.submit(ground.ask, pod, token)
         # The request of the other client replaces a waiting request of the flood.
-        wait_for(lambda: sum(each.done() for each in flood) == 41 - api._MOST)
+        wait_for(lambda: sum(request.done() for request in flood) == 41 - api._MOST)
         ground.kube.answers.set()
         assert mine.result().status == 202
-        statuses = [each.result().status for each in flood]
+        statuses = [request.result().status for request in flood]
     assert sorted(set(statuses)) == [401, 503]
 
 
@@ -406,7 +406,7 @@ def test_concurrent_requests_with_one_token_share_one_review(ground: Ground) -> 
         asked = [threads.submit(ground.ask, pod, token) for _ in range(10)]
         wait_for(lambda: ground.kube.reviews)
         ground.kube.answers.set()
-        assert {each.result().status for each in asked} == {202}
+        assert {answer.result().status for answer in asked} == {202}
     assert ground.kube.reviews == [TOKEN_REVIEWS]
 
 

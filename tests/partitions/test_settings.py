@@ -49,7 +49,7 @@ def test_limits_and_sizes_are_read_into_the_settings() -> None:
             "UNSCHEDULED_TIMEOUT": "0s",
         },
     )
-    assert [effective.limit_of(each) for each in ("research", "other")] == [32, 16]
+    assert [effective.limit_of(namespace) for namespace in ("research", "other")] == [32, 16]
     assert (effective.largest_size, effective.namespaces) == (16, ("research",))
     assert (effective.reconfigurable, effective.orphan_seconds) == (False, 600.0)
     assert effective.unscheduled_seconds == 0.0

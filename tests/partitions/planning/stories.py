@@ -33,7 +33,7 @@ CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SERVER, OTHER = Server(host="vipu", port=8090), Server(host="vipu2", port=8090)
 #: Allocations by server.
-BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, OTHER)}
+BOTH = {server: (Allocation(name="a", ipus=64),) for server in (SERVER, OTHER)}
 
 
 def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: Any) -> Pod:
@@ -159,7 +159,7 @@ class Story:
                 self.failing[call.server] = failed
             else:
                 self.failing.pop(call.server, None)
-                server = next(each for each in self.servers if each.address == call.server)
+                server = next(candidate for candidate in self.servers if candidate.address == call.server)
                 reading = Reading(
                     asked_at=asked_at,
                     at=self.now,
@@ -198,7 +198,7 @@ class Story:
         self.memory = fold(self.memory, AnsweredWrite(write=write, at=self.now, failure=failure, result=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
-        place = next(place for place, each in enumerate(self.pods) if each.uid == pod.uid)
+        place = next(place for place, candidate in enumerate(self.pods) if candidate.uid == pod.uid)
         changed = replace(self.pods[place], resource_version=f"{self.pods[place].resource_version}+", **fields)
         self.pods[place] = changed
         return changed
@@ -219,7 +219,7 @@ class Story:
         for _ in range(rounds):
             plan = self.decide()
             plans.append(plan)
-            assert all("ZeroDivisionError" in each.error for each in plan.faults)
+            assert all("ZeroDivisionError" in fault.error for fault in plan.faults)
             for write in plan.writes:
                 self.write(write, WriteFailure.REFUSED if refused else None)
             for call in plan.calls:

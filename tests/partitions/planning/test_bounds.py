@@ -89,6 +89,6 @@ def test_pod_that_the_controller_does_not_serve_gets_an_event() -> None:
     assert told.keys() == {pod.name for pod in pods}
     assert [pod.name for pod, words in pods.items() if words not in told[pod.name]] == []
     assert story.entries().keys() == {served.name}
-    no_allocation, held = [each.why for each in story.decide().view.waiting]
+    no_allocation, held = [line.why for line in story.decide().view.waiting]
     assert no_allocation == "No allocation of the V-IPU servers that it may use has 128 IPUs."
     assert held == "Other scheduling gates hold it."

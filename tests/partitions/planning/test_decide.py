@@ -205,7 +205,10 @@ def test_pod_with_two_entries_keeps_the_partition_in_its_annotation() -> None:
     story = Story(pods=[pod], servers=dict(BOTH))
     story.record(make_entry(pod), make_entry(pod, server=OTHER))
     story.settle(30, seconds=5)
-    assert [set(story.at(each)) for each in (SERVER, OTHER)] in ([{id_of(pod)}, set()], [set(), {id_of(pod, OTHER)}])
+    assert [set(story.at(server)) for server in (SERVER, OTHER)] in (
+        [{id_of(pod)}, set()],
+        [set(), {id_of(pod, OTHER)}],
+    )
     told = story.pods[0].told_partition
     assert [entry.id for entry in story.ledger.entries] == [told]  # type: ignore[union-attr]
 

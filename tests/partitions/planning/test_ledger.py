@@ -75,7 +75,7 @@ def test_entries_of_another_cluster_are_unreadable() -> None:
     """A backup of another cluster was restored; the partitions of that cluster must not be removed."""
     ours, theirs = (
         Entry(
-            id=partition_id(each, "u", "s:1"),
+            id=partition_id(cluster, "u", "s:1"),
             namespace="n",
             pod="p",
             pod_uid="u",
@@ -83,7 +83,7 @@ def test_entries_of_another_cluster_are_unreadable() -> None:
             server="s:1",
             recorded_at=_BEGIN,
         )
-        for each in ("here", "there")
+        for cluster in ("here", "there")
     )
     ledger = of_cluster(ledger_of(encode([ours, theirs]), resource_version="1"), "here")
     assert (ledger.entries, ledger.unreadable) == ((ours,), encode([theirs]))

@@ -32,7 +32,7 @@ def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A
 
 
 def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
-    return schedule(queue, {each.site: each for each in supply}, {}, _SETTINGS, Guard())
+    return schedule(queue, {allocation.site: allocation for allocation in supply}, {}, _SETTINGS, Guard())
 
 
 #: A running pod has 12 IPUs for 1,000 s; after that, a pod of 12 IPUs can start, and leaves four IPUs free.
@@ -94,7 +94,7 @@ def test_pods_that_get_ipus_now_follow_easy_backfill(
 
 def test_pod_is_placed_in_the_allocation_with_the_fewest_free_ipus() -> None:
     supply = [_site(16, (8, inf)), _site(16, (12, inf), site=_B), _site(None, site=("vipu:8090", "c"))]
-    placed = _schedule(supply, [_waits("a", 4, sites=tuple(each.site for each in supply))]).placed
+    placed = _schedule(supply, [_waits("a", 4, sites=tuple(allocation.site for allocation in supply))]).placed
     assert [site for _, site in placed] == [_B]
 
 
@@ -141,7 +141,7 @@ def test_pod_with_a_reservation_starts_at_its_shadow_time_at_the_latest(
             name = uid.removeprefix("uid-")
             told[name] = min(told.get(name, inf), now + seconds + 0.01)
         now = min((end for _, end, _, _ in running.values()), default=now)
-        running = {name: each for name, each in running.items() if each[1] > now}
+        running = {name: job for name, job in running.items() if job[1] > now}
     assert not waiting
 
 

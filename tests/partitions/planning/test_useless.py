@@ -144,7 +144,7 @@ def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
     """The settings no longer have the old name of the server, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
-    story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, OTHER)})
+    story = held(pod, state=None, servers={server: (Allocation(name="a", ipus=64),) for server in (renamed, OTHER)})
     story.put(make_partition(pod), server=renamed)
     story.settle()
     story.at(renamed).clear()
@@ -166,7 +166,9 @@ def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str
         # The create is retried, and the pod holds no IPUs between the attempts.
         held = [any(partition.pod == "team/lost" for partition in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
-    assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
+    assert [partition.allocation for partition in story.at().values() if partition.id == id_of(lost)] == (
+        [other] if other else []
+    )
 
 
 def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None:

@@ -58,7 +58,7 @@ class Checks:
         self.handed[gate.partition_id] = pod.uid
         if not pod.gated:
             self.stage.violate(f"the gate of pod {pod.name} is opened twice")
-        entry = next((each for each in self.kube.read_ledger().entries if each.pod_uid == pod.uid), None)
+        entry = next((candidate for candidate in self.kube.read_ledger().entries if candidate.pod_uid == pod.uid), None)
         tampered = self.stage.agenda.now - self.tampered_at < _SEEN_SECONDS
         if entry is None and not tampered:
             self.stage.violate(f"the gate of pod {pod.name} is opened, and the ledger has no entry of it")

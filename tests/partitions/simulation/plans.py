@@ -111,7 +111,9 @@ class _Placement:
         limits = dict(self.settings.namespace_limits)
         for namespace in {entry.namespace for entry in placed} if limits else ():
             limit = limits.get(namespace, limits["*"])
-            used = sum(each.size for each in self.save.entries if each.namespace == namespace and self._counts(each))
+            used = sum(
+                entry.size for entry in self.save.entries if entry.namespace == namespace and self._counts(entry)
+            )
             if used > limit:
                 yield f"namespace {namespace} has {used} IPUs, and may have {limit}"
 
@@ -131,11 +133,11 @@ class _Placement:
                 # A pod that has lost its partition delays no other pods.
                 continue
             after = [
-                each
-                for each in placed
-                if (each.server, each.allocation) == site and each is not entry
+                other
+                for other in placed
+                if (other.server, other.allocation) == site and other is not entry
                 # Only younger pods count: pods older than the rejected pod were placed before it.
-                if entry.id not in self.new or _order(pod) < _order(self.pods[each.pod_uid])
+                if entry.id not in self.new or _order(pod) < _order(self.pods[other.pod_uid])
             ]
             if after:
                 yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
@@ -164,20 +166,22 @@ class _Placement:
     def _refused(self, pod: Pod) -> set[Site]:
         refusals = self.plan.memory.refusals.get(pod.uid, {})
         return {
-            site for site, each in refusals.items() if each.listed is None and each.backoff.until.timestamp() > self.now
+            site
+            for site, refusal in refusals.items()
+            if refusal.listed is None and refusal.backoff.until.timestamp() > self.now
         }
 
     def _sites(self, pod: Pod) -> dict[Site, Allocation]:
         """Return the allocations that a pod may use on servers that report sizes."""
         return {
-            (view.server.address, each.name): each
+            (view.server.address, allocation.name): allocation
             for view in self.views
             if (pod.servers is None or view.server.address in pod.servers)
             and pod.told_server in ("", view.server.address)
             and self.tells_sizes[view.server.address]
-            for each in (view.reading.allocations if view.reading is not None else ())
+            for allocation in (view.reading.allocations if view.reading is not None else ())
             # Leave out allocations in which other partitions leave too few IPUs.
-            if (each.ipus or 0) - self._strange_ipus(view, each) >= pod.size
+            if (allocation.ipus or 0) - self._strange_ipus(view, allocation) >= pod.size
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
@@ -186,19 +190,24 @@ class _Placement:
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
                 continue
-            for each in view.reading.allocations if view.reading is not None else ():
-                large = large or each.ipus is None or each.ipus >= pod.size
-                possible = possible or each.ipus is None or each.ipus - self._strange_ipus(view, each) >= pod.size
+            for allocation in view.reading.allocations if view.reading is not None else ():
+                large = large or allocation.ipus is None or allocation.ipus >= pod.size
+                possible = (
+                    possible
+                    or allocation.ipus is None
+                    or allocation.ipus - self._strange_ipus(view, allocation) >= pod.size
+                )
         return large and not possible
 
     def _strange_ipus(self, view: ServerView, allocation: Allocation) -> int:
         """Return the IPUs of partitions that may be in an allocation and that the controller will not remove."""
         unreadable = self.save.before.unreadable
         here = self._entries_at((view.server.address, allocation.name))
-        return sum(each.size for each in here if self._stays(each)) + sum(
-            each.size
-            for each in _partitions(view)
-            if (not own(each.id) or each.id in unreadable or self._is_left(view, each)) and _may_be_in(each, allocation)
+        return sum(entry.size for entry in here if self._stays(entry)) + sum(
+            partition.size
+            for partition in _partitions(view)
+            if (not own(partition.id) or partition.id in unreadable or self._is_left(view, partition))
+            and _may_be_in(partition, allocation)
         )
 
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
@@ -209,12 +218,14 @@ class _Placement:
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
         """Yield younger pods that are placed now although the deadlines show that they delay the oldest waiting pod."""
         sites = {
-            site: each
-            for site, each in self._sites(head).items()
+            site: allocation
+            for site, allocation in self._sites(head).items()
             if site not in self._refused(head) and all(r.in_vain < _MAX_IN_VAIN for r in self._crowding(head, site))
         }
-        passing = {site: [each for each in younger if (each.server, each.allocation) == site] for site in sites}
-        before = {site: self._start(head, each, site, without=passing[site]) for site, each in sites.items()}
+        passing = {site: [entry for entry in younger if (entry.server, entry.allocation) == site] for site in sites}
+        before = {
+            site: self._start(head, allocation, site, without=passing[site]) for site, allocation in sites.items()
+        }
         # If no deadline is known, a rejected pod delays other pods only for `crowded_seconds`.
         since = self.now - self.settings.crowded_seconds
         for site in sites:
@@ -244,10 +255,10 @@ class _Placement:
 
         If its partition was rejected there, the pod does not start before the first partition in the allocation ends.
         """
-        holders = [each for each in self._entries_at(site) if each not in without]
-        free = (allocation.ipus or 0) - sum(each.size for each in self._not_recorded(site[0], allocation))
-        free -= sum(each.size for each in holders)
-        ends = sorted((self._ends_in(each, head), each.size) for each in holders)
+        holders = [entry for entry in self._entries_at(site) if entry not in without]
+        free = (allocation.ipus or 0) - sum(partition.size for partition in self._not_recorded(site[0], allocation))
+        free -= sum(entry.size for entry in holders)
+        ends = sorted((self._ends_in(entry, head), entry.size) for entry in holders)
         if free >= head.size and not self._is_crowded(head, site):
             return 0.0
         for end, size in ends:
@@ -258,18 +269,20 @@ class _Placement:
 
     def _is_crowded(self, head: Pod, site: Site) -> bool:
         """Return whether a partition of at most the size of a pod was rejected, and nothing has changed since then."""
-        listed = {each.id for view in self.views if view.server.address == site[0] for each in _partitions(view)}
+        listed = {
+            partition.id for view in self.views if view.server.address == site[0] for partition in _partitions(view)
+        }
         return any(
-            (each.listed or frozenset()) <= listed and each.backoff.until.timestamp() > self.now
-            for each in self._crowding(head, site)
+            (refusal.listed or frozenset()) <= listed and refusal.backoff.until.timestamp() > self.now
+            for refusal in self._crowding(head, site)
         )
 
     def _crowding(self, head: Pod, site: Site) -> list[Refusal]:
         """Return the stockouts in an allocation for partitions of at most the size of a pod."""
         return [
-            each
+            refusal
             for uid, refusals in self.plan.memory.refusals.items()
-            if (each := refusals.get(site)) is not None and each.listed is not None
+            if (refusal := refusals.get(site)) is not None and refusal.listed is not None
             if uid in self.pods and self.pods[uid].size <= head.size
         ]
 
@@ -287,8 +300,12 @@ class _Placement:
 
     def _not_recorded(self, server: str, allocation: Allocation) -> list[Partition]:
         ids = {entry.id for entry in self.save.entries if entry.server == server}
-        view = next(each for each in self.views if each.server.address == server)
-        return [each for each in _partitions(view) if each.id not in ids and _may_be_in(each, allocation)]
+        view = next(candidate for candidate in self.views if candidate.server.address == server)
+        return [
+            partition
+            for partition in _partitions(view)
+            if partition.id not in ids and _may_be_in(partition, allocation)
+        ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
         """Return the seconds until a deadline frees an entry's IPUs, with the grace period for a younger pod."""

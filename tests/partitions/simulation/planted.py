@@ -34,8 +34,8 @@ def _latched(original: Any) -> Any:
 def _nothing_reserved(original: Any) -> Any:
     def serve(self: Any, candidate: Any) -> None:
         original(self, candidate)
-        for each in self.grounds.values():
-            each.reserved = None
+        for ground in self.grounds.values():
+            ground.reserved = None
 
     return serve
 

@@ -151,8 +151,10 @@ class Process:
             pods=tuple(self.cache.pods.values()),
             ledger=self._ledger,
             servers=tuple(
-                ServerView(server=each.server, reading=self._readings.get(address), failure=self._failing.get(address))
-                for address, each in self.servers.items()
+                ServerView(
+                    server=server.server, reading=self._readings.get(address), failure=self._failing.get(address)
+                )
+                for address, server in self.servers.items()
             ),
             live=frozenset(self.live),
         )

@@ -65,8 +65,8 @@ class Run:
         rng, found = self.stage.rng, []
         for number in range(1, rng.choice((2, 2, 3))):
             allocations = {
-                f"a{each}": {"cluster": f"c{each}", "agents": rng.choice((2, 4))}
-                for each in range(rng.choice((1, 1, 2)))
+                f"a{index}": {"cluster": f"c{index}", "agents": rng.choice((2, 4))}
+                for index in range(rng.choice((1, 1, 2)))
             }
             settings = VipuSettings(
                 allocations=allocations,
@@ -118,7 +118,7 @@ class Run:
                 for uid in list(self.kube.pods):
                     self.kube.make_room(uid)
             late = [pod for pod in self.kube.pods.values() if self._can_be_served_now(pod)]
-            back_at = max(each.back_at for each in self.servers.values() if not each.is_down) if late else 0.0
+            back_at = max(server.back_at for server in self.servers.values() if not server.is_down) if late else 0.0
             took = max(took, stage.agenda.now - max(began, back_at) if late else 0.0)
             if took > SERVED_WITHIN_SECONDS:
                 left = ", ".join(f"{pod.name} ({pod.size} IPUs)" for pod in late)
@@ -142,7 +142,7 @@ class Run:
             for partition_id in server.partitions():
                 if partition_id.startswith(_NEIGHBOUR):
                     server.world.vanish(partition_id)
-        for process in [each for each in self.processes if each.cache.frozen][:]:
+        for process in [candidate for candidate in self.processes if candidate.cache.frozen][:]:
             process.kill()
             self.processes.remove(process)
         self._lead()
@@ -154,7 +154,8 @@ class Run:
                 self.kube.write_ledger({key: text for key, text in data.items() if key in readable})
                 self.checks.tampered_at = self.stage.agenda.now
         largest = max(
-            (each.ipus for server in self.servers.values() for each in server.world.all_allocations()), default=0
+            (allocation.ipus for server in self.servers.values() for allocation in server.world.all_allocations()),
+            default=0,
         )
         limit = min((most for _, most in self.settings.namespace_limits), default=largest)
         for pod in list(self.kube.pods.values()):
@@ -166,16 +167,16 @@ class Run:
 
     def _can_be_served(self, pod: Pod, servers: Mapping[str, VipuServer]) -> bool:
         return any(
-            each.ipus >= pod.size
+            allocation.ipus >= pod.size
             for address, server in servers.items()
             if (pod.servers is None or address in pod.servers) and pod.told_server in ("", address)
-            for each in server.world.all_allocations()
+            for allocation in server.world.all_allocations()
         )
 
     def _can_be_served_now(self, pod: Pod) -> bool:
-        up = {address: each for address, each in self.servers.items() if not each.is_down}
-        told = [each for each in self.kube.pods.values() if each.told_server and each.told_server not in up]
-        if self.settings.namespace_limits and any(each.namespace == pod.namespace for each in told):
+        up = {address: server for address, server in self.servers.items() if not server.is_down}
+        told = [other for other in self.kube.pods.values() if other.told_server and other.told_server not in up]
+        if self.settings.namespace_limits and any(other.namespace == pod.namespace for other in told):
             # The pod may have to wait: partitions on servers that are down count against the limit of its namespace.
             return False
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
@@ -298,9 +299,9 @@ class Run:
             self.kube.write_ledger(dict(self.kube.data))
         elif chosen == 12:
             stage.fault("neighbour leaves", "")
-            for each in ours:
-                if each.startswith(_NEIGHBOUR):
-                    server.world.vanish(each)
+            for partition_id in ours:
+                if partition_id.startswith(_NEIGHBOUR):
+                    server.world.vanish(partition_id)
 
     def _retire(self, process: Process) -> None:
         # Until now, each of the two leaders may have written entries that the other one has not read.
@@ -331,7 +332,7 @@ class Run:
         """Create a partition of another cluster on the same server."""
         rng = self.stage.rng
         self.stage.fault("neighbour", "")
-        allocation = rng.choice([each.name for each in world.all_allocations()])
+        allocation = rng.choice([candidate.name for candidate in world.all_allocations()])
         asked = Asked(id=f"{_NEIGHBOUR}{rng.randrange(10**9)}", size=rng.choice((1, 2, 4)), allocation=allocation)
         try:
             world.create(asked)

@@ -99,8 +99,10 @@ class VipuServer:
         listed = self.world.settings.lists_allocations
         return (
             tuple(
-                Allocation(name=each.name, cluster=each.cluster, ipus=each.ipus if self.tells_sizes else None)
-                for each in self.world.allocations()
+                Allocation(
+                    name=allocation.name, cluster=allocation.cluster, ipus=allocation.ipus if self.tells_sizes else None
+                )
+                for allocation in self.world.allocations()
             ),
             tuple(
                 Partition(
