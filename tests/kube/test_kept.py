@@ -52,7 +52,7 @@ def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceB
     """Return the names of the things that are reduced after all were added."""
     kept, reduced = Kept(bound), set[str]()
     for name in order:
-        reduced |= {each for _, each in kept.add(("a", name), things[name], -things[name].age)}
+        reduced |= {reduced_name for _, reduced_name in kept.add(("a", name), things[name], -things[name].age)}
     return reduced
 
 
@@ -80,7 +80,7 @@ def test_older_claim_is_kept_if_a_newer_one_is_listed_before_it() -> None:
     listed = [raw_claim("a", created="2026-01-02T00:00:00Z"), raw_claim("z", created="2026-01-01T00:00:00Z")]
     watch.begin()
     watch.take_page(Page(items=listed, resource_version="1"))
-    assert {name: each.volume for (_, name), each in watch.records().items()} == {"a": "unread", "z": "disk-z"}
+    assert {name: claim.volume for (_, name), claim in watch.records().items()} == {"a": "unread", "z": "disk-z"}
 
 
 def raw_claim(name: str, *, created: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_cost_of_changes_to_a_record_does_not_grow() -> None:
 def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     made: list[Workload] = []
     _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
-    computed = sum(size_of(each) for each in made)
+    computed = sum(size_of(record) for record in made)
     # The measured memory includes the entries of these texts in the cache of shared texts.
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
@@ -134,7 +134,7 @@ def large_jobset(number: int) -> dict[str, Any]:
         {
             "key": f"example.com/{'k' * 40}{key}-{number}",
             "operator": "NotIn",
-            "values": [f"{key}-{each}" for each in values],
+            "values": [f"{key}-{value}" for value in values],
         }
         for key in range(60)
     ]
@@ -162,7 +162,7 @@ def watches_of(kube: FakeKube) -> Watches:
 
 def problems(watches: Watches) -> dict[str, str]:
     """Return the problems of the JobSets, by name."""
-    return {name: each.problem for (_, name), each in watches.workloads[WorkloadKind.JOBSET].records().items()}
+    return {name: record.problem for (_, name), record in watches.workloads[WorkloadKind.JOBSET].records().items()}
 
 
 def step(watches: Watches) -> None:

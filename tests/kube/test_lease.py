@@ -377,17 +377,20 @@ def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) 
     """`leader` is the name of the pod, without the suffix that distinguishes the pod's processes."""
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert first.elector.leader == ""
-    assert [each.step().elector.leader for each in (first, second)] == ["pod-a", "pod-a"]
+    assert [candidate.step().elector.leader for candidate in (first, second)] == ["pod-a", "pod-a"]
     first.elector.release()
     assert first.elector.leader == ""
-    assert [each.step().elector.leader for each in (second, Candidate(kube, clock, "pod-c"))] == ["pod-b", "pod-b"]
+    assert [candidate.step().elector.leader for candidate in (second, Candidate(kube, clock, "pod-c"))] == [
+        "pod-b",
+        "pod-b",
+    ]
 
 
 def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: FakeClock) -> None:
     """Other candidates know only the holder of the first lease."""
     kube.put_object(ORIGINAL, held_by("go-pod_9e2c7d1a-5d8e-4b6f-8a47-3f6f0c1f2a11"))
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
-    assert [each.step().elector.leader for each in (first, second)] == ["go-pod", "pod-a"]
+    assert [candidate.step().elector.leader for candidate in (first, second)] == ["go-pod", "pod-a"]
 
 
 @pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])

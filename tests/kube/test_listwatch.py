@@ -315,10 +315,10 @@ def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, see
 def test_deletions_of_unwanted_objects_are_not_recorded(harness: Harness) -> None:
     """Many unwanted objects would otherwise displace the UIDs of wanted ones."""
     unwanted = [thing(f"other-{number}", -1, uid=f"uid-{number}") for number in range(3)]
-    harness.play(*(event("ADDED", each) for each in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
+    harness.play(*(event("ADDED", raw) for raw in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
     gone = (*unwanted, thing("a", uid="uid-a"), thing("c", 13, uid="uid-malformed"))
-    harness.play(*(event("DELETED", each) for each in gone))
-    seen = [each["metadata"]["uid"] for each in gone if harness.watch.seen_deleted(each["metadata"]["uid"])]
+    harness.play(*(event("DELETED", raw) for raw in gone))
+    seen = [raw["metadata"]["uid"] for raw in gone if harness.watch.seen_deleted(raw["metadata"]["uid"])]
     assert seen == ["uid-a", "uid-malformed"]
 
 

@@ -105,7 +105,7 @@ def test_pod_of_the_gvisor_class_selects_nodes_with_a_sandbox() -> None:
 
 def test_ephemeral_storage_and_huge_pages_are_summed_over_the_containers() -> None:
     asked = [{"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {"ephemeral-storage": "1Gi", "nvidia.com/gpu": "1"}]
-    containers = [{"resources": {"requests": {"google.com/tpu": 4, **each}}} for each in asked]
+    containers = [{"resources": {"requests": {"google.com/tpu": 4, **requests}}} for requests in asked]
     pod = parse_pod(raw_pod(spec={"containers": containers, "overhead": {"ephemeral-storage": "1"}}))
     assert pod is not None
     assert dict(pod.requirements.other_bytes) == {"ephemeral-storage": 2**31 + 1, "hugepages-2Mi": 2**22}
@@ -320,7 +320,7 @@ def _term(**labels: list[str]) -> dict[str, Any]:
 
 def _of_topology(*values: list[Any], operator: str = "In") -> dict[str, Any]:
     return {
-        "matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": operator, "values": each} for each in values]
+        "matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": operator, "values": texts} for texts in values]
     }
 
 
