@@ -235,7 +235,8 @@ class Run:
         elif chosen == "child" and children:
             self.stage.fault("child deleted", "")
             kube.delete(rng.choice(children))
-        elif chosen == "finalizers" and self.wanted:
+        elif chosen == "finalizers" and self.wanted and not kube.not_synced:
+            # Without synced caches, nothing restores the finalizers: a deleted group would leave its nodes and tokens.
             self.stage.fault("finalizers removed", "")
             kube.drop_finalizers(rng.choice(sorted(self.wanted)))
         elif chosen in (Loss.HOST_ERROR, Loss.MAINTENANCE) and vms:
