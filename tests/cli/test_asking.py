@@ -109,8 +109,8 @@ def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> N
     assert explanations(document_of(world), "train", "three") == []
 
 
-def test_pod_belongs_to_the_group_with_the_longest_name() -> None:
-    """JobSet "a" and LeaderWorkerSet "a" have groups whose names begin alike."""
+def test_pod_belongs_only_to_the_group_that_its_whole_name_matches() -> None:
+    """JobSet "a" and LeaderWorkerSet "a" have groups whose names begin like those of JobSet "a-slice"."""
     world = World(make_jobset("a", replicas=2), make_jobset("a-slice", replicas=1), make_lws("a", uid="lws"))
     (found,) = explanations(document_of(world), "pod/a-slice-slice-0-0-abcde", "")
     assert found.id == "JobSet/default/a-slice/a-slice-slice-0"

@@ -192,7 +192,7 @@ _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
 _OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
     "writes the status": (_ASSIGNED, _CHIPS, True),
     "assigns no node to a slice": (_OURS, {**_CHIPS, **_CAPTURED}, False),
-    # Pods with chips do not run on a node with the label, whatever its value.
+    # Admission keeps pods without marks off every node with the label, whatever its value.
     "sets no empty label": (_NODE, {**_CHIPS, **_assigned(dict.fromkeys(MARKS, ""))}, False),
     "gives no node to another tenant": (
         _OF_TENANT,

@@ -37,7 +37,7 @@ def _refusal(**limit: Any) -> str:
 
 
 def _refusal_of_buffer(**limit: Any) -> str:
-    """Return the message of the Event on a CapacityBuffer of team-a that exceeds a limit."""
+    """Return the reason in the Event on a CapacityBuffer of team-a that exceeds a limit."""
     raw = raw_buffer(replicas=2)
     world = Asking(**limit)
     world.templates = {("team-a", "template"): TEMPLATE}

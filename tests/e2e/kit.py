@@ -366,7 +366,7 @@ def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
 def serving_webhook(
     rehearsal: Rehearsal, port: int, settings: WebhookSettings, admits: Callable[[], bool]
 ) -> Iterator[WebhookServer]:
-    """Run the webhook server; yield it when `admits` returns true, because the API server reaches and trusts it."""
+    """Run the webhook server. Yield it once `admits` returns true: the API server then reaches and trusts it."""
 
     def asked() -> bool:
         try:

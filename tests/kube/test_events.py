@@ -56,7 +56,7 @@ class Harness:
 
 @pytest.fixture
 def harness() -> Harness:
-    """Give a recorder."""
+    """Return a recorder with a fake API server and a fake clock."""
     return Harness()
 
 

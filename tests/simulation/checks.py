@@ -364,7 +364,7 @@ class Checker:
     # --- all or nothing
 
     def complete(self, workload: WorkloadRun) -> bool:
-        """Whether every slice that has pods is bound, or has a whole pool that was created for it."""
+        """Whether every slice with pods is bound, or has a healthy RUNNING pool that was created for it."""
         return all(
             self.pods_bound(workload, job)
             or any(

@@ -155,7 +155,7 @@ class Fairness:
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 
     def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being created for a slice, or for all slices of a workload that starts together."""
+        """Whether a slice, or every waiting slice of a workload that starts together, has a pool that it can use."""
         jobs = workload.slots() if workload.gang else (job,)
         return all(self._waiting.on_its_way(workload, number) or not self._waits(workload, number) for number in jobs)
 

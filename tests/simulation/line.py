@@ -84,7 +84,7 @@ class Line:
         return self._stage.agenda.now - max(since, self._simulation.disturbed_at)
 
     def _waits_for_long(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether only the limit has made a slice wait for longer than a cache may lag."""
+        """Whether a slice has waited for longer than a cache may lag, and only because of the limit on chips."""
         waiting = self._checker.waiting
         return (
             self._seconds(workload, job) > self._checker.stale_seconds()

@@ -415,7 +415,7 @@ class Kube:
         lag = self.stage.rng.uniform(0.001, self.lag_seconds)
 
         def shown() -> None:
-            # The cache gets the latest value, so that events of one object do not overtake each other.
+            # A replaced value is skipped, so that no older change overwrites a newer one in the cache.
             latest = self.objects.get(key)
             if latest is None:
                 self.cached.pop(key, None)
