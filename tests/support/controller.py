@@ -113,7 +113,7 @@ class FakeRecorder:
         self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
 
     def reasons(self, kind: str) -> list[str]:
-        """Return the reasons of Events on objects of a kind in order; repeats count once."""
+        """Return the reasons of Events on objects of a kind, oldest first; a repeated Event counts once."""
         seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
         return [reason for reason, _ in seen]
 
@@ -194,7 +194,7 @@ class World:
         return self.loop
 
     def choose(self, ca_pem: bytes | None) -> tuple[Supplier, ClusterProof | None]:
-        """Return the supplier of the pools, and the proof of the cluster."""
+        """Return the supplier of pools, and the proof that kubeconfig and GCP_CLUSTER are the same cluster."""
         proof = ClusterProof(
             get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
@@ -205,7 +205,7 @@ class World:
 
     @property
     def proof(self) -> ClusterProof:
-        """Proof of the cluster in the loop."""
+        """The loop's proof that kubeconfig and GCP_CLUSTER are the same cluster."""
         assert self.loop.identity is not None
         return self.loop.identity
 
@@ -225,7 +225,7 @@ class World:
         """Wait until no call is in progress."""
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
 
-    # --- What there is ---
+    # --- State of the cluster and of GKE ---
 
     def put_jobset(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", **changes: Any) -> str:
         """Create a JobSet of one v4 slice with its unschedulable leader pod; return the JobSet's UID."""

@@ -24,8 +24,9 @@ _UNSCHEDULABLE = {
     "message": "0/3 nodes are available: 3 Insufficient google.com/tpu.",
     "lastTransitionTime": NOW.isoformat(),
 }
-#: Maximum number of pods that represent all pods of a plain Job, or of another group.
+#: Maximum number of pods that are created for a plain Job.
 _MOST_OF_A_JOB = 64
+#: Maximum number of pods that are created for a child Job of a JobSet.
 _MOST_OF_A_GROUP = 3
 _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
@@ -62,7 +63,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # The provisioner counts the pods of a Job that it does not serve, so three of them are too few.
+    # If the provisioner does not serve the Job, it counts the pods: three would not represent all.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 
@@ -86,9 +87,9 @@ def _of_job(
 
 
 def _of_set(raw: Json) -> Iterator[Json]:
-    """Yield the leaders; for groups with subgroups, all pods.
+    """Yield the leaders of a LeaderWorkerSet; for groups with subgroups, all pods.
 
-    Workers of a set with exclusive placement are created after their leader is bound.
+    With exclusive placement, workers are created only after their leader is bound.
     """
     owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
     size, policy = groups.get("size", 1), groups.get("subGroupPolicy", {})

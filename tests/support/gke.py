@@ -37,7 +37,7 @@ SLICE = NodePoolRequest(
     topology="4x4",
     placement_topology="4x4",
     node={"node_disk_type": "hyperdisk-balanced"},
-    # True, as the provisioner sets it for a cluster with a release channel.
+    # The provisioner sets this to True for a cluster with a release channel.
     auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
     taints=(Taint(key="team", value="a"),),
@@ -99,7 +99,7 @@ class FakeGke:
         self._always: dict[str, _Injected] = {}
         self._numbers = itertools.count(1)
 
-    # --- What a test does ---
+    # --- Methods for tests ---
 
     def fail_next(
         self,
@@ -179,7 +179,7 @@ class FakeGke:
             return MappingProxyType(dict(self._pools))
 
     def names_of(self, method: str) -> list[str]:
-        """Return the names in the calls of a method, in order."""
+        """Return the names of the resources in the calls of a method, oldest call first."""
         with self._lock:
             return [call.name for call in self.calls if call.method == method]
 
@@ -288,7 +288,7 @@ class FakeGke:
             self._raise(lost)
             return Reservation(status="READY", ends_at=self.ends.get((project, zone, name)))
 
-    # --- Inside ---
+    # --- Implementation ---
 
     def _record(self, method: str, name: str = "") -> _Injected | None:
         """Record a call; raise its injected failure, or return the failure that replaces its response."""

@@ -59,7 +59,7 @@ class _Event:
 
 
 class FakeKube(Api):
-    """API server in memory. `calls` has every call, in order."""
+    """API server in memory. `calls` contains every call, oldest first."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -76,7 +76,7 @@ class FakeKube(Api):
         #: Verb and resource of the rights that access reviews deny.
         self.denied: set[tuple[str, str]] = set()
 
-    # --- for tests
+    # --- methods for tests
 
     def put_object(self, path: str, body: JsonObject) -> JsonObject:
         """Create or replace an object at its path, regardless of its resourceVersion."""
@@ -214,7 +214,7 @@ class FakeKube(Api):
             self._changed.notify_all()
             return stream
 
-    # --- inside
+    # --- implementation
 
     def _call(
         self, method: str, path: str, query: Mapping[str, str] | None = None, *, body: JsonObject | None = None

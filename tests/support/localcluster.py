@@ -60,7 +60,7 @@ class GoHome:
         return self.write_go(self.root / "bin" / "go", version=version, build=build)
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
-        """Write a fake `go` to a path, and the files that it finds in modules."""
+        """Write a fake `go` to a path, and manifests to the folder that it prints as that of every module."""
         for recipe in RECIPES:
             for part in ("crd", "webhook") if recipe.manifests else ():
                 manifests = self.root / "sources" / recipe.manifests / part
@@ -76,7 +76,7 @@ class GoHome:
         return path
 
     def resolve(self, *, optional: Sequence[str] = (), **more: str) -> localcluster.Binaries:
-        """Resolve the binaries in this home, and keep the progress messages."""
+        """Resolve the binaries in this home directory, and add the progress messages to `said`."""
         return localcluster.resolve_binaries(
             optional=optional,
             progress=self.said.append,

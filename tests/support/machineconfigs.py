@@ -16,7 +16,7 @@ def machine_config_path(name: str = "tpu9x") -> str:
 
 
 def raw_machine(name: str, label: str, chips: int = 4, alone: str = "2x2", **properties: Any) -> Json:
-    """Return a machine type of a family."""
+    """Return a machine type of a family; `alone` is its single-host topology, empty if it has none."""
     config = {"tpuConfig": {"singleHostTopology": alone}} if alone else {}
     return {
         "name": name,
@@ -35,7 +35,7 @@ def raw_machine_config(
 ) -> Json:
     """Return a MachineConfig of one accelerator, by default of one machine type with four chips.
 
-    `fields` are other fields of the family.
+    `fields` add or replace fields of the machine family.
     """
     family = {
         "name": label,

@@ -71,7 +71,7 @@ class Market:
         self.boot_seconds = boot_seconds
         self.delete_seconds = delete_seconds
         self.fails: Callable[[str], Failure | None] = lambda _jobset: None
-        #: Time since which a pool has had its status.
+        #: Time at which a pool was first seen with a status.
         self.begun: dict[tuple[PoolName, PoolStatus], datetime] = {}
         #: Time at which the create of a pool ended, after which its nodes boot.
         self._up_at: dict[PoolName, datetime] = {}
@@ -86,7 +86,7 @@ class Market:
             )
 
     def step(self, *, seconds: float = 1.0) -> None:
-        """Advance the clock by one step."""
+        """Complete due creates, boots and deletes, decide, advance the clock, and bind pods."""
         world = self.world
         for name, pool in list(world.pools.items()):
             age_seconds = (world.now - self.begun.setdefault((name, pool.status), world.now)).total_seconds()
@@ -139,7 +139,7 @@ class Stream:
         self.count = 0
 
     def step(self, *, seconds: float = 20) -> None:
-        """Delete the JobSets whose time is over, add new ones, and advance the clock by one step."""
+        """Delete JobSets that have run for `minutes`, add new JobSets, and do one step of the market."""
         world, ran_at = self.market.world, self.market.ran_at
         there = [workload for workload in world.workloads.values() if workload.name.startswith("s0")]
         for each in there:
@@ -156,7 +156,7 @@ class Stream:
             self.step(seconds=seconds)
 
     def served(self, name: str, *, within_minutes: float) -> bool:
-        """Advance the clock until a JobSet runs, at most by `within_minutes`; return whether it runs."""
+        """Do steps until a JobSet runs, for at most `within_minutes`; return whether it runs."""
         until = self.market.world.now + timedelta(minutes=within_minutes)
         while name not in self.market.ran_at and self.market.world.now < until:
             self.step()

@@ -98,7 +98,7 @@ def make_lws(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return the record of a LeaderWorkerSet; its UID follows from its name."""
+    """Return a LeaderWorkerSet; its UID is derived from namespace and name by default."""
     group = PodGroup(
         name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
     )
@@ -115,7 +115,7 @@ def make_job(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return the record of a served plain Job; its UID follows from its name."""
+    """Return a served plain Job; its UID is derived from namespace and name by default."""
     group = PodGroup(
         name="",
         replicas=1,
@@ -252,7 +252,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
-    """Return all nodes of a new pool; none for flex-start, which begins without nodes."""
+    """Return all nodes of a new pool; none for flex-start, because such pools are created without nodes."""
     return tuple(
         make_node(pool, index, **changes)
         for index in range(0 if pool.capacity is CapacityKind.FLEX_START else pool.hosts)
@@ -271,7 +271,10 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 
 
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
-    """Return a pool of the Go provisioner: without UID, job key and attempt; COMPACT even with one host, except v6e."""
+    """Return a pool of the Go provisioner.
+
+    It has no labels for UID, job key and attempt. Its placement is compact even with one host, except for v6e.
+    """
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]
     chips = workload.groups[0].template.chips
@@ -314,5 +317,5 @@ def strange_taint(effect: str = "NoExecute") -> Taint:
 
 
 def find_slices(*found_by: Any, keep_suspended: bool = False) -> dict[SliceId, Slice]:
-    """Return the slices of all living workloads."""
+    """Return the slices of all workloads that `find_by_workload` finds."""
     return all_slices(find_by_workload(*found_by, keep_suspended=keep_suspended))

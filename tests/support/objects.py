@@ -1,7 +1,7 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
-`metadata` adds or replaces fields. So does `spec`, except in pods and nodes; other keywords replace whole parts. An
-empty `namespace` or `uid` is left out, because the API server sets it.
+Arguments: `metadata` adds or replaces fields of the metadata, and `spec` fields of the spec, except for pods and nodes;
+others replace a whole part of the object. An empty `namespace` or `uid` is left out, because the API server sets it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def raw_pod(
 ) -> Json:
     """Return a pod, by default the unschedulable leader of the first slice of a JobSet `train`."""
     marks = child_marks("train", "train-slice-0", namespace="default", uid="jobset-uid-1")
-    # The owner Job determines the group of the pod, so a wrong label has no effect.
+    # Deliberately wrong: the owner Job determines the group of the pod, so this label must have no effect.
     marks["labels"][constants.JOB_KEY] = "a" * 40
     shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
     raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
@@ -85,7 +85,7 @@ def raw_pod(
 
 
 def child_marks(jobset: str, group_name: str, *, namespace: str, uid: str) -> Json:
-    """Return the labels of the first pod of a child Job that identify its JobSet, Job and index."""
+    """Return the labels and the owner reference of the first pod of a child Job."""
     return {
         "labels": {
             constants.JOBSET_NAME: jobset,

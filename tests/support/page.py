@@ -133,7 +133,7 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
 
 
 def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool: str = "") -> Track:
-    """Return a track. Each state has the minutes ago at which it began and ended."""
+    """Return the history of a pool. Each state has its begin and end, in minutes before NOW; None if not ended."""
     segments = (
         Segment(
             state=state,
@@ -180,7 +180,7 @@ def a_view(
 
 @dataclass(slots=True, kw_only=True)
 class HandMadeBoard(Board):
-    """A board that shows a document which the test sets, on the server of real boards."""
+    """A board whose document a test sets. It is served like a real board."""
 
     about: About = ABOUT
     shown: Document = field(
@@ -208,7 +208,7 @@ class HandMadeBoard(Board):
 
 @contextmanager
 def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
-    """Serve a board like the provisioner and return the address; `prefix` simulates a proxy."""
+    """Serve a board like the provisioner; yield its address. `prefix` precedes all paths, as behind a proxy."""
     server = make_status_server(
         "a-controller",
         metrics="0",

@@ -22,7 +22,7 @@ def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: 
 
 
 class Cluster(World):
-    """A world with pods of ReplicaSets, which are bound to any node that fits."""
+    """A world with pods of ReplicaSets, which are bound to any free node."""
 
     def scale(self, number: int, owner: str = "web", **parts: Any) -> None:
         """Add pods until a ReplicaSet has a number of them."""
@@ -35,7 +35,7 @@ class Cluster(World):
         return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
 
     def bind(self) -> None:
-        """Bind each waiting pod to a free node of a ready pool."""
+        """Bind each waiting pod to a node without pods that is not cordoned, in the order of names."""
         busy = {pod.node_name for pod in self.pods.values()}
         free = [name for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned]
         for uid, pod in sorted(self.pods.items()):

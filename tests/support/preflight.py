@@ -107,7 +107,7 @@ class World:
             self.kube.put_object(path, {"metadata": {"name": PLACEMENT_POLICY}})
 
     def serve(self, kind: Kind) -> None:
-        """Add a kind to the API server, in the version that is read."""
+        """Add a kind to the API server, in the API version that the provisioner reads."""
         self.kube.put_object(kind.root, {"resources": [{"name": kind.resource}]})
 
     @property

@@ -17,7 +17,7 @@ from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 
-#: Reasons of a waiting slice. It may have none for a short time.
+#: Reasons of the notices that explain why a slice waits.
 _WAITS = frozenset(
     {
         constants.CREATION_WAITING,
@@ -36,11 +36,11 @@ _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Pools and pods that are bound to them, by the snapshot and independently of the decision."""
+    """Pools and the pods that are bound to them, computed from the snapshot, independently of the decision."""
 
     #: Pools to which the unfinished pods of a slice are bound, including pods that are being deleted.
     pools: Mapping[str, set[str]]
-    #: Pools of the pods of a slice, without pods that are being deleted.
+    #: Pools to which the unfinished pods of a slice are bound, without pods that are being deleted.
     staying: Mapping[str, set[str]]
     #: Number of unfinished pods on a pool that are within their grace period.
     pods: Mapping[str, int]
@@ -119,8 +119,8 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
-    # A slice of one host is not split, and a split slice may have pods on a pool that is being deleted.
-    # A pod may wait for a node of a pool on which other pods run.
+    # The state of a split slice may differ from that of its pool, and a pod that needs one host may wait for a node of
+    # a pool on which other pods run.
     waits = pool is not None and each.id in (pool.slice, *pool.other_slices) and each.state in _WAITS_FOR_A_NODE
     waits = waits and each.bound_pods == 0 and each.hosts == 1
     if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state) and not waits:
@@ -136,14 +136,14 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
 
 
 def _is_one_unit(each: SliceView, plan: Plan) -> bool:
-    """Return whether a served slice is a multi-host slice."""
+    """Return whether an entry is a multi-host slice that the provisioner serves."""
     chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
     served = (slice_ for slice_ in plan.decided.slices.values() if slice_.served)
     return each.hosts > 0 and chips > each.chips // each.hosts and each.id in {slice_.shown_id for slice_ in served}
 
 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
-    """Compare the view of a waiting slice with the plan's record of the reason."""
+    """Compare the view of a waiting slice with the reason and the queue position in the plan."""
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
@@ -200,7 +200,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     if (pool.delete_at is None) != (pool.delete_reason == ""):
         yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
     goes = pool.name in {delete.name for delete in plan.deletes}
-    # A pool whose workload was found to be alive is kept according to the plan's knowledge.
+    # The plan postpones a decided delete if the workload of the pool turns out to exist.
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
         yield f"its delete is decided, and shown for {pool.delete_at}"
@@ -214,7 +214,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
 
 
 def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Compare statements about a pool's workload with the workload. `reason` contains the pool's state and cause."""
+    """Yield the reason of an idle pool if it contains a false statement about the pool's workload."""
     if pool.state is not State.IDLE:
         return
     supply = plan.decided.supply[pool.name]  # type: ignore[index]

@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: Number of decisions of which one is compared with a decision without cached results.
+#: Interval, in decisions, between comparisons with a decision without cached results.
 _COMPARED_EVERY = 6
 
 
@@ -64,7 +64,7 @@ class World:
         self.last_round: Round | None = None
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
-        #: Functions that return the failure of a create or delete, or None if GKE accepts the call.
+        #: Returns the failure of a create or delete, or None if GKE accepts the call.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
         #: Sort key of pod UIDs in the scheduler of `live`; None for the order of UIDs.
@@ -245,13 +245,13 @@ class World:
         return plan
 
     def run(self, rounds: int, *, seconds: float = 1.0) -> Plan:
-        """Take several steps."""
+        """Take several steps; return the last plan."""
         for _ in range(rounds):
             plan = self.step(seconds=seconds)
         return plan
 
     def live(self, rounds: int, *, seconds: float = 1.0) -> Plan:
-        """Take several steps, after each of which GKE and the scheduler act."""
+        """Take several steps; after each, complete creates and deletes, and bind pods. Return the last plan."""
         for _ in range(rounds):
             plan = self.step(seconds=seconds)
             self.finish_creates()
@@ -264,11 +264,11 @@ class World:
         self.memory = answers.fold(self.memory, answer, dict(self.pools))
 
     def states(self) -> dict[PoolName, str]:
-        """Return the phases in the last plan."""
+        """Return the phases of the pools in the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
     def told(self, reason: str = "") -> list[Notice]:
-        """Return all notices so far, for one reason or for any."""
+        """Return the notices of all plans, oldest first; with `reason`, only those with this reason."""
         return [notice for plan in self.plans for notice in plan.notices if reason in ("", notice.reason)]
 
     def bound(self, workload: Workload) -> int:
@@ -322,7 +322,7 @@ def running(workload: Workload) -> World:
 
 
 def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
-    """Return the reasons for deletes after the deletion delay."""
+    """Return the reasons of the deletes that are decided after `seconds`, by default after the deletion delay."""
     world.look()
     world.pass_time(seconds)
     return [delete.reason for delete in world.look().deletes]

@@ -14,7 +14,7 @@ At = tuple[Any, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """A mutation of one attribute, or of two if the code has the same check twice."""
+    """A mutation of one attribute, or also of `also` if the code has the same check twice."""
 
     name: str
     at: At
@@ -33,7 +33,7 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
-    """Apply the bug with a name, none if the name is empty; yield the kinds of faults that show the bug."""
+    """Apply the named bug until the end of the block, none if the name is empty; yield its `storm`."""
     bug = next((each for each in bugs if each.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():

@@ -1,6 +1,6 @@
 """Compares or writes hashes of the histories of many seeds. They show the runs that a change of the code affects.
 
-If a seed has its recorded history in another process, its run depends only on the seed and the code.
+Equal histories in different processes also show that a run depends only on its seed and the code.
 
 python -m tests.support.simulations.histories                # compare with tests/data/histories
 python -m tests.support.simulations.histories --write slices # write the hashes of one simulation
@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def main() -> int:
-    """Compare or write; return 1 if a history has changed, or an invariant is broken."""
+    """Compare or write the hashes; return 1 if a comparison finds a changed history or a broken invariant."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         # A seed has the same history only if sets of strings have the same order.
         os.environ["PYTHONHASHSEED"] = "0"

@@ -25,7 +25,7 @@ class Outcome:
 
 
 class _TakesTooLong(BaseException):
-    """The run does not end."""
+    """The run has used up its CPU time."""
 
 
 def _take_too_long(_number: int, _frame: FrameType | None) -> None:
@@ -33,7 +33,7 @@ def _take_too_long(_number: int, _frame: FrameType | None) -> None:
 
 
 def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_seconds: float) -> Outcome:
-    """Play a story for a limited CPU time. The story returns figures, or raises Violated."""
+    """Call `story`, which plays one run and returns measured values or raises Violated, for at most `cpu_seconds`."""
     figures: Mapping[str, float] = {}
     problem = ""
     before = signal.signal(signal.SIGVTALRM, _take_too_long)

@@ -91,7 +91,7 @@ class Stage:
         self.agenda.after(seconds, callback)
 
     def often(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call an action at random intervals with this mean, until the storm is over."""
+        """Call an action at random intervals with this mean, until no more faults may be injected (`stormy`)."""
 
         def once() -> None:
             if self.stormy:
@@ -121,7 +121,7 @@ class Stage:
         world.timeline.on_added = follow
 
     def wall(self) -> datetime:
-        """Return the time of the correct wall clock."""
+        """Return the time of a wall clock without an error."""
         return self.agenda.wall()
 
     def chance(self, probability: float) -> bool:
