@@ -1,6 +1,6 @@
-"""A fake gcloud for the tests of the pages: it stores resources, and rejects commands that Google Cloud would reject.
+"""A fake gcloud for tests of the installation pages. It stores resources, and rejects commands like Google Cloud.
 
-Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only the commands of the pages,
+Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only the commands on these pages,
 and does not prove that the real gcloud accepts their flags.
 """
 

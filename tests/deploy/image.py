@@ -1,9 +1,9 @@
 """Executes the instructions of the Dockerfile without a container engine.
 
-COPY copies, RUN runs with the paths of the build below a scratch folder, and the final stage has environment, user,
-entry point and the paths of files in the image. pip installs from folders with the locked wheels. They are fetched
-once per lock file, because pip's search in the index took half of the build's CPU time. Not tested: that the base image
-exists and contains the same Python.
+COPY copies files, and RUN runs commands, with the paths of the build below a scratch folder. The final stage provides
+environment, user, entry point and the paths of files in the image. pip installs from folders with the locked wheels.
+The wheels are fetched once per lock file, because pip's search in the index took half of the build's CPU time. Not
+tested: that the base image exists and contains the same Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOCKS = ("requirements/run.txt", "requirements/build.txt")
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """A FROM instruction and the instructions after it."""
+    """A FROM instruction, and the instructions up to the next FROM."""
 
     base: str
     name: str = ""
@@ -143,7 +143,7 @@ def finish(stage: Stage, scratch: Path) -> None:
 
 
 def _base_python(scratch: Path) -> Path:
-    """Return the Python that replaces the base image's: this process' Python, or a copy that all users may execute."""
+    """Return the Python to use instead of the base image's: that of this process, or a copy that all users may run."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if all(parent.stat().st_mode & 0o001 for parent in python.resolve().parents):
         return python

@@ -300,7 +300,7 @@ _POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
 
 
 def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path) -> None:
-    """The policy is left out if its API is missing. Policy and guard are left out if placement is disabled."""
+    """The placement policy needs its API. Without placement, this policy and the placement guard are left out."""
 
     def names(values: dict[str, Any], **options: Any) -> set[str]:
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
@@ -327,7 +327,7 @@ def test_chart_value_assigns_all_namespaces_like_the_component(tmp_path: Path) -
         assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
 
 
-#: Invalid values, one for each form of settings. A test below covers values that the schema accepts.
+#: An invalid value for each form of a setting. Another test covers values that the schema accepts.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},
     "a duration without a unit": {"NODEPOOL_DELETION_DELAY": "30"},

@@ -48,7 +48,7 @@ _PLUGIN, _PLUGIN_ELSEWHERE = (
 )
 #: The second group has the rights of a kubelet, because this cluster has no authorizer for nodes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
-#: A pod that may patch all nodes, such as of a network plugin.
+#: A pod on another node that may patch all nodes, such as the agent of a network plugin.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
 #: All nodes of GKE share this identity, which may patch the status of nodes.
 _DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")
@@ -172,7 +172,7 @@ _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
     "sets no owner": (_OF_TENANT, {"metadata": {"ownerReferences": [_OWNER]}}, False),
 }  # fmt: skip
 _CAPTURED = _assigned(labels_of("j-a", "victim"))
-#: With the identity of a node, a tenant who is root there could attract the pods of another tenant's slice.
+#: A tenant who is root on a node has its identity, with which the tenant could attract pods of other tenants' slices.
 _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "reports chips": (_ASSIGNED, _CHIPS, True),
     "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
@@ -181,7 +181,7 @@ _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "changes no assignment": (_ASSIGNED, _CAPTURED, False),
     "changes no assignment by the status": (_ASSIGNED, {**_CHIPS, **_CAPTURED}, False),
     "removes no assignment": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), False),
-    # The provisioner may cordon only its own nodes, and deletes no pool before.
+    # The provisioner can cordon only nodes with this label, and deletes a pool only after that.
     "keeps its node from no delete": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
 }
 _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
@@ -289,7 +289,7 @@ def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change
     body = {"apiVersion": "v1", "kind": kind.title(), **given, "metadata": {"name": "guarded", **given["metadata"]}}
     rehearsal.api.post(collection_path(f"{kind}s", **where), body)
     try:
-        # An administrator can make the change, because the policy does not apply to administrators.
+        # The policies do not apply to administrators.
         rehearsal.api.patch(path, _annotated("admin", "yes"))
         while True:
             patch = change
@@ -386,7 +386,7 @@ def test_create_and_delete_of_a_secret_that_is_not_a_bootstrap_token_is_rejected
 def test_tenant_without_the_right_to_delete_machines_cannot_remove_finalizers(
     guarded: Rehearsal, tmp_path: Path
 ) -> None:
-    """A group deleted with --cascade=orphan would leave its children behind, and a tenant could repeat that."""
+    """Otherwise, a tenant could leave machines behind, by deleting groups with --cascade=orphan."""
     guarded.kubectl("apply", "--server-side", "-k", str(DEPLOY / "nodegroups" / "crds"))
     guarded.kubectl("wait", "--for=condition=Established", "crd", "tpunodegroups.tpu.google.com")
     where, tenant, finalizers = "--namespace=default", "--as=tenant", of_groups.GROUP_FINALIZERS

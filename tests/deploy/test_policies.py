@@ -22,7 +22,7 @@ _SETTINGS = {option.variable for each in (nodegroups, partitions, webhook) for o
     option.variable for option in OPTIONS
 }
 _ANYWHERE = {"0.0.0.0/0", "::/0"}
-#: Ports at which pods can be reached, and addresses that pods can reach, by port.
+#: Ports of a Deployment's pods that may be reached, and addresses that the pods may reach, by port.
 _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
     # The metadata server uses the ports 80 and 988.
     "tpu-provisioner": (
@@ -44,7 +44,7 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of all products. The chart for TPUs is left out, because it creates the same (test_chart.py)."""
+    """The objects of all products. The chart for TPUs is left out, because its objects are equal (test_chart.py)."""
     if request.param == "manifests":
         return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {

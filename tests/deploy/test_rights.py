@@ -94,8 +94,8 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
 
 
 def _ask(api: KubeApi) -> None:
-    """Make calls for kinds and objects that do not exist, because their rights are needed only if they do."""
-    # A short run may end before the provisioner makes this check, which needs rights of its own.
+    """Make the calls that the provisioner makes only if the cluster has certain kinds and objects."""
+    # A short run may end before the provisioner makes this check, which needs separate rights.
     assert check_placement(api, settings(own_namespace=NAMESPACE)).status is Status.OK
     with pytest.raises(NotFound):
         api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))

@@ -154,13 +154,13 @@ class Reader:
     environment: dict[str, str]
 
     def run(self, where: str, index: int = 0, **variables: str) -> str:
-        """Run block `index` of those that the page marks with `where`, which must succeed; return its output."""
+        """Run block `index` of the blocks that the page marks with `where`, which must succeed; return its output."""
         done = self.attempt(where, index, **variables)
         assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}"
         return done.stdout
 
     def attempt(self, where: str, index: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run block `index` of those that the page marks with `where`; return the ended process."""
+        """Run block `index` of the blocks that the page marks with `where`; return the ended process."""
         block = [block for block in read_blocks(_PAGE) if block.where == where][index]
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],

@@ -72,13 +72,13 @@ def component(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
 
 @pytest.fixture(scope="module")
 def with_cert_manager(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of both components."""
+    """The objects of the components `webhook` and `webhook-cert-manager`."""
     return tools.built(tmp_path_factory.mktemp("cert-manager"), "webhook", "webhook-cert-manager")
 
 
 @pytest.fixture(scope="module")
 def with_partitions(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of both components."""
+    """The objects of the components `webhook` and `webhook-partitions`."""
     return tools.built(tmp_path_factory.mktemp("partitions"), "webhook", "webhook-partitions")
 
 
@@ -106,7 +106,7 @@ def test_names_ports_and_paths_of_the_component_are_those_of_the_server(componen
 
 
 def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(component: _Documents) -> None:
-    """The default webhook covers namespaces without the label, or with an unknown value of it."""
+    """The webhook /validate covers namespaces without the label, or with an unknown value of the label."""
     configuration = only(component, "ValidatingWebhookConfiguration")
     named = {}
     for hook in configuration["webhooks"]:
@@ -221,7 +221,7 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     chips = next(each["expression"] for each in policy["variables"] if each["name"] == "chips")
     conditions = {
         "NotIn": policy["matchConditions"],
-        # In namespaces with admin access, the policy does not change pods without chips either.
+        # In namespaces with admin access, neither the policy nor the webhook changes pods without chips.
         "In": [{"name": "requests-chips", "expression": chips}],
     }
     selected = []
