@@ -116,7 +116,7 @@ def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of
 
 
 def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
-    """Delete a pod with its grace period, or with `at_once` without, as the controller manager does for a lost node."""
+    """Delete a pod; with `at_once`, without a grace period, as the controller manager does after the loss of a node."""
     path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
     ground.api.delete(path + ("?gracePeriodSeconds=0" if at_once else ""))
 
@@ -127,7 +127,10 @@ def await_rival(ground: Ground, name: str) -> None:
 
 
 def restart(ground: Ground, *names: str) -> None:
-    """Delete one pod of each JobSet, in each restart another index, and wait until all pods are replaced and run."""
+    """Delete one pod of each JobSet, and wait until all pods are replaced and run.
+
+    The index of the deleted pod differs from restart to restart.
+    """
     before = {name: running(ground, **of(name)) for name in names}
     old = {pod["metadata"]["uid"] for pods in before.values() for pod in pods}
     for name, pods in before.items():

@@ -42,7 +42,7 @@ def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
         r"16 chips in 2 node pools, created and deleted",
     ]
     told = assert_tells(story, "demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
-    # The Event may be printed between any two lines, so it is no part of the story.
+    # This Event may be printed between any two lines, so it is checked separately.
     assert told.count('`admission webhook "vpod.kb.io" denied the request`, which is no failure') == 1
 
 

@@ -76,7 +76,7 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
         await_round(process, alone.api, after=datetime.now(UTC) + timedelta(seconds=10))
         assert metric(process, "rounds_total", result="ok") >= rounds + 2
         assert metric(process, "watch_synced", resource="jobsets") == 0
-        # No delete was even decided: otherwise the gate would have logged that it postponed the delete.
+        # No delete was decided; a decided delete would have been postponed, which would be in the log.
         assert not logged(process, "node_pool.delete_postponed")
         assert alone.gke.count("nodePools.delete") == 0
         assert len(alone.living("before-")) == 1

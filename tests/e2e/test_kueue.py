@@ -79,7 +79,7 @@ class Queue:
         self._made: list[str] = []
 
     def make(self, kind: str, name: str, spec: Mapping[str, Any], **fields: Any) -> str:
-        """Create an object of Kueue; return its name, which is unique to the test."""
+        """Create an object of Kueue; return its name. Names of cluster-wide objects are unique to the test."""
         own = kind == "LocalQueue"
         full = name if own else f"{self.name}-{name}"
         body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": full}, **fields}
@@ -246,7 +246,7 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 @pytest.mark.usefixtures("provisioner")
 @pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
 def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
-    """The pools of a request have no key. By quota, pods get the key, and on-demand pools in place of spot."""
+    """Pods of a request get no job key, because its pools have none. By quota, pods get the key, and no spot pools."""
     ground = queue.ground
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
     trial = f"{collection_path('pods', namespace='default')}?dryRun=All"

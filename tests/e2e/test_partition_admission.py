@@ -234,8 +234,7 @@ def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehear
         )
         assert reviews(webhook) == before
 
-        # A binding must not set protected annotations or labels: the API server copies those of the binding to the
-        # pod.
+        # A binding must not set protected annotations or labels, because the API server copies them to the pod.
         target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
         for metadata in ({"annotations": {names.RELEASE: "true"}}, {"labels": {names.POD_LABEL: "x"}}):
             binding = {

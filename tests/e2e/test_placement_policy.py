@@ -241,7 +241,7 @@ _ASKING: dict[str, tuple[str, Json, bool]] = {
     ),
     "claims": (_OPEN, {**_limits("cpu"), **CLAIMS}, True),
     "resource of a device class": (_OPEN, _limits("deviceclass.resource.kubernetes.io/tpu.google.com"), True),
-    # The API server requires limits only for extended resources, whose names have another domain.
+    # Names in the domain kubernetes.io are no extended resources, for which the API server requires limits.
     "request of a device class without a limit": (
         _OPEN,
         _limits("deviceclass.resource.kubernetes.io/tpu.google.com", roles=("requests",)),

@@ -60,7 +60,7 @@ def test_status_explain_and_gc_find_the_leading_pod(alone: Ground, capsys: pytes
         rows = [line.split() for line in told("status").splitlines()]
         assert any("seen" in row and "running" in row and pool.name in row for row in rows)
         assert json.loads(told("gc", "--dry-run", "-o", "json"))["pools"][0]["reason"] == "Pods run on it."
-        # Requests of the status page also go through the API server, with their entity tag.
+        # The status page can be read through the API server as well, and its responses keep their entity tag.
         served = f"{object_path('pods', LEADER, namespace=constants.DEFAULT_NAMESPACE)}:{port}/proxy/api/v1"
         assert alone.api.get(f"{served}/about")["leader"] == LEADER
         board = f"{alone.api.server}{served}/board"
