@@ -133,7 +133,7 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbidden(kube: FakeKube, kind: str):
-    """Otherwise, after a mistake in the permissions, each replica would stop answering at its next restart."""
+    """Otherwise, without this permission, each replica would stop answering at its next restart."""
     validating = MUTATING.replace("mutating", "validating")
     kube.put_object(validating, configuration("c.tpu"))
     keeper(kube, clock := Clock()).step()
@@ -163,7 +163,7 @@ def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbi
 
 
 def test_restarted_replica_serves_the_secret_if_it_cannot_be_written(kube: FakeKube):
-    """Otherwise, after a mistake in the permissions, the first restart in the last month would stop all reviews."""
+    """Otherwise, a missing permission would stop all reviews at the first restart in the last month of the keys."""
     keeper(kube, clock := Clock()).step()
     first = stored(kube).present
     kube.fail("PUT", "secrets", errors.Forbidden("no such permission"), times=1000)
@@ -175,7 +175,7 @@ def test_restarted_replica_serves_the_secret_if_it_cannot_be_written(kube: FakeK
         assert restarted.serving == is_serving
         assert "no such permission" in restarted.problem
     assert restarted._served == first
-    # A replica that starts after the end of their validity does not serve them.
+    # A replica that starts after the keys have expired does not serve them.
     late = keeper(kube, clock)
     late.step()
     assert (late._served, "no such permission" in late.problem) == (None, True)

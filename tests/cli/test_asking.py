@@ -412,7 +412,7 @@ def _partitions_body() -> Answer:
 def test_unreachable_api_server_is_reported_without_other_products(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Users of slices searched for a controller of partitions that their cluster did not have."""
+    """In the past, the message named partitions of IPUs, which confused users whose clusters have only TPUs."""
     kubeconfig = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
     assert run(*command, "--kubeconfig", str(kubeconfig)) == 1
     error = capsys.readouterr().err
@@ -599,7 +599,7 @@ def test_gc_without_dry_run_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 def test_watched_status_shows_a_failure_and_the_recovery(
     wire: WireServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command repeats its look until Ctrl-C, even if a look fails."""
+    """The command queries the controller repeatedly until Ctrl-C, even if one query fails."""
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -52,7 +52,7 @@ _STOCKOUT = "us-central1-a does not have enough resources available to fulfil th
 
 
 class Scene(NamedTuple):
-    """Command and its output, which have the screen for themselves for some seconds."""
+    """A command and its output, which fill the screen for some seconds."""
 
     command: str
     output: str

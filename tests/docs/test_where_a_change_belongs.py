@@ -35,7 +35,7 @@ def _files_of(row: str) -> list[Path]:
 
 
 def _lacking(row: str, folders: Iterable[str], concerns: Callable[[str], bool]) -> list[str]:
-    """Return the Python files of folders that a row leaves out, although their text concerns the change."""
+    """Return the Python files of folders that a row leaves out, although `concerns` is true for their text."""
     listed = _files_of(_ROWS[row])
     return [
         str(path.relative_to(ROOT))

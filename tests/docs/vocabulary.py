@@ -84,7 +84,7 @@ def _is_loud(node: ast.AST) -> bool:
         isinstance(node, ast.Attribute)
         and node.attr in _LEVELS
         and isinstance(node.value, ast.Name)
-        # `log` is a logger that is bound to the object that its lines are about.
+        # `log` is a logger that is bound to one object, such as a node group.
         and node.value.id in ("_log", "log")
     )
 

@@ -157,7 +157,7 @@ def required(selector: dict[str, str]) -> dict[str, Any]:
 
 
 def test_topology_by_required_affinity_divides_replicas_into_slices():
-    """Before, eight replicas with the topology 4x4 counted as one slice of eight pods, not as two slices."""
+    """In the past, eight replicas with the topology 4x4 counted as one slice of eight pods, not as two slices."""
     pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
     [found], said = injected(pod, stateful_set(8))
     assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
@@ -174,7 +174,7 @@ def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
 
 
 def test_kind_of_another_api_group_is_reported_with_its_group():
-    """Before, a Job of Volcano was reported as if it were a Job of batch/v1."""
+    """In the past, a Job of Volcano was reported as if it were a Job of batch/v1."""
     owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
     [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
     assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
@@ -615,7 +615,7 @@ def test_second_child_job_of_a_replicated_job_is_the_second_slice():
 
 
 def test_host_names_of_a_child_job_are_not_more_than_its_completions():
-    """Before, the list of host names had names of pods that are never created."""
+    """In the past, the list of host names had names of pods that are never created."""
     entry = replicated("a", parallelism=8)
     entry["template"]["spec"]["completions"] = 4
     [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
@@ -807,7 +807,7 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
 def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
 ):
-    """The values are those of LeaderWorkerSet, whose webhook may run after this one. Until 0.9, leaders are -1."""
+    """LeaderWorkerSet sets the same values, and may do so after this webhook. Until 0.9, leaders had index -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
     names = ",".join(f"serve-1{host}.serve" for host in hosts)

@@ -88,7 +88,7 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
-    """Before, new pods got the ID of a slice that does not exist while an old replica with a lower index ended."""
+    """In the past, new pods got the ID of a missing slice while an old replica with a lower index ended."""
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
@@ -110,7 +110,7 @@ def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: i
     ],
 )
 def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) -> None:
-    """Before, the list had names that no pod has if the template or a webhook had set a host name or subdomain."""
+    """In the past, if the template or a webhook set a host name or subdomain, the list had names that no pod has."""
     raw = worker(**{constants.MULTISLICE: "true"})
     raw["spec"] |= own
     pod, warnings = reviewed(raw)

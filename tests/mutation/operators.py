@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-#: Operators for which _COMPARISONS has the negation, so that negating the comparison is no other mutation.
+#: Operators that _COMPARISONS replaces by their negation. A `not` before the comparison would be the same mutation.
 _NEGATED_BY_SWAP = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -204,7 +204,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_empty(value: ast.expr) -> bool:
-    """Return whether callers could hardly distinguish the value from None."""
+    """Return whether a value is false, such as None, 0 or an empty list; most callers treat these alike."""
     match value:
         case ast.Constant(value=constant):
             return not constant

@@ -19,7 +19,7 @@ async def settle() -> None:
 
 
 async def held(lane: Lane, go_on: asyncio.Event, weight: int = 1) -> asyncio.Task[None]:
-    """Occupy a place until the event is set."""
+    """Return a task that occupies a place in a lane until `go_on` is set."""
 
     async def hold() -> None:
         async with lane.place(weight):
@@ -55,7 +55,7 @@ def test_full_lane_raises_busy_and_an_empty_one_accepts_any_weight():
 
 
 def test_request_that_waits_too_long_raises_busy_and_frees_its_weight(monkeypatch: pytest.MonkeyPatch):
-    """A running request may occupy its slot for longer than this."""
+    """The limit applies only to waiting requests; a running request may take longer."""
     monkeypatch.setattr(lanes, "_PATIENCE_SECONDS", 0.01)
 
     async def play() -> None:
@@ -139,7 +139,7 @@ def test_place_rests_as_long_as_it_was_used_up_to_a_maximum():
             ended = time.monotonic()
             await _taken(lane)
             assert rests * 0.95 <= time.monotonic() - ended < rests + 0.15
-            # The place rests again.
+            # During this time, the place rests after the second request.
             await asyncio.sleep(0.05)
 
     asyncio.run(play())

@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 10.0
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
-    """Give eight threads."""
+    """Yield an executor with eight threads."""
     with ThreadPoolExecutor(max_workers=8) as threads:
         yield threads
 

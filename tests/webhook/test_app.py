@@ -379,7 +379,7 @@ def test_server_without_a_certificate_is_not_ready(kube: FakeKube, tmp_path: Pat
 
 
 class Told:
-    """Certificates with the given problems, one per step; an exception is raised."""
+    """Certificates whose steps have the given problems in order; a step raises its problem if it is an exception."""
 
     serving = True
 

@@ -24,7 +24,7 @@ def sweep(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any
 
 
 def parsed(raw: dict[str, Any]) -> Workload:
-    """Return the record of a Job that is served."""
+    """Parse a Job, which must be served."""
     found = parse_job(raw)
     assert found is not None
     return found

@@ -125,7 +125,7 @@ def test_every_recorded_pod_has_its_group_and_index() -> None:
     ],
 )
 def test_claim_of_a_pod_needs_matching_owner_and_label(raw: dict[str, Any], want: tuple[str, str, int] | None) -> None:
-    """The controller reference and the names must match the label; indexes in labels are ignored."""
+    """The controller reference and the pod's name must match the label of the set; indexes in labels are ignored."""
     raw["metadata"]["labels"] |= {
         "leaderworkerset.sigs.k8s.io/group-index": "7",
         "leaderworkerset.sigs.k8s.io/worker-index": "0",

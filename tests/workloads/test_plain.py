@@ -20,7 +20,7 @@ ASKED = {"annotations": {constants.SERVE: "true"}}
 
 
 def parsed(raw: dict[str, Any], **how: Any) -> Pod:
-    """Return the record of a pod that is served."""
+    """Parse a pod, which must be served."""
     pod = parse_pod(raw, **how)
     assert pod is not None
     return pod
