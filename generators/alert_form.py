@@ -10,10 +10,10 @@ from provisioner.slices.metrics import PREFIX
 
 GROUP = "tpu-provisioner"
 RUNBOOKS = Path("docs") / "runbooks"
-#: Labels that identify an installation: one Prometheus may have several. Clusters of GKE in other locations or projects
-#: may have the same name.
+#: Labels that identify an installation. One Prometheus may have several installations, and clusters in different
+#: locations or projects may have the same name.
 EACH = "project_id, location, cluster, namespace"
-#: Sentence in the descriptions of alerts by `gone`.
+#: Sentence in the description of each alert whose query is from the function `gone`.
 ENDS = "The alert may end after a day even if none runs."
 CRITICAL, WARNING = "critical", "warning"
 #: Page of runbooks by the first word of an alert's slug. All other alerts are on the page of node pools.
@@ -40,7 +40,7 @@ class Rule:
 
     @property
     def runbook(self) -> str:
-        """Return the page and the anchor of its runbook, such as `node-pools.md#stockout`."""
+        """Page and anchor of the alert's runbook, such as `node-pools.md#stockout`."""
         product, _, rest = self.slug.partition("-")
         page, anchor = (_PAGES[product], rest) if product in _PAGES else ("node-pools", self.slug)
         if anchor in _SHARED and page != "webhook":
@@ -49,7 +49,7 @@ class Rule:
 
     @property
     def what_to_do(self) -> str:
-        """Name the place of its runbook, because the alert has no link by default."""
+        """Sentence that names the alert's runbook, because the alert has no link by default."""
         return f"What to do: {RUNBOOKS}/{self.runbook} in the repository of tpu-provisioner."
 
     def json(self, runbooks: str = "") -> dict[str, Any]:

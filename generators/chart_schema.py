@@ -96,7 +96,7 @@ def whole(least: int, most: int) -> str:
     parts = []
     start = least
     while start <= most:
-        # Number of last digits that can have any value in the longest such range of numbers from `start`.
+        # Number of digits at the end that may have any value: from 120 to 199, one digit (1[2-9][0-9]).
         zeros = 0
         while start % 10 ** (zeros + 1) == 0 and start > 0 and start + 10 ** (zeros + 1) - 1 <= most:
             zeros += 1

@@ -1,6 +1,6 @@
 """Creates the certificates and keys of a local cluster, as files in its directory.
 
-Each cluster has its own ones, valid for a year, without rotation and revocation. One authority signs for
+Each cluster has its own certificates, valid for a year, without rotation and revocation. One authority signs for
 servers and clients. Another authority, whose key the controller manager has, signs for kubelets of joining machines.
 Tests also use `Authority` for simulated clusters.
 """

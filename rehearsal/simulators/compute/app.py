@@ -115,7 +115,7 @@ def _instances(group: Group) -> list[Item]:
 
 
 class ComputeService(BaseService[World]):
-    """Serves the API of a world."""
+    """Serves the API of a simulated Compute Engine."""
 
     fault_type = Fault
 

@@ -122,7 +122,7 @@ _POOL_ACTION = re.compile(r"pools/([^/:]+):(preempt|setStatus)")
 
 
 class GkeService(BaseService[World]):
-    """Serves the API of a world."""
+    """Serves the API of a simulated GKE."""
 
     fault_type = Fault
 

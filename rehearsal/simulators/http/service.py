@@ -1,7 +1,7 @@
 """Base of the services that a server runs: the calls of a service, and the own API that all simulators have.
 
     GET    /simulator/v1/settings                   PUT changes the settings in the body
-    GET    /simulator/v1/faults                     POST adds one, DELETE clears all; DELETE .../faults/ID one
+    GET    /simulator/v1/faults                     POST adds a fault, DELETE clears all; DELETE .../faults/ID
     GET    /simulator/v1/log?limit=N                the newest calls
     GET    /simulator/v1/counters                   calls by method and status
     POST   /simulator/v1/counters:reset             clears log and counts
@@ -28,7 +28,7 @@ World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
 class BaseService(ABC, Generic[World]):
-    """Serves the API of a world. Methods raise RefusalError to reject a request."""
+    """Serves the API of a simulated service. Methods raise RefusalError to reject a request."""
 
     fault_type: type[BaseFault]
 

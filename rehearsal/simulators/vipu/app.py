@@ -75,7 +75,7 @@ def _asked_of(body: object) -> Asked:
 
 
 class VipuService(BaseService[World]):
-    """Serves the API of a world."""
+    """Serves the API of a simulated V-IPU server."""
 
     fault_type = Fault
 

@@ -18,7 +18,7 @@ REMOVE = "partitions.remove"
 class FaultKind(StrEnum):
     """Kinds of simulated failures."""
 
-    #: A call is rejected with `message` and the gRPC code `grpc_code` (empty: only the message), without effect.
+    #: A call has no effect and is rejected with `message`, and with the gRPC code `grpc_code` unless that is empty.
     REFUSED = "refused"
     #: A create fails at its end and leaves nothing behind.
     CREATE_FAILS = "create_fails"

@@ -229,7 +229,7 @@ class Guest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A guest and the last known state of its VM. `turn` is its valid entry in the heap; older entries are ignored."""
+    """A guest and the last known state of its VM. Entries in the heap with other values of `turn` are ignored."""
 
     guest: Guest
     machine: MachineView
@@ -239,7 +239,7 @@ class _Seat:
 
 
 class Crew:
-    """Implements MachineObserver."""
+    """Runs the guests of all VMs. Implements MachineObserver."""
 
     def __init__(
         self,
