@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def simulated_gke(*, create_seconds: float, delete_seconds: float) -> Callable[[_Function], _Function]:
-    """Add options for the durations of GKE's operations to a command, which gets them as settings in `gke`."""
+    """Add the options of a simulated GKE to a command, which gets them as settings in `gke`."""
 
     def decorate(command: _Function) -> _Function:
         @click.option(

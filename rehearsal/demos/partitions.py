@@ -217,7 +217,7 @@ class PartitionStory:
         self._waits: set[tuple[str, str]] = set()
         #: Times of the pods by UID.
         self.pods: dict[str, PodTimes] = {}
-        #: UIDs of the pods that have got their configuration.
+        #: UIDs of the pods that have requested their configuration, or ended before.
         self._served: set[str] = set()
         self.failed: list[str] = []
 

@@ -67,7 +67,10 @@ def _accepted(method: str, path: str, answer: Answer) -> Mapping[str, Any]:
 
 
 def answers(port: int, path: str, *, context: ssl.SSLContext | None = None, with_any_status: bool = False) -> bool:
-    """Return whether a GET on a port of this machine gets status 200, by HTTPS if `context` is given."""
+    """Return whether a GET on a port of this machine gets status 200, or with `with_any_status` any response.
+
+    The request uses HTTPS if `context` is given.
+    """
     connection: http.client.HTTPConnection
     if context is None:
         connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_SECONDS)

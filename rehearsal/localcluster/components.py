@@ -1,6 +1,6 @@
 """Plans the command line of each program of the cluster, and the check whether the program is ready.
 
-All programs listen only on 127.0.0.1 and require client certificates, except for the operators' health checks.
+All programs listen only on 127.0.0.1, and only with TLS, except for the operators' health checks.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def etcd(site: Site) -> Plan:
     url = f"https://{HOST}:{client}"
     peer_url = f"https://{HOST}:{peer}"
     trust, keys = site.credentials, site.credentials.directory
-    # Another cluster's etcd may take the port before this one. Certificates prevent that clients use the wrong etcd.
+    # The etcd of another cluster may take the port first. The certificates prevent that clients use the wrong etcd.
     tls = [
         flag
         for prefix in ("", "peer-")

@@ -38,7 +38,7 @@ except OSError as error:
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:
-    """Return a command that runs a program, which the kernel kills when the thread that started it ends."""
+    """Return a command that runs a program. On Linux, the kernel kills it when the thread that started it ends."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(os.getpid()), *command]
@@ -172,7 +172,7 @@ class Process:
 
 
 def stop_all(processes: Sequence[Process], *, grace_seconds: float) -> None:
-    """End programs that do not depend on each other: send SIGTERM to all, wait for each, then kill."""
+    """End programs that do not depend on each other: send SIGTERM, and kill each that runs after `grace_seconds`."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + grace_seconds

@@ -5,8 +5,7 @@ has any effect, in this order: project and zone or region, permissions, the requ
 
 IAM permissions of each call are those that the references of the methods name. The creator of a group needs the
 permissions to create its machines, which depend on the disks, images, networks, metadata, tags and service accounts of
-its template. Here all of them are always required. Every caller has all permissions except for those that the settings
-deny.
+its template. Here, all these permissions are required. Every caller has all permissions that the settings do not deny.
 
 Lists have at most 500 items per page, in alphabetical order; the supported filters are `name eq "REGEX"` and
 `description eq "REGEX"`. Lists of managed instances are PAGELESS. `fields` selects a part of a response.
@@ -154,7 +153,7 @@ def _value_of(item: Any, field: str) -> str:
 
 
 def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
-    """Return the part of a body that `fields` names, such as items(name,status),nextPageToken."""
+    """Return the part of a body that `fields` names, such as items/name,nextPageToken."""
     return fieldmask.apply(_mask_of(fields), body) if fields else body
 
 

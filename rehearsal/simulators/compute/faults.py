@@ -20,7 +20,7 @@ PROVISIONING_MODELS = (STANDARD, SPOT, RESERVATION_BOUND, FLEX_START)
 class FaultKind(StrEnum):
     """Kinds of simulated failures."""
 
-    #: Creates of VMs fail with ZONE_RESOURCE_POOL_EXHAUSTED; groups retry them.
+    #: Creates of VMs fail with ZONE_RESOURCE_POOL_EXHAUSTED, some with _WITH_DETAILS; groups retry them.
     STOCKOUT = "stockout"
     #: Creates of VMs fail with QUOTA_EXCEEDED; groups retry them.
     QUOTA_EXCEEDED = "quota_exceeded"
@@ -56,7 +56,7 @@ class Fault(faults.BaseFault):
 
     `method` also matches operations, as in instanceGroupManagers.insert. `location` is a zone or region, `name` a
     regular expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is the error
-    of an operation. It fails after `after_seconds` or, by default, when it would have succeeded.
+    of an operation, which fails after `after_seconds` or, by default, when it would have succeeded.
     """
 
     kinds = FaultKind

@@ -5,16 +5,16 @@ maximum distance; a topology needs HIGH_THROUGHPUT. Which topologies exist depen
 is rejected only for a group.
 
 VMs can be read, and their metadata can be replaced. The fingerprint must be that of the current metadata, otherwise the
-status is 412 conditionNotMet (reference of Metadata). It is checked again when the change takes effect: an operation
-was seen to fail for it (bosh-google-cpi-release 159). A managed instance that waits for capacity has a link and no VM,
-so its VM is not found ("About bulk mode").
+status is 412 conditionNotMet (reference of Metadata). The fingerprint is checked again when the change takes effect: an
+operation was seen to fail in this way (bosh-google-cpi-release 159). A managed instance that waits for capacity has a
+link and no VM, so its VM is not found ("About bulk mode").
 
 Managed instance groups: the operation of an insert ends when the group exists; whether its VMs exist is a status of the
 group and of its managed instances (reference of instanceGroupManagers). The operation of a delete ends when all VMs are
-deleted. "About bulk mode": TPU machine types only; flex-start needs defaultActionOnFailure DO_NOTHING. "About workload
-policies": a policy is regional, and needed for a slice of several hosts. A policy's topology fixes the size, as seen
-through GKE (xpk 751): "Should be equal to the gang size". Not supported: resizing of groups, deletes and recreates of
-single instances.
+deleted. "About bulk mode": only TPU machine types have it; flex-start needs defaultActionOnFailure DO_NOTHING. "About
+workload policies": a policy is regional, and needed for a slice of several hosts. A policy's topology fixes the size,
+as seen through GKE (xpk 751): "Should be equal to the gang size". Not supported: resizing of groups, deletes and
+recreates of single instances.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ From the references of InstanceProperties, Scheduling, ReservationAffinity and M
 not a link; spot and flex-start VMs cannot restart automatically, and TERMINATE is the only maintenance behaviour of
 spot VMs (and of VMs with TPUs); a specific reservation has a key and one value; keys and sizes of metadata are bounded.
 "About provisioning models" has the requirements of reservation-bound and flex-start VMs. A template without a disk or a
-network interface is rejected: an insert of such an instance is, and no document says that a template is accepted.
+network interface is rejected, like the insert of such an instance; no document describes this case.
 """
 
 from __future__ import annotations

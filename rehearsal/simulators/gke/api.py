@@ -39,7 +39,7 @@ _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)
 # Clients send the same few masks repeatedly, and parsed masks are never changed.
 @functools.lru_cache(maxsize=256)
 def parse(text: str, descriptor: schema.Descriptor) -> Mask:
-    """Return the mask in the text, checked against the message; an empty mask selects everything."""
+    """Return the mask in a text, whose paths must be fields of the message. An empty mask selects everything."""
     try:
         return fieldmask.tree([_canonical(path, descriptor) for path in fieldmask.paths(text)])
     except MaskError as error:

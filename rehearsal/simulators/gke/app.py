@@ -101,7 +101,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
         return next((view for view in self.pools if view.name == name), None)
 
     def preempt(self, pool: str, *, hosts: int | None = None) -> tuple[str, ...]:
-        """Take nodes from a pool; return their names."""
+        """Take the first `hosts` nodes, by default all, from a pool; return the names of the nodes."""
         return self.world.preempt(pool, hosts=hosts)
 
 

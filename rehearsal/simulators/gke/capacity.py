@@ -18,7 +18,7 @@ _RESERVATION = re.compile(
 #: Prefix of taints that the cluster autoscaler ignores, because it expects their removal when a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINT = "google.com/tpu"
-#: Messages for reservations that are used up: recorded ones, and those for which GKE's autoscaler searches.
+#: Messages for reservations that are used up: recorded messages, and messages that GKE's autoscaler recognizes.
 FULL_RESERVATION_TEXTS = (
     google.full_reservation_text("r"),
     "No available resources in specified reservations",

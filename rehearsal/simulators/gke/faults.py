@@ -44,7 +44,7 @@ CREATE_FAULTS = (
     FaultKind.CREATE_ERROR,
     FaultKind.CREATE_NEVER_ENDS,
 )
-#: Kinds of CREATE_FAULTS that affect a pool created empty when it should get its nodes.
+#: Kinds of CREATE_FAULTS that affect a pool created empty only when it should get its nodes.
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
 NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
 DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)

@@ -315,7 +315,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
                     self._life.scale_up(pool)
 
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
-        """Take nodes from the pools with that name, the first ones first; return their names."""
+        """Take the first `hosts` nodes, by default all, from each pool with that name; return the nodes' names."""
         with self.moment() as now:
             lost: list[str] = []
             for pool in self._named(pool_name):

@@ -1,6 +1,6 @@
 """Compute Engine's resource policies, limited to the create and get of workload policies.
 
-They are regional, outlive clusters, and can be used by any number of pools. Not thread-safe: the model holds the lock.
+Policies are regional, outlive clusters, and can be used by many pools. Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Pool:
         )
 
     def touch(self, etag: str) -> None:
-        """Record a change."""
+        """Set the etag after a change, and clear the cached bodies."""
         self.etag = etag
         self.rendered.clear()
 

@@ -56,7 +56,7 @@ _OF_KUBERNETES = re.compile(r"\.(kubernetes|k8s)\.io$")
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise ApiError for node labels that break Kubernetes' syntax or GKE's limit of 1,024 characters in total."""
+    """Raise ApiError for node labels with a wrong syntax, with a domain of Kubernetes, or above 1,024 characters."""
     for key, value in labels.items():
         _check_key(key)
         # https://github.com/bitpoke/stack/issues/86; the kubelet rejects the same domains in --node-labels.

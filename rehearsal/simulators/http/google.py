@@ -75,7 +75,7 @@ def is_zone(text: str) -> bool:
 
 
 def project_number(project: str) -> str:
-    """Return a stable twelve-digit number for a project."""
+    """Return the twelve-digit number of a project, which depends only on its name."""
     return str(100_000_000_000 + zlib.crc32(project.encode()) * 181 % 900_000_000_000)
 
 
@@ -90,7 +90,7 @@ def default_account(project: str) -> str:
 
 
 def number_of(text: str) -> int:
-    """Return a stable nineteen-digit number, like the IDs of resources."""
+    """Return a nineteen-digit number that depends only on a text, for use as the ID of a resource."""
     return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 

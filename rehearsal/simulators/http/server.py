@@ -1,7 +1,7 @@
 """HTTP for simulated services: sockets, JSON, latency, errors and dropped connections on demand, the log of calls.
 
-Each connection has a thread and is kept alive between requests. Stopping closes every connection, also of clients that
-wait for a delayed response. There is no TLS and no authentication: only this machine should reach the port.
+Each connection has a thread and is kept alive between requests. Stopping closes every connection, even if its client
+waits for a delayed response. There is no TLS and no authentication: only this machine should reach the port.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Base of the services that a server runs: the calls of a service, and the own API that all simulators have.
 
     GET    /simulator/v1/settings                   PUT changes the settings in the body
-    GET    /simulator/v1/faults                     POST adds a fault, DELETE clears all; DELETE .../faults/ID
+    GET    /simulator/v1/faults                     POST adds a fault; DELETE removes all, or .../faults/ID
     GET    /simulator/v1/log?limit=N                the newest calls
     GET    /simulator/v1/counters                   calls by method and status
     POST   /simulator/v1/counters:reset             clears log and counts

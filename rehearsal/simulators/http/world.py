@@ -57,7 +57,7 @@ class Timeline:
 class BaseWorld(Generic[Settings, Fault]):
     """State of a simulated service. It changes only by calls and with its clock, and has no sockets.
 
-    Every method first runs the callbacks that are due, so its caller sees the current state; `advance` only does that.
+    Each call of the API first runs the callbacks that are due, and so sees the current state; `advance` only runs them.
     One lock protects the whole state. The state is in memory and ends with the process.
     """
 

@@ -250,7 +250,7 @@ class Join:
         )
 
     def _discover(self, invitation: Invitation) -> Cluster:
-        """Read cluster-info from an unverified server, and again with the certificate authority in it."""
+        """Read cluster-info without verifying the server, and again with the certificate authority that it contains."""
         access = Access(host=invitation.host, port=invitation.port)
         cluster = trusted_cluster(self._read_info(access), invitation)
         again = self._read_info(replace(access, authority_pem=cluster.authority_pem))
