@@ -75,7 +75,7 @@ def test_manifest_with_invalid_characters_is_reported_with_its_line(content: byt
 
 
 def test_a_yaml_bomb_is_not_expanded() -> None:
-    """Aliases in ten lines stand for nine to the power of nine texts; each alias stays one value."""
+    """Aliases in nine lines stand for nine to the power of nine texts; each alias stays one value."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
     [found] = read("\n".join(lines))

@@ -106,7 +106,7 @@ def copy_of_deploy(folder: Path) -> Path:
 
 
 def example(folder: Path, name: str, *, options: str = "") -> Path:
-    """Return a copy of an example of overlays, in which comment lines that begin with `options` are enabled."""
+    """Return a copy of an example of overlays, in which comment lines that match `options` are enabled."""
     path = copy_of_deploy(folder) / "example-project" / name / "kustomization.yaml"
     if options:
         path.write_text(re.sub(rf"(?m)^# ({options})", r"\1", path.read_text("utf-8")), encoding="utf-8")

@@ -148,7 +148,7 @@ def test_kubeconform_accepts_each_object(
 
 
 def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) -> None:
-    """This shows that kubeconform uses the schemas, and does not accept everything in the test above."""
+    """If kubeconform did not use the schemas, the test of accepted objects would prove nothing."""
     path = tmp_path / "object.yaml"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rulez": []}
     path.write_text(yaml.safe_dump(role), encoding="utf-8")
@@ -251,7 +251,7 @@ def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehea
 
 
 def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:
-    """This shows that the test of the second sync can detect drift."""
+    """If `_drift` did not find this change, the test of the second sync would prove nothing."""
     _apply(rehearsal, installed)
     patch = {"spec": {"replicas": 3}}
     rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)

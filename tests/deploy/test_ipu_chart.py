@@ -184,7 +184,7 @@ def test_value_of_the_plugin_has_its_effect(
 
 
 def test_settings_are_also_settings_of_the_webhook_server() -> None:
-    """With other settings, it would reject pods that the controller serves, or gate pods that it does not serve."""
+    """Otherwise, the server could reject pods that the controller serves, or gate pods that it does not serve."""
     given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
     objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
     wanted = {"LARGEST_PARTITION": "128", "SERVED_NAMESPACES": "ml"}

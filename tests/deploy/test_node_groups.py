@@ -37,7 +37,7 @@ def written() -> list[dict[str, Any]]:
 
 
 def test_crds_are_not_part_of_an_installation(written: list[dict[str, Any]]) -> None:
-    """If they were, deleting the installation with kustomize would delete all groups."""
+    """Otherwise, deleting the installation with kustomize would delete all groups."""
     assert "CustomResourceDefinition" not in {each["kind"] for each in written}
     assert "Namespace" not in {each["kind"] for each in written}
 
@@ -129,7 +129,7 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
     }
     for document in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
         assert document["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
-    # Argo CD prunes objects with the annotation of Helm.
+    # Argo CD ignores the annotation of Helm, so the CRDs of the chart have both.
     for each in definitions.values():
         assert each["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
     made = [crds.crd(kind) for kind in Kind]

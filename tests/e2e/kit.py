@@ -203,7 +203,7 @@ class Ground:
         return self.rehearsal.objects(collection_path("nodes"))
 
     def events(self, kind: str, name: str = "") -> list[dict[str, Any]]:
-        """Return the provisioner's Events on objects of a kind, oldest first."""
+        """Return the provisioner's Events on objects of a kind whose names begin with `name`, oldest first."""
         where = "default" if kind == "Node" else self.namespace
         found = [
             event
@@ -215,7 +215,7 @@ class Ground:
         return sorted(found, key=lambda event: str(event["firstTimestamp"]))
 
     def reasons(self, kind: str, name: str = "") -> set[str]:
-        """Return the reasons of the provisioner's Events on objects of a kind."""
+        """Return the reasons of the provisioner's Events on objects of a kind whose names begin with `name`."""
         return {str(event["reason"]) for event in self.events(kind, name)}
 
     # --- GKE

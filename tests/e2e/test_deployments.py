@@ -33,7 +33,7 @@ def deployment(namespace: str) -> dict[str, Any]:
 
 
 def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(alone: Ground) -> None:
-    """The pools have one node for each pod. Their number depends on how many pods are pending at the same time."""
+    """The pools have one node for each pod. The number of pools depends on how many pods are pending at once."""
     alone.provisioner()
     path = object_path("deployments", "web", namespace=alone.namespace, root=_ROOT)
     alone.api.post(collection_path("deployments", namespace=alone.namespace, root=_ROOT), deployment(alone.namespace))

@@ -1,6 +1,6 @@
 """Tests of new features: gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12).
 
-They run only with `make test-versions`, which builds these versions once and enables the feature gates.
+These tests run only with `make test-versions`, which builds these versions once and enables the feature gates.
 """
 
 from __future__ import annotations

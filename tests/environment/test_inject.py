@@ -807,7 +807,7 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
 def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
 ):
-    """LeaderWorkerSet sets the same values, and may do so after this webhook. Until 0.9, leaders had index -1."""
+    """LeaderWorkerSet sets the same values, and may do so after this webhook. Up to 0.9, some leaders got index -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
     names = ",".join(f"serve-1{host}.serve" for host in hosts)

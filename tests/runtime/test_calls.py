@@ -50,7 +50,7 @@ def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> No
 
 
 def test_crashed_call_is_not_live_and_does_not_prevent_other_calls(thread: ThreadPoolExecutor) -> None:
-    """The crashed call has no result. The next one is made."""
+    """The crashed call has no result. The next call is made."""
     calls = actor()
 
     def crash() -> str:

@@ -84,7 +84,7 @@ def test_requests_beyond_the_rate_wait(serve: Serve, connect: Connect, monkeypat
 
 
 def test_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect: Connect) -> None:
-    """A client that opens many connections loses its own, not an older one of another client."""
+    """A client that opens many connections loses one of its own, not an older connection of another client."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     patient = connect(port)
     for _ in range(40):
@@ -101,7 +101,7 @@ def test_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect
     ],
 )
 def test_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: Connect, piece: bytes) -> None:
-    """A client that sends byte by byte has no more time than any other."""
+    """A client that sends byte by byte has no more time than any other client."""
     client = connect(serve(request_seconds=0.3).ports[0])
     started = time.monotonic()
     client.sendall(piece)

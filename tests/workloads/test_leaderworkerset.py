@@ -286,7 +286,7 @@ _EXTRA = {"subgroup-0": [1, 2, 3, 4], "subgroup-1": [5, 6, 7, 8]}
 def test_each_subgroup_with_chips_is_a_slice(
     chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str, slices: dict[str, list[int]]
 ) -> None:
-    """The set and its pods agree. LeaderWorkerSet's webhook (getSubGroupIndex) numbers the pods in the same way."""
+    """The set and its pods give the same slices, as LeaderWorkerSet's webhook (getSubGroupIndex) numbers the pods."""
     workload = parse_leaderworkerset(divided(chips, size, subgroup_size, policy_type))
     assert workload.problem == ""
     assert {group.name: group.parallelism for group in workload.groups} == {

@@ -279,7 +279,7 @@ def _node_info(node: SimulatedNode, version: str) -> dict[str, str]:
 
 @dataclass(kw_only=True, eq=False)
 class _Order:
-    """An order to register the pool's node in `wanted`, or to delete the node if `wanted` is None."""
+    """An order to register the pool's node in `wanted`, or, without `wanted`, to delete the node `name`."""
 
     name: str
     wanted: tuple[Pool, SimulatedNode] | None

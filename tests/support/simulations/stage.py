@@ -32,7 +32,7 @@ class Agenda:
         self._depth = 0
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call back at a time, or immediately if it has passed."""
+        """Schedule a callback for a time, or for now if the time has passed; `wait` runs the callback."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._numbers), callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
