@@ -47,7 +47,7 @@ RULES = (
         slug="absent",
         # The absence of a provisioner that has not run within the last day is intended if another product runs.
         query=f"{gone(PREFIX)} or absent_over_time({PREFIX}build_info[1d]) unless on () ("
-        f"{' or '.join(f'count({each}build_info)' for each in _OTHER_PREFIXES)})",
+        f"{' or '.join(f'count({prefix}build_info)' for prefix in _OTHER_PREFIXES)})",
         minutes=10,
         severity=CRITICAL,
         summary="No tpu-provisioner is scraped.",

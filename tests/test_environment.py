@@ -32,7 +32,7 @@ def test_variable_is_reported_if_it_is_similar_to_an_option_or_of_the_go_provisi
     """A variable that is similar to no option belongs to another program."""
     found = tuple(warnings_about_environment({**REQUIRED, name: "x"}))
     assert len(found) == (1 if words else 0)
-    assert all(each.startswith(f"{name} is ") and words in each for each in found)
+    assert all(problem.startswith(f"{name} is ") and words in problem for problem in found)
 
 
 def test_option_is_not_reported() -> None:

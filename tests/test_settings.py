@@ -20,7 +20,7 @@ def problems(**environment: str) -> tuple[str, ...]:
 def test_empty_defaults_are_none_only_for_limits() -> None:
     """None means no limit; docs/settings.md has all other defaults in the form that is read."""
     effective = read_settings(REQUIRED)
-    empty = {each.field: getattr(effective, each.field) for each in OPTIONS if each.default == ""}
+    empty = {option.field: getattr(effective, option.field) for option in OPTIONS if option.default == ""}
     assert {name for name, value in empty.items() if value is None} == {
         *(
             "opt_in_label",
@@ -421,5 +421,5 @@ def test_capacity_without_a_price_has_none() -> None:
 def test_unserved_namespace_of_node_groups_causes_a_warning(served: str, groups_in: str, *, warned: bool) -> None:
     environment = {**_ON_GCE, **_CLOSED, "SERVED_NAMESPACES": served, "NODE_GROUP_NAMESPACE": groups_in}
     found = tuple(warnings_about(read_settings(environment)))
-    assert [each for each in found if "NODE_GROUP_NAMESPACE=slices" in each] == list(found)
+    assert [text for text in found if "NODE_GROUP_NAMESPACE=slices" in text] == list(found)
     assert bool(found) is warned

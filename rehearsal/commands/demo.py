@@ -188,10 +188,10 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
     except settings.SettingsError as error:
         return str(error)
     found = forecast(jobsets, effective, GKE_RULES)
-    if found.pools or any(each.reason for each in found.remarks):
+    if found.pools or any(remark.reason for remark in found.remarks):
         # A remark with a reason is no problem here, because the demo shows it as an Event.
         return ""
-    reasons = [output.plain(str(each)) for each in found.remarks]
+    reasons = [output.plain(str(remark)) for remark in found.remarks]
     return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so nothing would happen"
 
 

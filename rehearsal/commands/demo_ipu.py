@@ -94,7 +94,7 @@ def _picture(rehearsal: PartitionRehearsal, story: PartitionStory, process: Cont
 
 def _left(rehearsal: PartitionRehearsal) -> list[str]:
     partitions = [f"partition {partition.id} ({partition.state})" for partition in rehearsal.vipu.partitions]
-    return partitions + [f"entry {each} in the ledger" for each in rehearsal.ledger()]
+    return partitions + [f"entry {entry} in the ledger" for entry in rehearsal.ledger()]
 
 
 def summary(pods: Iterable[PodTimes], left: Sequence[str]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def stored(kube: FakeKube) -> Any:
 
 def bundles(kube: FakeKube) -> list[str]:
     raw: Any = kube.object(MUTATING)
-    return [base64.b64decode(each["clientConfig"]["caBundle"]).decode() for each in raw["webhooks"]]
+    return [base64.b64decode(webhook["clientConfig"]["caBundle"]).decode() for webhook in raw["webhooks"]]
 
 
 def weak_keys() -> Keys:
@@ -212,8 +212,8 @@ def test_overwritten_secret_does_not_interrupt_trusted_serving(kube: FakeKube, w
     """The served keys are restored, stay trusted, and are replaced by a regular rotation."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
-    for each in (first, second):
-        each.step()
+    for replica in (first, second):
+        replica.step()
     served: Any = first._served
     data = {key: base64.b64encode(text.encode()).decode() for key, text in write_state(written).items()}
     kube.put_object(SECRET, {**EMPTY, "data": data})
@@ -222,9 +222,9 @@ def test_overwritten_secret_does_not_interrupt_trusted_serving(kube: FakeKube, w
     assert first._served == second._served == served
     assert bundles(kube)[0].startswith(served.authority_pem)
     clock.now += STEP
-    for each in (first, second):
-        each.step()
-        assert each.problem == ""
+    for replica in (first, second):
+        replica.step()
+        assert replica.problem == ""
     assert first._served == second._served != served
     assert served.authority_pem in bundles(kube)[0]
 
@@ -246,14 +246,14 @@ def test_deleted_secret_is_reported_by_name(kube: FakeKube):
     only.step()
     kube.remove_object(SECRET)
     late = keeper(kube, Clock())
-    for each in (only, late):
-        each.step()
-        assert "Secret system/webhook does not exist; apply the server's manifests" in each.problem
+    for replica in (only, late):
+        replica.step()
+        assert "Secret system/webhook does not exist; apply the server's manifests" in replica.problem
     assert (only.serving, late.serving) == (True, False)
     kube.put_object(SECRET, EMPTY)
-    for each in (only, late):
-        each.step()
-        assert (each.problem, each.serving) == ("", True)
+    for replica in (only, late):
+        replica.step()
+        assert (replica.problem, replica.serving) == ("", True)
 
 
 def test_keys_are_trusted_before_they_are_served(kube: FakeKube):
@@ -292,8 +292,8 @@ def test_invalid_earlier_authority_is_not_announced(kube: FakeKube):
 def test_replica_suspended_before_announcing_restores_no_old_bundle(kube: FakeKube):
     clock = Clock()
     frozen, other = keeper(kube, clock), keeper(kube, clock)
-    for each in (frozen, other):
-        each.step()
+    for replica in (frozen, other):
+        replica.step()
     first = bundles(kube)[0]
     # The webhooks are reset, and the suspended replica is about to announce the bundle that it has read.
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))

@@ -217,7 +217,7 @@ def test_texts_of_a_review_are_cut_to_the_length_of_names():
     """Any client that reaches the port writes these texts, and Events and the log contain them."""
     request = {"kind": {"kind": "x" * 9999}, **dict.fromkeys(("subResource", "namespace", "name"), "x" * 9999)}
     read = parse_review(json.dumps(review(**request)).encode())
-    assert [len(each) for each in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]
+    assert [len(text) for text in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]
 
 
 # --- patches

@@ -56,10 +56,10 @@ def test_rotation_trusts_new_keys_then_serves_them_then_drops_the_old_ones():
         seen.append(forge.advance(seen[-1]))
     forge.now += STEP
     seen.append(forge.advance(seen[-1]))
-    served = [each.present.authority_pem for each in seen if each.present]
+    served = [state.present.authority_pem for state in seen if state.present]
     assert served == ["<ca-1>", "<ca-1>", "<ca-1>", "<ca-1>", "<ca-2>", "<ca-2>"]
     both = "<ca-1>\n<ca-2>"
-    assert [trusted(each) for each in seen] == ["<ca-1>", "<ca-1>", both, both, "<ca-2>\n<ca-1>", "<ca-2>"]
+    assert [trusted(state) for state in seen] == ["<ca-1>", "<ca-1>", both, both, "<ca-2>\n<ca-1>", "<ca-2>"]
 
 
 def test_keys_that_webhooks_do_not_trust_yet_are_not_served():
@@ -132,7 +132,7 @@ def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[t
         forge.now += timedelta(minutes=minutes)
         # A replica steps now if its last reading would be older than half of STEP after another move of up to 3
         # minutes.
-        late = [forge.now - each > STEP / 2 - timedelta(minutes=3) for each in looked]
+        late = [forge.now - moment > STEP / 2 - timedelta(minutes=3) for moment in looked]
         for replica in (0, 1):
             if both or replica == int(second) or late[replica]:
                 secret = forge.advance(secret)

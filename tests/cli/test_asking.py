@@ -104,8 +104,8 @@ def test_unknown_name_or_kind_is_reported_with_the_nearest_one(name: str, words:
 def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> None:
     world = World(make_jobset("train", namespace="one"), make_jobset("train", namespace="two"))
     found = explanations(document_of(world), "train", "")
-    assert [each.id for each in found] == ["JobSet/one/train", "JobSet/two/train"]
-    assert [each.id for each in explanations(document_of(world), "train", "two")] == ["JobSet/two/train"]
+    assert [explanation.id for explanation in found] == ["JobSet/one/train", "JobSet/two/train"]
+    assert [explanation.id for explanation in explanations(document_of(world), "train", "two")] == ["JobSet/two/train"]
     assert explanations(document_of(world), "train", "three") == []
 
 
@@ -139,7 +139,7 @@ def test_pod_is_explained_only_by_its_own_slice(pod: str, groups: list[str]) -> 
     for number, name in enumerate(("train", "train-2", "long" * 14, "very" * 15)):
         world.add(make_job(name, uid=f"job-{number}"))
     found = explanations(document_of(world), f"pod/{pod}", "")
-    assert [each.id.rpartition("/")[2] for each in found] == groups
+    assert [explanation.id.rpartition("/")[2] for explanation in found] == groups
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_pod_that_does_not_exist_may_be_of_any_subgroup_of_its_group(pod: str, g
     (group,) = make_lws("a").groups
     world = World(make_lws("a", uid="lws", groups=tuple(replace(group, name=f"subgroup-{each}") for each in (0, 1))))
     found = explanations(document_of(world), f"pod/{pod}", "")
-    assert [each.id.rpartition("/")[2] for each in found] == groups
+    assert [explanation.id.rpartition("/")[2] for explanation in found] == groups
 
 
 def test_slice_and_workload_of_one_name_are_both_explained() -> None:
     """A kind before the name selects either the workload or the slice."""
     world = World(make_jobset("a"), make_jobset("a-slice-0"))
     document = document_of(world)
-    both = [each.id for each in explanations(document, "a-slice-0", "")]
+    both = [explanation.id for explanation in explanations(document, "a-slice-0", "")]
     assert both == ["JobSet/default/a-slice-0", "JobSet/default/a/a-slice-0"]
-    assert [each.id for each in explanations(document, "jobset/a-slice-0", "")] == both[:1]
-    assert [each.id for each in explanations(document, "slice/a-slice-0", "")] == both[1:]
+    assert [explanation.id for explanation in explanations(document, "jobset/a-slice-0", "")] == both[:1]
+    assert [explanation.id for explanation in explanations(document, "slice/a-slice-0", "")] == both[1:]
     assert explanations(document, "job/a", "") == []
 
 
@@ -204,7 +204,7 @@ def test_plain_job_is_explained_once() -> None:
     """A plain Job is both a workload and its only group, but has one explanation."""
     world = World(settings_=settings(serve_jobs=True))
     world.add(make_job("batch"))
-    assert [each.kind for each in explanations(document_of(world), "batch", "")] == ["workload"]
+    assert [explanation.kind for explanation in explanations(document_of(world), "batch", "")] == ["workload"]
 
 
 def test_explanation_lists_the_last_decisions_about_the_workload() -> None:

@@ -146,7 +146,7 @@ def test_ignored_objects_are_counted_by_kind(capsys: pytest.CaptureFixture[str])
     assert code == ExitCode.OK
     assert "Ignored: 2 ConfigMaps (a.yaml:1)\nIgnored: 1 JobSet (a.yaml:" in told
     ignored = json.loads(plan(capsys, "-f", path, "-o", "json")[1])["ignored"]
-    assert [(each["kind"], each["count"]) for each in ignored] == [("ConfigMap", 2), ("JobSet", 1), ("Job", 1)]
+    assert [(entry["kind"], entry["count"]) for entry in ignored] == [("ConfigMap", 2), ("JobSet", 1), ("Job", 1)]
 
 
 def test_prices_show_the_cost_of_the_first_possible_choice(
@@ -227,7 +227,7 @@ def test_json_without_gke_contains_the_node_group(capsys: pytest.CaptureFixture[
     assert (group["spec"]["topology"], group["spec"]["nodeLocation"]) == ("2x2x2", "us-east5-a")
     (remark,) = found["remarks"]
     assert remark["object"] == "JobSet default/good"
-    assert any("ExtendedResourceToleration" in each for each in found["assumptions"])
+    assert any("ExtendedResourceToleration" in assumption for assumption in found["assumptions"])
     assert "tpu7x-standard-4t" in plan(capsys, "-f", path, "--settings", "settings.env")[1]
 
 

@@ -51,7 +51,7 @@ def _run(state: dict[str, Any], words: list[str], flags: dict[str, str]) -> str:
         case ["iam", "service-accounts", "delete", address]:
             _remove(state["accounts"], address)
             # Google Cloud deletes the bindings on a service account together with the account.
-            state["bindings"] = [each for each in state["bindings"] if each[0] != address]
+            state["bindings"] = [binding for binding in state["bindings"] if binding[0] != address]
         case ["iam", "roles", "create", name]:
             _project(flags)
             if name in state["roles"]:

@@ -89,7 +89,7 @@ def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str,
             (container,) = template["spec"]["containers"]
             for key in ("image", "imagePullPolicy", "envFrom"):
                 container.pop(key, None)
-            container["env"] = [each for each in container["env"] if "value" not in each]
+            container["env"] = [variable for variable in container["env"] if "value" not in variable]
         found[key_of(copied)] = copied
     return found
 
@@ -149,7 +149,7 @@ def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
         found |= only(documents, "ConfigMap", source["configMapRef"]["name"])["data"]
-    return found | {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return found | {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
 
 def flags_of(documents: list[dict[str, Any]]) -> list[str]:

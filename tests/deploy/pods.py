@@ -123,9 +123,9 @@ class PlayedPod:
 
     def _start(self, deployment: dict[str, Any]) -> None:
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        names = [each["configMapRef"]["name"] for each in container.get("envFrom", [])]
+        names = [source["configMapRef"]["name"] for source in container.get("envFrom", [])]
         maps = [self._rehearsal.api.get(object_path("configmaps", name, namespace=NAMESPACE)) for name in names]
-        documents = [deployment, *({**each, "kind": "ConfigMap"} for each in maps)]
+        documents = [deployment, *({**config_map, "kind": "ConfigMap"} for config_map in maps)]
         settings = environment_of([{**deployment, "kind": "Deployment"}, *documents[1:]]) | EAGER
         kubeconfig_of_service_account(self._rehearsal, self._kubeconfig)
         environment = {

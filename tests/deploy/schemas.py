@@ -46,9 +46,9 @@ def _used(name: str, definitions: dict[str, Json]) -> dict[str, Json]:
 
 def _references(value: Any) -> list[str]:
     if isinstance(value, list):
-        return [name for each in value for name in _references(each)]
+        return [name for item in value for name in _references(item)]
     if not isinstance(value, dict):
         return []
     reference = value.get("$ref")
     own = [reference.removeprefix(_REFERENCE)] if isinstance(reference, str) else []
-    return own + [name for each in value.values() for name in _references(each)]
+    return own + [name for part in value.values() for name in _references(part)]

@@ -332,7 +332,7 @@ def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
     kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
     metrics = [kind(version="test") for kind in kinds]
     registries = [metric.registry for metric in metrics]
-    exported = {each.name: set(each.labels) for registry in registries for each in described(registry)}
+    exported = {metric.name: set(metric.labels) for registry in registries for metric in described(registry)}
     for rule in alerts.RULES:
         found = re.findall(rf"({PREFIX}\w+?)(?:_bucket)?\b(?:\{{(\w+)=)?", rule.query)
         assert found

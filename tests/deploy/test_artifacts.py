@@ -129,7 +129,7 @@ def test_document_on_vulnerabilities_has_the_fields_of_openvex() -> None:
 def test_statements_of_the_repository_are_well_formed() -> None:
     """The statements, which come from scans of released images, name each vulnerability by its CVE number."""
     statements = artifacts.read_statements(REPOSITORY / "generators" / "vex-statements.json")
-    names = [each.vulnerability for each in statements]
+    names = [statement.vulnerability for statement in statements]
     assert [name for name in names if not re.fullmatch(r"CVE-\d{4}-\d{4,}", name)] == []
     assert len(set(statements)) == len(statements)
 

@@ -100,12 +100,12 @@ def test_chart_has_no_findings_of_helm_lint() -> None:
 def test_chart_with_default_values_creates_the_objects_of_the_base(
     installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
+    by_kustomize = bare(document for document in installed if document["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
-    assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
+    assert bare(document for document in by_helm if document["kind"] != "ConfigMap") == by_kustomize
     # Instead of a ConfigMap, the chart sets the settings as variables of the container.
     limits = yaml.safe_load((chart.CHART / "values.yaml").read_text(encoding="utf-8"))["settings"]
-    assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD | limits.keys()
+    assert {variable["name"] for variable in container_of(by_helm)["env"]} == chart.OF_THE_POD | limits.keys()
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert only(documents, "Deployment")["spec"]["replicas"] == 2
     assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
     assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    environment = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
     assert environment["CONCURRENCY"] == "8"
     read = read_settings(environment)
     assert (read.concurrency, read.node_secure_boot, read.deletion_delay_seconds) == (8, True, 90.0)
@@ -367,8 +367,8 @@ def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Opt
     for value in schema.get("enum", []):
         if value != "":
             option.read(str(value).lower() if isinstance(value, bool) else value)
-    also = [each["pattern"] for each in schema.get("allOf", [])]
-    for pattern in [each["pattern"] for each in [schema, *schema.get("anyOf", [])] if "pattern" in each]:
+    also = [part["pattern"] for part in schema.get("allOf", [])]
+    for pattern in [part["pattern"] for part in [schema, *schema.get("anyOf", [])] if "pattern" in part]:
 
         @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @hypothesis.given(strategies.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))

@@ -32,7 +32,7 @@ def test_commands_run_after_the_installation_from_a_clone(installer: str, tmp_pa
     assert f"\n{installer}" in _README
     python = Path(sys.executable)
     environment = clean_environment(python, tmp_path)
-    wheels = [f"--find-links={each}" for each in locked_wheels(REPOSITORY, python, environment)]
+    wheels = [f"--find-links={wheel}" for wheel in locked_wheels(REPOSITORY, python, environment)]
     programs = tmp_path / "bin"
     if installer.startswith("uv"):
         environment |= {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(programs)}

@@ -48,9 +48,9 @@ _each = pytest.mark.parametrize("board", _METRICS, ids=lambda board: board.uid)
 def _exposed(board: Dashboard) -> dict[str, set[str]]:
     """Return every series that the process of a dashboard can export, with its labels."""
     found: dict[str, set[str]] = {}
-    for each in described(_METRICS[board](version="test").registry):
-        name, labels = each.name, set(each.labels)
-        if each.kind == "histogram":
+    for metric in described(_METRICS[board](version="test").registry):
+        name, labels = metric.name, set(metric.labels)
+        if metric.kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
         else:
             found[name] = labels
@@ -58,7 +58,7 @@ def _exposed(board: Dashboard) -> dict[str, set[str]]:
 
 
 def _panels(board: Dashboard) -> list[dict[str, Any]]:
-    return [each for each in board.json()["panels"] if each["type"] != "row"]
+    return [panel for panel in board.json()["panels"] if panel["type"] != "row"]
 
 
 def _queries(board: Dashboard) -> list[tuple[str, str]]:
@@ -124,17 +124,17 @@ def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard)
     panels = everything["panels"]
     assert len({each["id"] for each in panels}) == len(panels)
     assert len({each["title"] for each in panels}) == len(panels)
-    for each in _panels(board):
-        assert each["description"].endswith(".")
-        assert each["datasource"]["uid"] == "$datasource"
-        assert len({target["refId"] for target in each["targets"]}) == len(each["targets"])
+    for panel in _panels(board):
+        assert panel["description"].endswith(".")
+        assert panel["datasource"]["uid"] == "$datasource"
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     assert set(re.findall(r"\$\{?(\w+)", board.content())) == _VARIABLES
     assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
 
 
 def test_top_panels_show_cost_use_and_waiting_slices() -> None:
     """Panels about the controller's own health are further down."""
-    top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
+    top = [panel["title"] for panel in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 
 
@@ -168,4 +168,4 @@ def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Pa
 
 def _has(made: dict[str, Any], boards: tuple[Dashboard, ...]) -> None:
     found = {name: json.loads(text) for name, text in made["data"].items()}
-    assert found == {f"{each.uid}.json": each.json() for each in boards}
+    assert found == {f"{board.uid}.json": board.json() for board in boards}

@@ -99,7 +99,7 @@ def test_rendering_is_repeatable_and_each_object_is_unique(rendered: tuple[list[
     """A random value, such as a certificate or a password, would change the objects with each sync."""
     first, second = rendered
     assert first == second
-    keys = Counter((*key_of(each), each["metadata"].get("namespace")) for each in first)
+    keys = Counter((*key_of(document), document["metadata"].get("namespace")) for document in first)
     assert [key for key, count in keys.items() if count > 1] == []
 
 
@@ -118,12 +118,12 @@ def _without_value(value: Any, path: str = "") -> Iterator[str]:
 
 
 def test_no_field_is_without_a_value(rendered: tuple[list[Json], list[Json]]) -> None:
-    assert [(key_of(each), path) for each in rendered[0] for path in _without_value(each)] == []
+    assert [(key_of(document), path) for document in rendered[0] for path in _without_value(document)] == []
 
 
 def test_no_text_has_a_variable_of_flux(rendered: tuple[list[Json], list[Json]]) -> None:
     """In a Kustomization with postBuild, Flux would replace ${A} by its value, or by an empty text if A is unknown."""
-    assert [key_of(each) for each in rendered[0] if "${" in json.dumps(each)] == []
+    assert [key_of(document) for document in rendered[0] if "${" in json.dumps(document)] == []
 
 
 @pytest.fixture(name="locations", scope="module")
@@ -166,7 +166,7 @@ def _synced(
     """Apply a rendering as a GitOps controller does, and write the fields of running controllers; yield the objects."""
     documents = rendered[0]
     namespaces = [document for document in documents if document["kind"] == "Namespace"]
-    kept = {key_of(each) for each in installed}
+    kept = {key_of(document) for document in installed}
     for part in (namespaces, [document for document in documents if document not in namespaces]):
         if part:
             _apply(rehearsal, part)
@@ -256,5 +256,5 @@ def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) 
     patch = {"spec": {"replicas": 3}}
     rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)
     (changed,) = _drift(rehearsal, installed)
-    assert [each["spec"]["replicas"] for each in changed] == [3, 1]
+    assert [document["spec"]["replicas"] for document in changed] == [3, 1]
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))

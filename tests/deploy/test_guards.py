@@ -401,9 +401,9 @@ def test_tenant_without_the_right_to_delete_machines_cannot_remove_finalizers(
         patch = json.dumps({"metadata": {"finalizers": kept}})
         guarded.kubectl("patch", "tpunodegroup", "guarded", "--type=merge", f"--patch={patch}", where, tenant)
 
-    for each in finalizers:
+    for finalizer in finalizers:
         with pytest.raises(RehearsalError, match="need the right to delete managedinstancegroups"):
-            keep([other for other in finalizers if other != each])
+            keep([other for other in finalizers if other != finalizer])
     keep(finalizers)
     account = kubeconfig_of_service_account(guarded, tmp_path / "kubeconfig", name=app.LEASE_NAME, namespace=NAMESPACE)
     path = object_path("tpunodegroups", "guarded", namespace="default", root=API_ROOT)

@@ -77,8 +77,8 @@ def test_dockerignore_sends_only_files_that_are_copied(stages: list[Stage]) -> N
     copied = {word for line in stages[1].all("COPY") for word in line.split()[:-1]}
     assert "*" in lines
     assert sent == copied
-    assert all((REPOSITORY / each).exists() for each in copied)
-    assert not any(fnmatch.fnmatch(".git", each) for each in sent)
+    assert all((REPOSITORY / path).exists() for path in copied)
+    assert not any(fnmatch.fnmatch(".git", path) for path in sent)
 
 
 @pytest.mark.e2e
@@ -278,10 +278,10 @@ def test_image_runs_read_only_as_a_user_without_rights(
 
 def _opened(pid: int) -> list[str]:
     opened = []
-    for each in Path(f"/proc/{pid}/fd").iterdir():
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         # A file descriptor, such as that of an answered connection, may be closed during the loop.
         with contextlib.suppress(FileNotFoundError):
-            opened.append(str(each.readlink()))
+            opened.append(str(descriptor.readlink()))
     return opened
 
 
@@ -303,8 +303,8 @@ current-context: a
 """,
         encoding="ascii",
     )
-    for each in (path, place / "token"):
-        each.chmod(0o444)
+    for file in (path, place / "token"):
+        file.chmod(0o444)
     place.chmod(mode)
     return path
 

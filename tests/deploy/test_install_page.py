@@ -246,7 +246,7 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
 
 def _jobsets(rehearsal: Rehearsal) -> list[tuple[str, str]]:
     metadata = [object_["metadata"] for object_ in rehearsal.objects(collection_path("jobsets", root=JOBSET.root))]
-    return [(str(each["namespace"]), str(each["name"])) for each in metadata]
+    return [(str(entry["namespace"]), str(entry["name"])) for entry in metadata]
 
 
 def _ours(rehearsal: Rehearsal) -> list[str]:

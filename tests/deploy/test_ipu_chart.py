@@ -60,7 +60,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 def render(**changes: Any) -> Objects:
     """Return the objects of the chart with the plugin's values and `changes`."""
     made = tools.template(_CHART, _merged(_PLUGIN, changes), release="ipu", namespace="ipus")
-    return {(each["kind"], each["metadata"]["name"]): each for each in made}
+    return {(document["kind"], document["metadata"]["name"]): document for document in made}
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def container(objects: Objects, name: str) -> dict[str, Any]:
 
 def variables(objects: Objects, name: str) -> dict[str, str]:
     """Return the variables of a Deployment that have plain values."""
-    return {each["name"]: each["value"] for each in container(objects, name)["env"] if "value" in each}
+    return {variable["name"]: variable["value"] for variable in container(objects, name)["env"] if "value" in variable}
 
 
 def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
@@ -113,19 +113,19 @@ def test_certificate_adds_a_port_for_init_containers_with_tls() -> None:
     assert {"--api-bind-address=:8080", "--tls-bind-address=:8443", "--tls-cert-file=/etc/tls/tls.crt"} <= {
         *made["args"]
     }
-    assert {each["name"]: each["containerPort"] for each in made["ports"]}["api-tls"] == 8443
+    assert {port["name"]: port["containerPort"] for port in made["ports"]}["api-tls"] == 8443
     assert {"name": "tls", "mountPath": "/etc/tls", "readOnly": True} in made["volumeMounts"]
     volumes = objects["Deployment", name]["spec"]["template"]["spec"]["volumes"]
     assert {"name": "tls", "secret": {"secretName": "api-tls", "defaultMode": 0o440}} in volumes
-    assert [each["port"] for each in objects["Service", name]["spec"]["ports"]] == [80, 443]
+    assert [port["port"] for port in objects["Service", name]["spec"]["ports"]] == [80, 443]
     told = variables(objects, f"{name}-webhook")
     assert told["IPU_API_URL"] == f"https://{name}.ipus.svc"
     assert told["IPU_API_CA_CONFIG_MAP"] == "bundle"
 
     objects = render(tls={"secretName": "api-tls", "plainHttp": False})
     assert "--api-bind-address=0" in container(objects, name)["args"]
-    assert "api" not in {each["name"] for each in container(objects, name)["ports"]}
-    assert [each["port"] for each in objects["Service", name]["spec"]["ports"]] == [443]
+    assert "api" not in {port["name"] for port in container(objects, name)["ports"]}
+    assert [port["port"] for port in objects["Service", name]["spec"]["ports"]] == [443]
     assert "IPU_API_CA_CONFIG_MAP" not in variables(objects, f"{name}-webhook")
 
 
@@ -199,7 +199,7 @@ def test_setting_that_a_value_sets_as_well_is_one_variable() -> None:
         settings={"SERVED_NAMESPACES": "a"}, webhookSettings=own, admissionWebhooks={"scope": "c"}, injection="off"
     )
     for name, wanted in (("ipu-ipu-partitions", {"SERVED_NAMESPACES": "a"}), ("ipu-ipu-partitions-webhook", own)):
-        names = [each["name"] for each in container(objects, name)["env"]]
+        names = [variable["name"] for variable in container(objects, name)["env"]]
         assert len(names) == len(set(names))
         assert wanted.items() <= variables(objects, name).items()
 

@@ -81,8 +81,8 @@ def full(
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
     # Other tests depend on the rights of the base, and count objects, so the extra objects are deleted.
-    kept = {key_of(each) for each in installed}
-    extra = [each for each in _render(rehearsal, folder) if key_of(each) not in kept]
+    kept = {key_of(document) for document in installed}
+    extra = [document for document in _render(rehearsal, folder) if key_of(document) not in kept]
     rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(extra))
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
 

@@ -38,8 +38,8 @@ def written() -> list[dict[str, Any]]:
 
 def test_crds_are_not_part_of_an_installation(written: list[dict[str, Any]]) -> None:
     """Otherwise, deleting the installation with kustomize would delete all groups."""
-    assert "CustomResourceDefinition" not in {each["kind"] for each in written}
-    assert "Namespace" not in {each["kind"] for each in written}
+    assert "CustomResourceDefinition" not in {document["kind"] for document in written}
+    assert "Namespace" not in {document["kind"] for document in written}
 
 
 def test_service_account_of_the_device_plugin_is_installed(written: list[dict[str, Any]]) -> None:
@@ -87,7 +87,7 @@ def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> No
 def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
     pod = only(documents, "Deployment", _NAME)["spec"]["template"]["spec"]
     container = container_of(documents, _NAME)
-    environment = {each["name"]: each.get("value") for each in container["env"]}
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
     path = environment["GOOGLE_APPLICATION_CREDENTIALS"]
     by_name = sorted(pod["volumes"], key=lambda volume: str(volume["name"]))
     mounts = sorted(container["volumeMounts"], key=lambda mount: str(mount["name"]))
@@ -130,8 +130,8 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
     for document in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
         assert document["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
     # Argo CD ignores the annotation of Helm, so the CRDs of the chart have both.
-    for each in definitions.values():
-        assert each["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
+    for definition in definitions.values():
+        assert definition["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
     made = [crds.crd(kind) for kind in Kind]
     assert {key_of(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
 
@@ -143,7 +143,7 @@ def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
 ) -> None:
     """Helm rejects CRDs that another client has applied, unless it takes ownership or leaves them out."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
-    (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
+    (text,) = [block.text.rstrip() for block in blocks if block.text.startswith("helm ")]
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -203,7 +203,7 @@ def test_command_for_node_groups_waits_until_the_controller_has_released_them(re
     group["metadata"] = {"name": "group", "namespace": "default", "finalizers": ["example.com/machines"]}
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(group))
     with pytest.raises(RehearsalError, match="timed out"):
-        rehearsal.kubectl(*(each.replace("30m", "2s") for each in command))
+        rehearsal.kubectl(*(word.replace("30m", "2s") for word in command))
     rehearsal.kubectl("patch", "tpunodegroup", "group", "--type=merge", '-p={"metadata": {"finalizers": null}}')
     rehearsal.kubectl(*command)
     assert rehearsal.kubectl("get", "tpunodegroups", "--all-namespaces", "-oname") == ""
@@ -229,11 +229,11 @@ def test_chart_creates_only_the_objects_of_the_selected_products(
     values: Json, products: set[str], written: list[dict[str, Any]], installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """The notes of the chart name only Deployments that the chart creates."""
-    made = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}, **values})}
+    made = {key_of(document) for document in _template({**_VALUES, "nodegroups": {}, **values})}
     deployments = {name for kind, name in made if kind == "Deployment"}
     assert deployments == {_OF_PRODUCTS[product] for product in products}
-    of_slices = {key_of(each) for each in installed if each["kind"] not in ("Namespace", "ConfigMap")}
-    for product, objects in (("slices", of_slices), ("nodegroups", {key_of(each) for each in written})):
+    of_slices = {key_of(document) for document in installed if document["kind"] not in ("Namespace", "ConfigMap")}
+    for product, objects in (("slices", of_slices), ("nodegroups", {key_of(document) for document in written})):
         assert made & objects == (objects if product in products else set())
     notes = tools.notes(chart.CHART, {**_VALUES, "nodegroups": {}, **values}, tmp_path)
     assert set(re.findall(r"deployment/([-a-z]+)", notes)) == deployments

@@ -63,7 +63,7 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
     """Controller and webhook server read their settings from the same ConfigMap."""
-    deployments = {each["metadata"]["name"] for each in plain if each["kind"] == "Deployment"}
+    deployments = {document["metadata"]["name"] for document in plain if document["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
     image = "us-docker.pkg.dev/example-project/tpu-provisioner/ipu-partitions:latest"
@@ -94,25 +94,25 @@ def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal,
 
 def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
     """Only updates by the controller of the example, which opens the gates of pods, bypass the webhook."""
-    hooks = {each["name"]: each for each in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
+    hooks = {webhook["name"]: webhook for webhook in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
     service = hook["clientConfig"]["service"]
     assert only(plain, "Service", service["name"])["metadata"]["namespace"] == service["namespace"]
     account = only(plain, "Deployment", _NAME)["spec"]["template"]["spec"]["serviceAccountName"]
-    conditions = {each["name"]: each["expression"] for each in hook["matchConditions"]}
+    conditions = {condition["name"]: condition["expression"] for condition in hook["matchConditions"]}
     assert f'"system:serviceaccount:{NAMESPACE}:{account}"' in conditions["is-not-by-the-controller"]
 
 
 def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
     """The controller mounts the credentials, and the webhook server does not."""
-    assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
+    assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {document["kind"] for document in full}
     container = container_of(full, _NAME)
-    (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]
-    mounts = {each["name"]: each for each in container["volumeMounts"]}
+    (folder,) = [variable["value"] for variable in container["env"] if variable["name"] == "VIPU_CREDENTIALS"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert mounts["credentials"] == {"name": "credentials", "mountPath": folder, "readOnly": True}
     assert mounts.keys() == {"credentials", "tls", "tmp"}
     pods = only(full, "Deployment", _NAME)["spec"]["template"]["spec"]
-    volumes = {each["name"]: each for each in pods["volumes"]}
+    volumes = {volume["name"]: volume for volume in pods["volumes"]}
     assert volumes["credentials"]["secret"] == {"secretName": "vipu-credentials", "defaultMode": 0o440}
     assert "vipu-credentials" not in str(only(full, "Deployment", "tpu-provisioner-webhook"))
 
@@ -120,22 +120,22 @@ def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list
 def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dict[str, Any]]) -> None:
     """Pods that already wait use the port without TLS, which remains."""
     container = container_of(full, _NAME)
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert [each for each in container["args"] if "bind" in each] == [
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert [argument for argument in container["args"] if "bind" in argument] == [
         f"--api-bind-address=:{ports['api']}",
         "--health-probe-bind-address=:8081",
         "--metrics-bind-address=:8082",
         f"--tls-bind-address=:{ports['api-tls']}",
     ]
-    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["tls"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}["tls"]
     assert {f"--tls-cert-file={mounted}/tls.crt", f"--tls-key-file={mounted}/tls.key"} <= set(container["args"])
     volumes = only(full, "Deployment", _NAME)["spec"]["template"]["spec"]["volumes"]
     (secret,) = [volume["secret"] for volume in volumes if volume["name"] == "tls"]
     assert secret == {"secretName": "tpu-provisioner-partitions-tls", "defaultMode": 0o440}
     service = only(full, "Service", _NAME)
-    assert {each["port"]: each["targetPort"] for each in service["spec"]["ports"]} == {80: "api", 443: "api-tls"}
+    assert {port["port"]: port["targetPort"] for port in service["spec"]["ports"]} == {80: "api", 443: "api-tls"}
     ingress = only(full, "NetworkPolicy", _NAME)["spec"]["ingress"][0]
-    assert [each["port"] for each in ingress["ports"]] == ["api", "api-tls"]
+    assert [port["port"] for port in ingress["ports"]] == ["api", "api-tls"]
     given = _variables(full, "tpu-provisioner-webhook")
     read = read_webhook_settings({**only(full, "ConfigMap")["data"], **given})
     assert read.ipu_api_url == f"https://{_NAME}.{NAMESPACE}.svc"
@@ -159,7 +159,7 @@ def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path)
         enable_component(overlay, component)
     documents = tools.documents(tools.run("kustomize", "build", str(overlay)))
 
-    hooks = {each["name"].split(".")[0] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]}
+    hooks = {webhook["name"].split(".")[0] for webhook in only(documents, "MutatingWebhookConfiguration")["webhooks"]}
     assert hooks >= {"environment", "placement", "partitions"}
     maps = {each["metadata"]["name"]: each.get("data", {}) for each in documents if each["kind"] == "ConfigMap"}
     read = {}

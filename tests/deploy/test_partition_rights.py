@@ -28,7 +28,7 @@ _METHODS = {"WATCH": "GET"}
 @pytest.fixture(name="documents", scope="module")
 def _documents() -> list[dict[str, Any]]:
     files = ("cluster-role.yaml", "role.yaml", "service-account.yaml")
-    return [each for file in files for each in yaml.safe_load_all((_FOLDER / file).read_text(encoding="utf-8"))]
+    return [document for file in files for document in yaml.safe_load_all((_FOLDER / file).read_text(encoding="utf-8"))]
 
 
 @pytest.fixture(name="ground")

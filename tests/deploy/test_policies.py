@@ -18,7 +18,7 @@ from tests.deploy.kit import DEPLOY, NAMESPACE, container_of
 _Documents = list[dict[str, Any]]
 _RESOURCES = ("base", "nodegroups", "partitions")
 _COMPONENTS = ("webhook", "webhook-partitions", "pod-monitor", "pod-monitoring")
-_SETTINGS = {option.variable for each in (nodegroups, partitions, webhook) for option in each.OPTIONS} | {
+_SETTINGS = {option.variable for module in (nodegroups, partitions, webhook) for option in module.OPTIONS} | {
     option.variable for option in OPTIONS
 }
 _ANYWHERE = {"0.0.0.0/0", "::/0"}
@@ -61,8 +61,8 @@ def _of(documents: _Documents, *kinds: str) -> list[dict[str, Any]]:
 
 
 def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
-    for each in _of(documents, "Deployment"):
-        name = each["metadata"]["name"]
+    for deployment in _of(documents, "Deployment"):
+        name = deployment["metadata"]["name"]
         yield name, container_of(documents, name)
 
 
@@ -90,7 +90,7 @@ def test_container_starts_a_command_with_valid_flags(documents: _Documents) -> N
     for name, container in _containers(documents):
         # Without a command in the manifest, the entry point of the image starts `run`.
         program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
-        ports = {each["name"]: f":{each['containerPort']}" for each in container["ports"]}
+        ports = {port["name"]: f":{port['containerPort']}" for port in container["ports"]}
         assert program == "tpu-provisioner"
         found = _flags(name, command, flags)
         assert found == {"probes": ports["probes"], "metrics": ports["metrics"], "leader_elect": found["leader_elect"]}
@@ -119,20 +119,20 @@ def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
 def test_each_variable_of_a_container_is_a_setting(documents: _Documents) -> None:
     """The programs would ignore a variable that is no setting."""
     for name, container in _containers(documents):
-        assert {each["name"] for each in container["env"]} <= _SETTINGS, name
+        assert {variable["name"] for variable in container["env"]} <= _SETTINGS, name
 
 
 def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     expressions = selector.get("matchExpressions", ())
-    assert all(each["operator"] == "In" for each in expressions)
+    assert all(expression["operator"] == "In" for expression in expressions)
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
-        labels.get(each["key"]) in each["values"] for each in expressions
+        labels.get(expression["key"]) in expression["values"] for expression in expressions
     )
 
 
 def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Documents) -> None:
     """A network policy selects the pods of each Deployment, and monitors select all pods."""
-    deployments = {each["metadata"]["name"]: each["spec"] for each in _of(documents, "Deployment")}
+    deployments = {deployment["metadata"]["name"]: deployment["spec"] for deployment in _of(documents, "Deployment")}
     pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
 
     def selected(selector: dict[str, Any]) -> list[str]:
@@ -142,26 +142,26 @@ def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Docume
         assert selected(spec["selector"]) == [name]
         for spread in spec["template"]["spec"].get("topologySpreadConstraints", ()):
             assert selected(spread["labelSelector"]) == [name]
-    services = [selected({"matchLabels": each["spec"]["selector"]}) for each in _of(documents, "Service")]
-    budgets = [selected(each["spec"]["selector"]) for each in _of(documents, "PodDisruptionBudget")]
-    networks = [selected(each["spec"]["podSelector"]) for each in _of(documents, "NetworkPolicy")]
+    services = [selected({"matchLabels": service["spec"]["selector"]}) for service in _of(documents, "Service")]
+    budgets = [selected(budget["spec"]["selector"]) for budget in _of(documents, "PodDisruptionBudget")]
+    networks = [selected(policy["spec"]["podSelector"]) for policy in _of(documents, "NetworkPolicy")]
     assert {len(found) for found in (*services, *budgets, *networks)} == {1}
     assert sorted(networks) == sorted([name] for name in pods)
-    for each in _of(documents, "PodMonitor", "PodMonitoring"):
-        assert selected(each["spec"]["selector"]) == list(pods)
-        (endpoint,) = each["spec"].get("podMetricsEndpoints") or each["spec"]["endpoints"]
+    for monitor in _of(documents, "PodMonitor", "PodMonitoring"):
+        assert selected(monitor["spec"]["selector"]) == list(pods)
+        (endpoint,) = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
         assert endpoint["port"] == "metrics"
 
 
 def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Documents) -> None:
     there = {(document["kind"], document["metadata"]["name"]) for document in documents}
-    for each in _of(documents, "Deployment"):
-        pod = each["spec"]["template"]["spec"]
+    for deployment in _of(documents, "Deployment"):
+        pod = deployment["spec"]["template"]["spec"]
         assert ("ServiceAccount", pod["serviceAccountName"]) in there
         assert "priorityClassName" not in pod or ("PriorityClass", pod["priorityClassName"]) in there
-    for each in _of(documents, "RoleBinding", "ClusterRoleBinding"):
-        assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in there
-        for subject in each["subjects"]:
+    for binding in _of(documents, "RoleBinding", "ClusterRoleBinding"):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in there
+        for subject in binding["subjects"]:
             assert subject["kind"] == "Group" or (subject["kind"], subject["name"]) in there
 
 
@@ -176,9 +176,9 @@ def test_network_policies_allow_only_the_needed_connections(documents: _Document
         # Ports for init containers and API servers are open to all, because these have no fixed addresses.
         anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
         assert anyone == [port for port in ports if port in ("api", "webhooks")]
-        agents = [each for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for each in rule["from"]]
+        agents = [agent for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for agent in rule["from"]]
         # Agents are selected by namespace and label together: a tenant can create pods with the label.
-        assert all(each.keys() == {"namespaceSelector", "podSelector"} for each in agents)
+        assert all(agent.keys() == {"namespaceSelector", "podSelector"} for agent in agents)
         assert {
             port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}
             for rule in spec["egress"]

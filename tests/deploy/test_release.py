@@ -169,7 +169,7 @@ def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(produc
     """The manifest contains no values of the example project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
-    deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
+    deployments = [document["metadata"]["name"] for document in made if document["kind"] == "Deployment"]
     assert len(deployments) == (2 if product == "partitions" else 1)
     for name in deployments:
         container = container_of(made, name)
@@ -180,7 +180,7 @@ def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(produc
     if product == "partitions":
         assert {"name": "IPU_INIT_IMAGE", "value": _RELEASED} in container_of(made, "tpu-provisioner-webhook")["env"]
     assert "example" not in str(made)
-    assert not {"CustomResourceDefinition", "Namespace"} & {each["kind"] for each in made}
+    assert not {"CustomResourceDefinition", "Namespace"} & {document["kind"] for document in made}
 
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
@@ -276,12 +276,12 @@ def _commands(job: dict[str, Any]) -> str:
 
 def test_dependabot_updates_every_pin() -> None:
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
-    assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
-    assert all(each["cooldown"]["default-days"] == 7 for each in updates)
-    (go,) = [each for each in updates if each["package-ecosystem"] == "gomod"]
+    assert {update["package-ecosystem"] for update in updates} == {"github-actions", "docker", "pip", "gomod"}
+    assert all(update["cooldown"]["default-days"] == 7 for update in updates)
+    (go,) = [update for update in updates if update["package-ecosystem"] == "gomod"]
     matched = {found for pattern in go["directories"] for found in REPOSITORY.glob(f"{pattern.strip('/')}/go.mod")}
     assert matched == {path for path in REPOSITORY.rglob("go.mod") if ".venv" not in path.parts}
-    (python,) = [each for each in updates if each["package-ecosystem"] == "pip"]
+    (python,) = [update for update in updates if update["package-ecosystem"] == "pip"]
     locked = {REPOSITORY / folder.strip("/") for folder in python["directories"]}
     assert {path.parent for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text()} == locked
 

@@ -107,7 +107,7 @@ def _policies(documents: list[Json]) -> Iterator[Json]:
 
 def _covers(policy: Json, condition: str, resource: str, operation: str) -> bool:
     rules = policy["matchConstraints"]["resourceRules"]
-    return [each["expression"] for each in policy["matchConditions"]] == [condition] and any(
+    return [match_condition["expression"] for match_condition in policy["matchConditions"]] == [condition] and any(
         "" in rule["apiGroups"] and resource in rule["resources"] and operation in rule["operations"] for rule in rules
     )
 
@@ -117,7 +117,7 @@ def test_each_priority_class_is_for_the_namespace_of_the_installation(documents:
     classes = [document for document in documents if document["kind"] == "PriorityClass"]
     assert classes
     used = {each["spec"]["template"]["spec"]["priorityClassName"] for each in documents if each["kind"] == "Deployment"}
-    assert used == {each["metadata"]["name"] for each in classes}
+    assert used == {priority_class["metadata"]["name"] for priority_class in classes}
     for each in classes:
         assert not each.get("globalDefault")
         condition = f'object.spec.?priorityClassName.orValue("") == "{each["metadata"]["name"]}"'
@@ -237,7 +237,7 @@ def _tenant(
     for name in own:
         rehearsal.kubectl("create", "namespace", name)
     # Objects of the fixture `installed` are not applied again, because their delete would break other tests.
-    kept = {key_of(each) for each in installed}
+    kept = {key_of(document) for document in installed}
     applied = [document for document in documents if document["kind"] in _OF_RIGHTS and key_of(document) not in kept]
     text = yaml.safe_dump_all([*applied, binding])
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)

@@ -326,7 +326,7 @@ def test_privileged_overlay_and_back_is_applied_without_conflicts(
 
 def _deployments(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
     """Return the Deployments of the namespace by name."""
-    return {each["metadata"]["name"]: each for each in rehearsal.api.get(_DEPLOYMENTS)["items"]}
+    return {deployment["metadata"]["name"]: deployment for deployment in rehearsal.api.get(_DEPLOYMENTS)["items"]}
 
 
 def test_helm_takes_over_an_installation_of_kustomize(
@@ -384,13 +384,13 @@ def test_helm_takes_over_an_installation_of_kustomize(
         # The chart does not contain the Deployment of partitions, so Helm must not change it.
         assert after.pop(other)["metadata"]["uid"] == before[other]["metadata"]["uid"]
         assert after.keys() == names
-        for each in after.values():
-            container = each["spec"]["template"]["spec"]["containers"][0]
+        for deployment in after.values():
+            container = deployment["spec"]["template"]["spec"]["containers"][0]
             assert container["image"] == reader.environment["IMG"]
             assert "envFrom" not in container
         assert "/tpu-provisioner-settings-" not in rehearsal.kubectl("get", "configmaps", "-oname", "-n", NAMESPACE)
         container = after["tpu-provisioner"]["spec"]["template"]["spec"]["containers"][0]
-        settings = {each["name"]: each.get("value") for each in container["env"]}
+        settings = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert {
             "GCP_PROJECT_ID": PROJECT,
             "MAX_CHIPS": "512",

@@ -61,7 +61,7 @@ _Documents = list[Json]
 
 
 def _configurations(documents: _Documents) -> _Documents:
-    return [only(documents, f"{each}WebhookConfiguration") for each in ("Mutating", "Validating")]
+    return [only(documents, f"{kind}WebhookConfiguration") for kind in ("Mutating", "Validating")]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_names_ports_and_paths_of_the_component_are_those_of_the_server(componen
     service, container = only(component, "Service"), container_of(component, _NAME)
     assert {"name": "webhooks", "containerPort": int(addresses.webhooks.removeprefix(":"))} in container["ports"]
     assert service["metadata"]["name"] == settings.service
-    assert [(each["port"], each["targetPort"]) for each in service["spec"]["ports"]] == [(443, "webhooks")]
+    assert [(port["port"], port["targetPort"]) for port in service["spec"]["ports"]] == [(443, "webhooks")]
     assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
     paths = {each.path for each in make_hooks(settings, FakeKube(), {})}
     asked = set()
@@ -145,11 +145,11 @@ def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manag
         ("events", "create"),
         ("events", "patch"),
     }
-    assert "Secret" not in {each["kind"] for each in with_cert_manager}
+    assert "Secret" not in {document["kind"] for document in with_cert_manager}
     (mount,) = container_of(with_cert_manager, _NAME)["volumeMounts"]
     (volume,) = only(with_cert_manager, "Deployment")["spec"]["template"]["spec"]["volumes"]
     certificate = only(with_cert_manager, "Certificate", _NAME)
-    options = {each.name: each.default for each in webhook_command.command.params}
+    options = {parameter.name: parameter.default for parameter in webhook_command.command.params}
     assert options["tls_cert_file"] == f"{mount['mountPath']}/tls.crt"
     assert options["tls_key_file"] == f"{mount['mountPath']}/tls.key"
     assert (volume["name"], volume["secret"]["secretName"]) == (mount["name"], certificate["spec"]["secretName"])
@@ -218,7 +218,7 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
     policy = only(documents, "MutatingAdmissionPolicy")["spec"]
-    chips = next(each["expression"] for each in policy["variables"] if each["name"] == "chips")
+    chips = next(variable["expression"] for variable in policy["variables"] if variable["name"] == "chips")
     conditions = {
         "NotIn": policy["matchConditions"],
         # In namespaces with admin access, neither the policy nor the webhook changes pods without chips.
@@ -248,13 +248,13 @@ def test_chart_registers_placement_only_if_enabled_and_the_policy_is_missing() -
     assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
     everywhere = _rendered(apis=(), placement={"namespaces": "all", "failurePolicy": "Ignore"})
     assert environment_of(everywhere, _NAME)["PLACEMENT_NAMESPACES"] == "all"
-    assert {each["failurePolicy"] for each in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {
+    assert {webhook["failurePolicy"] for webhook in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {
         "Ignore"
     }
 
 
 def _by_name(configuration: Json) -> dict[str, Json]:
-    return {each["name"]: each for each in configuration["webhooks"]}
+    return {webhook["name"]: webhook for webhook in configuration["webhooks"]}
 
 
 def test_values_of_the_webhook_are_in_their_fields() -> None:
@@ -285,7 +285,7 @@ def test_values_of_the_webhook_are_in_their_fields() -> None:
     assert only(documents, "MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
     schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
     offered = set(schema["properties"]["webhook"]["properties"]["settings"]["properties"])
-    assert offered == {each.variable for each in OPTIONS} - chart.OF_THE_POD - chart.OF_THE_CHART
+    assert offered == {option.variable for option in OPTIONS} - chart.OF_THE_POD - chart.OF_THE_CHART
     assert _rendered(enabled=False) == []
 
 
@@ -362,7 +362,7 @@ def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_ma
         "cert-manager": {"enabled": True},
     }
     documents = _alone(**_DEFAULTS_OF_OLD | changed)
-    assert {key_of(document) for document in documents} == {key_of(each) for each in with_cert_manager}
+    assert {key_of(document) for document in documents} == {key_of(document) for document in with_cert_manager}
     deployment = only(documents, "Deployment")["spec"]
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 3
@@ -485,7 +485,7 @@ def _await_rights(rehearsal: Rehearsal) -> None:
 
 def _caller_trusts(rehearsal: Rehearsal) -> bool:
     found = (rehearsal.api.get(_CONFIGURATION), rehearsal.api.get(_CONFIGURATION.replace("mutating", "validating")))
-    return all(hook["clientConfig"].get("caBundle") for each in found for hook in each["webhooks"])
+    return all(hook["clientConfig"].get("caBundle") for configuration in found for hook in configuration["webhooks"])
 
 
 _TPUS = {"google.com/tpu": "4"}

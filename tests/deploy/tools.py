@@ -59,7 +59,7 @@ def built_before(name: str) -> Path | None:
 
 def _program(name: str) -> Path:
     """Return the path of a tool, which may not exist yet. The path depends on the tool's sources and pins."""
-    sources = sorted(each for each in (_MODULES / name).iterdir() if each.suffix in (".go", ".mod", ".sum"))
+    sources = sorted(path for path in (_MODULES / name).iterdir() if path.suffix in (".go", ".mod", ".sum"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return cache_root(os.environ) / "test-tools" / f"{name}-{digest[:16]}"
 
@@ -73,7 +73,7 @@ def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
 
 def documents(text: str) -> list[dict[str, Any]]:
     """Return the objects of a manifest."""
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:

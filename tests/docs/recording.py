@@ -132,7 +132,7 @@ def _asked(world: World, *words: str) -> str:
 
 def _printed(*words: str) -> str:
     """Return the output of a command in a terminal with _COLUMNS columns and with the settings of a cluster."""
-    kept = {key: value for key, value in os.environ.items() if key not in {each.variable for each in OPTIONS}}
+    kept = {key: value for key, value in os.environ.items() if key not in {option.variable for option in OPTIONS}}
     printed = io.StringIO()
     environment = {**kept, **_PLACE, "COLUMNS": str(_COLUMNS), "NO_COLOR": "1"}
     with patch.dict(os.environ, environment, clear=True), contextlib.redirect_stdout(printed):

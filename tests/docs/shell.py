@@ -47,7 +47,7 @@ class Shown:
 
 def shown() -> list[Shown]:
     """Return the shell code of all pages, in order."""
-    return [each for page in PAGES for each in _shown_on(page)]
+    return [block for page in PAGES for block in _shown_on(page)]
 
 
 def _shown_on(page: Path) -> Iterator[Shown]:

@@ -17,7 +17,7 @@ def test_numbers_of_the_page_are_bounds() -> None:
     text = (_ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     table = text.partition("## Bounds on what users write")[2].partition("**The webhook server**")[0]
     rows = re.findall(r"(?m)^\| (?!objects|---).*$", table)
-    numbers = {int(each.replace(",", "")) for row in rows for each in re.findall(r"\b\d[\d,]*\b", row)}
+    numbers = {int(number.replace(",", "")) for row in rows for number in re.findall(r"\b\d[\d,]*\b", row)}
     known = {value for name, value in vars(bounds).items() if name.isupper()}
     assert len(numbers) > 15
     assert numbers - known - _NO_BOUNDS == set()

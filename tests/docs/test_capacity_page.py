@@ -87,7 +87,7 @@ def test_page_has_the_messages_of_lists(variable: str) -> None:
 
 
 def test_buffer_of_the_page_is_the_example() -> None:
-    (text,) = (each for each in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE) if constants.BUFFER_STRATEGY in each)
+    (text,) = (block for block in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE) if constants.BUFFER_STRATEGY in block)
     template, buffer = yaml.safe_load_all((_EXAMPLES / "capacity-buffer" / "buffer.yaml").read_text("utf-8"))
 
     assert yaml.safe_load(text)["spec"] == buffer["spec"]
@@ -104,7 +104,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"it is {quota.first_seconds} seconds, up to {quota.cap_seconds // 60} minutes" in text
     assert f"`PARTIAL_HOLD` ({_OPTIONS['PARTIAL_HOLD'].default.rstrip('m')} minutes)" in text  # type: ignore[union-attr]
     assert f"`NODEPOOL_DELETION_DELAY` ({settings().deletion_delay_seconds:.0f} seconds)" in text
-    shortest, longest = (each.total_seconds() / 60 for each in (gangs._MIN_PAUSE, gangs._MAX_PAUSE))
+    shortest, longest = (pause.total_seconds() / 60 for pause in (gangs._MIN_PAUSE, gangs._MAX_PAUSE))
     assert f"a pause of {shortest:.0f} to {longest:.0f} minutes follows" in text
 
 

@@ -28,8 +28,8 @@ _OURS = {"tpu-provisioner": make_frame, "tpu-rehearsal": make_rehearsal_frame}
 
 def test_each_block_is_valid_shell() -> None:
     """Bash parses all blocks without running them."""
-    blocks = [each for each in _SHOWN if each.fenced]
-    functions = "\n".join(f"block{number}() {{\n{each.text}\n}}" for number, each in enumerate(blocks))
+    blocks = [block for block in _SHOWN if block.fenced]
+    functions = "\n".join(f"block{number}() {{\n{block.text}\n}}" for number, block in enumerate(blocks))
 
     read = subprocess.run(["bash", "-n"], input=functions, check=False, capture_output=True, text=True)
 

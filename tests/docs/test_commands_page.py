@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(60)
 
 PAGE = ROOT / "docs" / "commands.md"
 _EXAMPLE = re.compile(r"```bash\n(?P<command>[^`]*?)\n```\n+```text\n(?P<output>[^`]*)```")
-EXAMPLES = [(each["command"], each["output"]) for each in _EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))]
+EXAMPLES = [(example["command"], example["output"]) for example in _EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))]
 __all__ = ["world"]
 
 

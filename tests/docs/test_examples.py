@@ -63,7 +63,7 @@ PLANS = {
 #: Examples without workloads.
 _WITHOUT_POOLS = {"argocd", "kueue/queue.yaml"}
 _FILES = sorted(EXAMPLES.rglob("*.yaml"))
-_OBJECTS = [(path, each) for path in _FILES for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
+_OBJECTS = [(path, document) for path in _FILES for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 
 
 @pytest.fixture(autouse=True)

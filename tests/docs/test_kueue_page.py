@@ -27,7 +27,7 @@ _FLAVORS: dict[str, Any] = {
 
 
 def _only(kind: str) -> dict[str, Any]:
-    (found,) = (each for each in _QUEUE if each["kind"] == kind)
+    (found,) = (document for document in _QUEUE if document["kind"] == kind)
     return found
 
 
@@ -94,5 +94,5 @@ def test_conditions_and_booking_of_the_page_are_those_of_the_code() -> None:
     named = re.findall(r"(?m)^\| `([A-Z]\w+)`", _PAGE)
     ours = (constants.ACCEPTED, constants.PROVISIONED, constants.FAILED, constants.BOOKING_EXPIRED)
     assert {*named} == {*ours, constants.CAPACITY_REVOKED}
-    booking = next(each for each in OPTIONS if each.variable == "PROVISIONING_REQUEST_BOOKING").default
+    booking = next(option for option in OPTIONS if option.variable == "PROVISIONING_REQUEST_BOOKING").default
     assert f"within `PROVISIONING_REQUEST_BOOKING` ({str(booking).removesuffix('m')} minutes)" in _PAGE

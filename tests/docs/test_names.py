@@ -38,7 +38,7 @@ def test_every_name_in_capitals_is_in_the_code() -> None:
     """Such a name with an underscore is a setting, a variable or a value."""
     named = _named(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`")
     assert len(named) > 50
-    assert [each for each in named if each[1] not in _FOREIGN and each[1] not in _CODE] == []
+    assert [reference for reference in named if reference[1] not in _FOREIGN and reference[1] not in _CODE] == []
 
 
 def test_every_key_is_in_the_code() -> None:
@@ -55,11 +55,11 @@ def test_every_test_exists() -> None:
     there = set(re.findall(r"(?m)^(?:    )?def (test_\w+)\(", sources))
     named = _named(r"`(test_\w+)`")
     assert len(named) > 40
-    assert [each for each in named if each[1] not in there] == []
+    assert [reference for reference in named if reference[1] not in there] == []
 
 
 def test_every_path_on_a_page_exists() -> None:
     """A path may be relative to the repository, a package or a product. Other texts with a slash are ignored."""
     named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50
-    assert [each for each in named if not any((top / each[1]).exists() for top in _FOLDERS)] == []
+    assert [reference for reference in named if not any((top / reference[1]).exists() for top in _FOLDERS)] == []

@@ -51,11 +51,11 @@ def _texts(node: ast.AST) -> Iterator[str]:
     """Yield the texts in a syntax tree. Docstrings are left out, except those of commands, which are help texts."""
     match node:
         case ast.JoinedStr(values=values):
-            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in values)
+            yield "".join(str(value.value) if isinstance(value, ast.Constant) else "…" for value in values)
         case ast.Constant(value=str(text)):
             yield text
         case _:
-            is_command = any("command" in ast.unparse(each) for each in getattr(node, "decorator_list", ()))
+            is_command = any("command" in ast.unparse(decorator) for decorator in getattr(node, "decorator_list", ()))
             for child in ast.iter_child_nodes(node):
                 if is_command or not isinstance(child, ast.Expr) or not isinstance(child.value, ast.Constant):
                     yield from _texts(child)
@@ -75,6 +75,6 @@ def test_no_text_has_an_odd_phrase() -> None:
     advice = dict(enumerate(_WORDS.items(), 1))
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [(path, text) for path in (*pages, *_CODE) for text in _shown(path)]
-    found = [(path, each) for path, text in texts for each in _ODD.finditer(text)]
+    found = [(path, hit) for path, text in texts for hit in _ODD.finditer(text)]
     assert [f"{path}: {each[0]!r}: write {advice[each.lastindex or 0][1]}" for path, each in found] == []
-    assert [(path, each[0]) for path, text in texts for each in _ODD_HEADING.finditer(text)] == []
+    assert [(path, hit[0]) for path, text in texts for hit in _ODD_HEADING.finditer(text)] == []

@@ -35,7 +35,7 @@ def test_no_passage_is_odd() -> None:
     ],
 )
 def test_odd_passage_is_found(kind: str, text: str, rule: str) -> None:
-    assert rule in {each.name for each in Passage(Path("file.py"), 1, kind, text).broken()}
+    assert rule in {broken_rule.name for broken_rule in Passage(Path("file.py"), 1, kind, text).broken()}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_plan_prints_the_output_on_the_page(
 
 
 def test_each_task_page_except_serve_has_an_example_of_plan() -> None:
-    assert {each.values[0] for each in EXAMPLES} >= {page for page in _PAGES if page.stem != "serve"}
+    assert {example.values[0] for example in EXAMPLES} >= {page for page in _PAGES if page.stem != "serve"}
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
@@ -67,4 +67,4 @@ def test_manifests_on_the_page_are_yaml(page: Path) -> None:
     blocks = re.findall(r"(?s)```yaml\n(.*?)```", page.read_text("utf-8"))
     assert blocks
     for block in blocks:
-        assert all(isinstance(each, dict) for each in yaml.safe_load_all(block))
+        assert all(isinstance(document, dict) for document in yaml.safe_load_all(block))

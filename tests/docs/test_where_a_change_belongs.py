@@ -41,7 +41,7 @@ def _lacking(row: str, folders: Iterable[str], concerns: Callable[[str], bool]) 
         str(path.relative_to(ROOT))
         for folder in folders
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if concerns(path.read_text(encoding="utf-8")) and not any(path.is_relative_to(each) for each in listed)
+        if concerns(path.read_text(encoding="utf-8")) and not any(path.is_relative_to(place) for place in listed)
     ]
 
 
@@ -62,7 +62,7 @@ def test_row_of_kinds_names_every_fake_with_most_kinds() -> None:
         return len(set(_KINDS.findall(text))) > 2
 
     lacking = _lacking("workload kind", ["tests/support", "tests/simulation", "tests/e2e"], has_most)
-    assert [each for each in lacking if not Path(each).name.startswith("test_")] == []
+    assert [path for path in lacking if not Path(path).name.startswith("test_")] == []
 
 
 def test_row_of_settings_names_every_file_that_depends_on_forms() -> None:

@@ -149,9 +149,9 @@ def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: 
     variables = [
         {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in ray.workers
     ]
-    assert {each["TPU_WORKER_ID"] for each in variables} == {"0", "1", "2", "3"}
+    assert {environment["TPU_WORKER_ID"] for environment in variables} == {"0", "1", "2", "3"}
     names = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in ray.workers}
-    assert [set(each["TPU_WORKER_HOSTNAMES"].split(",")) for each in variables] == [names] * 4
+    assert [set(environment["TPU_WORKER_HOSTNAMES"].split(",")) for environment in variables] == [names] * 4
     subdomain = ray.workers[0]["spec"]["subdomain"]
     assert ground.api.get(object_path("services", subdomain, namespace=ground.namespace))["spec"]["clusterIP"] == "None"
     ray.delete()

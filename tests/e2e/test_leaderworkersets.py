@@ -116,7 +116,7 @@ def test_each_subgroup_has_a_pool_of_its_own_through_a_restart_of_its_group(assi
 
     def recreated() -> bool:
         new = running(assigned)
-        return len(new) == 10 and all((new[each] == old[each]) is each.startswith("disaggregated-1") for each in old)
+        return len(new) == 10 and all((new[name] == old[name]) is name.startswith("disaggregated-1") for name in old)
 
     assigned.wait(recreated, "group 0 runs again")
     assert places(assigned) == before

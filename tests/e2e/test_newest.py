@@ -127,7 +127,7 @@ def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: 
     ground.wait(runs_again, "the slice runs again")
     assert ground.restarts("train") == 0
     assert ground.accepted("nodePools.create") == 2 - left
-    assert [len(each) for each in _pools_of_jobs(ground).values()] == [1]
+    assert [len(pools) for pools in _pools_of_jobs(ground).values()] == [1]
 
 
 def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provisioner: ProvisionerProcess) -> None:

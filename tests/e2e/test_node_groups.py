@@ -166,7 +166,7 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
         what="the device plugin is applied anew",
         seconds=_PATIENCE_SECONDS,
     )
-    images = [each["image"] for each in world.admin.get(_PLUGIN)["spec"]["template"]["spec"]["containers"]]
+    images = [container["image"] for container in world.admin.get(_PLUGIN)["spec"]["template"]["spec"]["containers"]]
     assert images == ["registry.example.com/plugin:2"]
 
     node = world.nodes()[0]["metadata"]["name"]
@@ -195,7 +195,7 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
     # A repeated Event needs the right to patch Events, but no Event is repeated in this short run.
     try_events(connect(str(world.kubeconfig)))
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
-    documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
+    documents = [document for document in everything if document["metadata"]["name"] == app.LEASE_NAME]
     # No request uses this right: the API server checks it when the controller approves a certificate request.
     approve = Right("certificates.k8s.io", "signers", "approve", "", tokens.SIGNER)
     assert used_rights(world.recorder, documents) == rights(documents) - {approve}

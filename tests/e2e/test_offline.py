@@ -55,7 +55,7 @@ def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> No
     workload = JOBSET.parse(raw)
     assert workload is not None
     made = [pod for template in templates for pod in leaders_of(workload, raw, template, datetime.now(UTC))]
-    assert {each.group_name for each in made} == set(real)
+    assert {pod.group_name for pod in made} == set(real)
     for ours in made:
         theirs = parse_pod(real[ours.group_name])
         assert theirs is not None

@@ -81,7 +81,7 @@ def reviews(webhook: WebhookServer) -> float:
     """Return the number of answered reviews of pods with IPUs."""
     lines = webhook.metrics.registry.exposition().decode().splitlines()
     mine = [line for line in lines if line.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
-    return sum(float(each.rpartition(" ")[2]) for each in mine)
+    return sum(float(line.rpartition(" ")[2]) for line in mine)
 
 
 _GUARANTEED = {"limits": {"cpu": "8", "memory": "8Gi"}, "requests": {"cpu": "8", "memory": "8Gi"}}
@@ -119,7 +119,7 @@ def test_injected_pod_is_valid_in_every_mode(rehearsal: Rehearsal, port: int) ->
             for name, raw in PODS.items():
                 made = tried(rehearsal, raw)
                 assert {"name": names.SCHEDULING_GATE} in made["spec"]["schedulingGates"], name
-                images = {each["name"]: each["image"] for each in made["spec"]["initContainers"]}
+                images = {container["name"]: container["image"] for container in made["spec"]["initContainers"]}
                 assert images[names.INIT_CONTAINER] == _IMAGE, name
                 assert made["metadata"]["annotations"][names.STATUS] == names.INJECTED, name
                 assert names.PARTITION_ID not in made["metadata"]["annotations"], name

@@ -90,7 +90,7 @@ class Cluster:
 
     def machines(self, jobset: str) -> list[MachineView]:
         """Return all machines of a JobSet's slices that were seen."""
-        return [each for each in self.seen.values() if labels(each).get(constants.POOL_JOBSET_NAME) == jobset]
+        return [machine for machine in self.seen.values() if labels(machine).get(constants.POOL_JOBSET_NAME) == jobset]
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         """Wait for a condition; record the machines in Compute Engine during the wait."""

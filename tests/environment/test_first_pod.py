@@ -84,7 +84,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
 )
 def test_workload_whose_first_pod_has_a_problem_gets_one_warning(raw: dict[str, Any], problem: str):
     found = problems_of_first_pod(raw, ALL, "ml")
-    assert len([each for each in found if problem in each]) == 1, found
+    assert len([message for message in found if problem in message]) == 1, found
 
 
 @pytest.mark.parametrize(

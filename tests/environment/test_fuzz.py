@@ -56,8 +56,8 @@ def some_settings(data: st.DataObject) -> WebhookSettings:
 def containers(pod: Any) -> list[Any]:
     """Return all entries of both container lists, in order."""
     spec = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
-    parts = [spec.get(each) for each in ("initContainers", "containers")]
-    return [each for part in parts if isinstance(part, list) for each in part]
+    parts = [spec.get(key) for key in ("initContainers", "containers")]
+    return [container for part in parts if isinstance(part, list) for container in part]
 
 
 def with_chips(pod: dict[str, Any]) -> set[str]:
@@ -84,7 +84,7 @@ def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
     settings_ = some_settings(data)
     first = answer(pod, owner, settings_)
     after = apply_patch(pod, first.patch)
-    assert {"/".join(each.path.split("/")[:4]) for each in first.patch} <= with_chips(pod)
+    assert {"/".join(operation.path.split("/")[:4]) for operation in first.patch} <= with_chips(pod)
     for was, is_ in zip(containers(pod), containers(after), strict=True):
         if was != is_:
             assert {**is_, "env": None} == {**was, "env": None}

@@ -84,7 +84,7 @@ def injected(
 
 
 def names(start: int, end: int, suffix: str = ".workers") -> str:
-    return ",".join(f"train-{each}{suffix}" for each in range(start, end))
+    return ",".join(f"train-{number}{suffix}" for number in range(start, end))
 
 
 # --- StatefulSets
@@ -492,7 +492,7 @@ def test_init_container_gets_each_host_once_also_if_the_pod_is_reviewed_again():
     [first, one, other], said = injected(pod, owner)
     assert not injected(apply_patch(pod, said.patch), owner)[1].patch
     assert first["TPU_WORKER_HOSTNAMES"] == names(0, 4)
-    assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"train-{each}.workers:8471" for each in range(4))
+    assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"train-{index}.workers:8471" for index in range(4))
     assert one["TPU_WORKER_HOSTNAMES"] == other["TPU_WORKER_HOSTNAMES"]
     assert one["TPU_WORKER_HOSTNAMES"].count("train-0.") == 2
 
@@ -501,7 +501,7 @@ def test_localhost_is_complete_unless_the_slice_has_several_hosts():
     """GKE's webhook sets localhost on pods without a Job. Without a topology, the slice may have only this pod."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
-    pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
+    pods = [pod_of(owner, "a", selector=selector, containers=[with_env(local)]) for selector in ({}, V5E_4X4)]
     for pod in pods:
         pod["metadata"]["labels"][OLD_KEY] = "enabled"
     assert [bool(injected(pod, owner)[1].problems) for pod in pods] == [False, True]
@@ -659,8 +659,8 @@ def test_all_pods_of_a_multislice_count_the_same_slices():
     warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
     owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
     found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]
-    assert [each.get("MEGASCALE_NUM_SLICES") for each in found] == ["2", None, "2"]
-    assert [each.get("MEGASCALE_SLICE_ID") for each in found] == ["0", None, "1"]
+    assert [variables.get("MEGASCALE_NUM_SLICES") for variables in found] == ["2", None, "2"]
+    assert [variables.get("MEGASCALE_SLICE_ID") for variables in found] == ["0", None, "1"]
 
 
 @pytest.mark.parametrize(
@@ -695,7 +695,7 @@ def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
     """If each child Job counted as a slice, the host names would include pods that never exist."""
     owner = jobset(replicated("a", replicas, parallelism=parallelism, selector=V5E_4X4))
     [found], said = injected(pod_of_jobset("a", number, index), owner)
-    listed = [f"js-a-{each}.js" for each in hosts.split()]
+    listed = [f"js-a-{host}.js" for host in hosts.split()]
     assert found["TPU_WORKER_HOSTNAMES"].split(",") == listed
     assert listed[int(found["TPU_WORKER_ID"])] == f"js-a-{number}-{index}.js"
     assert (found.get("MEGASCALE_SLICE_ID"), found.get("MEGASCALE_NUM_SLICES")) == (own, own and "2")
@@ -778,7 +778,7 @@ def test_addresses_of_a_leader_worker_set_have_its_port(given: dict[str, str]):
 def test_leader_without_chips_is_not_a_worker():
     pod = pod_of_group(1, leader_has_chips=False, size="5")
     [found], said = injected(pod, {})
-    hosts = ",".join(f"serve-1-{each}.serve" for each in range(1, 5))
+    hosts = ",".join(f"serve-1-{index}.serve" for index in range(1, 5))
     assert found == {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": hosts}
     assert not said.problems
 
@@ -786,7 +786,7 @@ def test_leader_without_chips_is_not_a_worker():
 def test_several_processes_of_a_pod_get_addresses_in_any_generation():
     owner = stateful_set()
     both, _ = injected(pod_of(owner, "train-0", containers=[container(2, "a"), container(2, "b")]), owner)
-    assert [each["TPU_PROCESS_PORT"] for each in both] == ["8471", "8472"]
+    assert [variables["TPU_PROCESS_PORT"] for variables in both] == ["8471", "8472"]
 
 
 def test_slices_of_a_leader_worker_group_form_no_multislice():

@@ -54,7 +54,7 @@ def test_host_of_a_replica_gets_variables_host_name_and_affinity() -> None:
     (together,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert together["labelSelector"]["matchExpressions"][0]["values"] == ["tpus-abcde"]
     (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert [each["operator"] for each in apart["labelSelector"]["matchExpressions"]] == ["Exists", "NotIn"]
+    assert [expression["operator"] for expression in apart["labelSelector"]["matchExpressions"]] == ["Exists", "NotIn"]
     (unnamed := worker())["metadata"]["labels"].pop(constants.RAY_GROUP)
     assert "TPU_NAME" not in variables(reviewed(unnamed)[0])
 
@@ -92,7 +92,7 @@ def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: i
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
-    assert ["its replica has the index 2, but worker group tpus has 2 replicas" in each for each in warnings] == [
+    assert ["its replica has the index 2, but worker group tpus has 2 replicas" in warning for warning in warnings] == [
         True
     ] * is_beyond
     assert reviewed(worker(replica=2), cluster)[1] == ()
@@ -115,7 +115,7 @@ def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) 
     raw["spec"] |= own
     pod, warnings = reviewed(raw)
     if called is None:
-        assert ["its host name is 'own'" in each for each in warnings] == [True]
+        assert ["its host name is 'own'" in warning for warning in warnings] == [True]
         assert pod == raw
         return
     found = variables(pod)
@@ -136,7 +136,7 @@ def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) 
 def test_pod_of_an_invalid_worker_group_gets_a_warning(cluster: JSON, lacks: str, words: str) -> None:
     raw = worker(**{constants.INJECT: "enabled"})
     raw["metadata"]["labels"].pop(lacks, None)
-    assert [words in each for each in reviewed(raw, cluster)[1]] == [True]
+    assert [words in warning for warning in reviewed(raw, cluster)[1]] == [True]
     # A pod that does not request variables gets no warning if only its index is missing: another webhook may set it.
     del raw["metadata"]["labels"][constants.INJECT]
     assert bool(reviewed(raw, cluster)[1]) == (not lacks)

@@ -52,8 +52,8 @@ def test_answer_with_many_host_names_is_deferred(containers: int, topology: str,
         "cloud.google.com/gke-tpu-topology": topology,
     }
     raw = pod(containers, selector=selector if topology else None, size=1024)
-    for each in raw["spec"]["containers"]:
-        each["resources"]["limits"]["google.com/tpu"] = 4 // containers
+    for container in raw["spec"]["containers"]:
+        container["resources"]["limits"]["google.com/tpu"] = 4 // containers
     assert callable(judge_pod(request(raw), lambda *_: None, ALL)) == is_long
     assert review_pod(request(raw), lambda _: pytest.fail("nothing has to be read"), ALL).patch
 

@@ -87,15 +87,15 @@ KINDS: dict[str, Callable[[str], Workload]] = {
 def decide_on(make: Callable[[str], Workload], count: int, *, limited: bool, pools: int = 0) -> Callable[[], Plan]:
     """Return a function that reads the caches and decides, in the round after the first one."""
     made = [make_jobset("honest"), *(make(f"object-{number}") for number in range(count))]
-    workloads: dict[WorkloadUid, Workload] = {each.uid: each for each in made}
+    workloads: dict[WorkloadUid, Workload] = {workload.uid: workload for workload in made}
     pods: list[Pod] = [
-        make_pod(each, job=job, unschedulable_since=NOW)
-        for each in made
-        if each.kind.has_pods and each.lives
-        for job in range(each.groups[0].replicas)
+        make_pod(workload, job=job, unschedulable_since=NOW)
+        for workload in made
+        if workload.kind.has_pods and workload.lives
+        for job in range(workload.groups[0].replicas)
     ]
     own = [make_pool(make_jobset(f"old-{number}")) for number in range(pools)]
-    nodes = tuple(make_node(each, index) for each in own for index in range(each.hosts))
+    nodes = tuple(make_node(pool, index) for pool in own for index in range(pool.hosts))
     changed = settings(max_chips=8, max_chips_per_namespace=(("*", 8),)) if limited else settings()
     now = NOW + timedelta(minutes=1)
 
@@ -171,7 +171,7 @@ def test_twice_as_many_node_groups_cost_at_most_twice_as_much(metadata: dict[str
     def decide_on_groups(count: int) -> None:
         groups = [make_group(f"group-{number}", topology="2x2") for number in range(count)]
         metas = (replace(group.meta, uid=group.meta.name, created_at=NOW, **metadata) for group in groups)
-        marked = tuple(replace(each, meta=meta) for each, meta in zip(groups, metas, strict=True))
+        marked = tuple(replace(group, meta=meta) for group, meta in zip(groups, metas, strict=True))
         other = replace(groups[0], meta=replace(groups[0].meta, name="other", uid="other", finalizers=GROUP_FINALIZERS))
         of_groups.decide(GroupSnapshot(cluster=FACTS, groups=(*marked, other)), GroupMemory(), SETTINGS, NOW)
 

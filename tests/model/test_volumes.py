@@ -105,7 +105,7 @@ def test_volumes_restrict_nothing_while_their_source_is_unknown(unknown: str, cl
 
 def _affinity(*terms: Any) -> dict[str, Any]:
     parts = [
-        {"matchExpressions": [dict(zip(("key", "operator", "values"), each, strict=True)) for each in term]}
+        {"matchExpressions": [dict(zip(("key", "operator", "values"), expression, strict=True)) for expression in term]}
         for term in terms
     ]
     return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": parts}}}}

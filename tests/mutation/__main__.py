@@ -98,9 +98,9 @@ def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: in
 
 def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
     names = set(arguments.packages)
-    mutations = [each for each in _PROJECT.mutations() if _PROJECT.package_of(each.path) in names]
+    mutations = [mutation for mutation in _PROJECT.mutations() if _PROJECT.package_of(mutation.path) in names]
     if arguments.again:
-        return list(find_again((each.mutation for each in results.read() if not each.fate.is_killed), mutations))
+        return list(find_again((result.mutation for result in results.read() if not result.fate.is_killed), mutations))
     if arguments.at:
         return [each for each in mutations if {each.path, f"{each.path}:{each.line}"} & set(arguments.at)]
     project = Project(root=_ROOT, packages={name: () for name in _PROJECT.packages if name in names})
@@ -114,7 +114,7 @@ def main() -> int:
     results, fingerprint = Results(arguments.state / "results.jsonl"), _PROJECT.fingerprint()
     wanted = _wanted(arguments, results)
     known = {each.mutation: each for each in results.begin(fingerprint)}
-    left = [each for each in wanted if each not in known]
+    left = [mutation for mutation in wanted if mutation not in known]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         first = make_copy(_PROJECT, Path(scratch, "0"))
@@ -125,7 +125,7 @@ def main() -> int:
             results.add(result)
             known[result.mutation] = result
             _say(f"{number}/{len(left)} {result.fate.value:<9} {result.seconds:>5.1f} s  {result.mutation}")
-    tried = [known[each] for each in wanted]
+    tried = [known[mutation] for mutation in wanted]
     _say("")
     for line in summary(_PROJECT, tried):
         _say(line)

@@ -58,12 +58,12 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
         ("all", list(results)),
     ):
         if some:
-            killed = sum(each.fate.is_killed for each in some)
+            killed = sum(result.fate.is_killed for result in some)
             lines.append(f"{name:<28} {len(some):>6} {killed:>7} {100 * killed / len(some):>5.0f} %")
     survivors = sorted((result for result in results if not result.fate.is_killed), key=lambda result: result.mutation)
     if survivors:
         lines += ["", f"{len(survivors)} survived:"]
-        lines += [f"  {each.mutation}{'' if each.tests else ' (no test runs it)'}" for each in survivors]
+        lines += [f"  {survivor.mutation}{'' if survivor.tests else ' (no test runs it)'}" for survivor in survivors]
     return lines
 
 

@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def mutants(source: str) -> list[str]:
-    return [mutate(source, each) for each in find_mutations(source, "module.py")]
+    return [mutate(source, mutation) for mutation in find_mutations(source, "module.py")]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, 
     """A mutation of tested code is killed. Afterwards, copy and project have their original text."""
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
-    mutations = [each for each in toy.mutations() if each.old in wanted]
-    results = {each.mutation.old: each for each in try_all(toy, mutations, tests, [copy])}
+    mutations = [mutation for mutation in toy.mutations() if mutation.old in wanted]
+    results = {result.mutation.old: result for result in try_all(toy, mutations, tests, [copy])}
     assert {old: (each.fate, each.tests) for old, each in results.items()} == wanted
     assert (copy / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
     assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
@@ -138,6 +138,6 @@ def test_sample_is_balanced_over_packages_and_repeatable() -> None:
         for line in range(count)
     ]
     drawn = draw(project, mutations, size=24, seed=1)
-    counts = [sum(each.path.startswith(package) for each in drawn) for package in ("large", "small", "other")]
+    counts = [sum(mutation.path.startswith(package) for mutation in drawn) for package in ("large", "small", "other")]
     assert (counts, len(set(drawn))) == ([10, 4, 10], 24)
     assert drawn == draw(project, mutations, size=24, seed=1) != draw(project, mutations, size=24, seed=2)

@@ -24,9 +24,9 @@ def browser(chrome: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     prefer(chrome, "light")
     chrome.get_log("browser")
     yield chrome
-    logged = [each["message"] for each in chrome.get_log("browser") if each["level"] == "SEVERE"]
+    logged = [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"]
     # Broken connections are no mistakes: tests cause some, and a server stops at the end of its test.
-    assert [each for each in logged if " net::ERR_" not in each and "status of 503" not in each] == []
+    assert [message for message in logged if " net::ERR_" not in message and "status of 503" not in message] == []
 
 
 @pytest.fixture

@@ -373,7 +373,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
 
     open_page(browser, f"{url}?view=capacity")
 
-    tiles = [each.text.split("\n")[:2] for each in browser.find_elements(By.CSS_SELECTOR, ".tile")]
+    tiles = [element.text.split("\n")[:2] for element in browser.find_elements(By.CSS_SELECTOR, ".tile")]
     want = {"Requested": "16", "Starting": "16", "Running": "64", "Idle": "4", "Being deleted": "0"}
     assert dict(tiles) == {**want, "Cost, USD an hour": "48.00"}
     text = text_of(browser, "#capacity")
@@ -388,7 +388,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
         assert words in text, text
     assert re.search(r"in (4\d|50) s", text)
     assert browser.execute_script("return [...document.querySelectorAll('.meter.full')].length") == 1
-    sums = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#capacity tbody tr")][-2:]
+    sums = [element.text for element in browser.find_elements(By.CSS_SELECTOR, "#capacity tbody tr")][-2:]
     assert sums == ["tpu-v5p-slice 0 16 0 16 0 0 0 0 48.00 USD/h", "team-a 0 16 0 16 0 0 0 0 48.00 USD/h"]
 
 

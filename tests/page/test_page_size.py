@@ -60,7 +60,7 @@ def test_page_with_2000_slices_has_few_elements_and_a_change_touches_few(
         "measures.length = 0; changes = 0; return document.getElementsByTagName('*').length"
     )
     pools = [replace(pool, hosts="r" + pool.hosts[1:]) for pool in large.pools[:50]]
-    last = [replace(each, segments=each.segments[:-1]) for each in tracks[:50]]
+    last = [replace(track, segments=track.segments[:-1]) for track in tracks[:50]]
     board.show(
         view=replace(large, pools=(*pools, *large.pools[50:])),
         tracks=(*last, *tracks[50:]),

@@ -114,10 +114,10 @@ def test_total_size_of_large_bodies_is_limited(serve: Serve, monkeypatch: pytest
     [port] = serve(ECHO, body_bytes=100_000).ports
     large = _SIZED + b"100000\r\nConnection: close\r\n\r\n"
     with connect(port) as first, connect(port) as second:
-        for each in (first, second):
-            each.sendall(large)
+        for client in (first, second):
+            client.sendall(large)
         answers = [answer(port, large), answer(port, _SIZED + b"2\r\nConnection: close\r\n\r\nab")]
-        assert [each[9:12] for each in answers] == [b"503", b"200"]
+        assert [response[9:12] for response in answers] == [b"503", b"200"]
         first.sendall(b"a" * 100_000)
         assert read_all(first).endswith(b"100000")
     # The size of a request is released after its response, and when its connection ends.
@@ -155,7 +155,7 @@ def test_pipelined_requests_are_separated_at_any_cut(cuts: set[int]) -> None:
         return bytes(written.data)
 
     answered = asyncio.run(play())
-    bodies = [each.partition(b"\r\n\r\n")[2] for each in answered.split(b"HTTP/1.1 200 OK")[1:]]
+    bodies = [response.partition(b"\r\n\r\n")[2] for response in answered.split(b"HTTP/1.1 200 OK")[1:]]
     assert bodies == [b"4", b"0", b"38", b"3"]
 
 

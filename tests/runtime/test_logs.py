@@ -193,6 +193,6 @@ def test_event_names_are_constants() -> None:
         for call in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in levels
         if "log" in ast.unparse(call.func.value)
-        and any(isinstance(each, ast.JoinedStr | ast.BinOp) for each in ast.walk(call.args[0]))
+        and any(isinstance(node, ast.JoinedStr | ast.BinOp) for node in ast.walk(call.args[0]))
     ]
     assert dynamic == []

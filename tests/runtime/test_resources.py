@@ -67,7 +67,7 @@ def ask(method: str, path: str, media_type: str = "", client: tuple[str, int] | 
 def test_request_of_a_path_and_method_gets_its_response(method: str, path: str, status: int, body: str) -> None:
     head, *pieces = ask(method, path)
     assert head["status"] == status
-    assert b"".join(each["body"] for each in pieces).decode().startswith(body)
+    assert b"".join(piece["body"] for piece in pieces).decode().startswith(body)
     headers = dict(head["headers"])
     assert (b"allow" in headers) == (status == 405)
     assert (headers.get(b"retry-after") == b"1") == (status == 503)

@@ -277,7 +277,7 @@ def test_slow_scrapes_do_not_block_probes_and_other_clients(serve: Serve) -> Non
         goes_on.release(4)
         assert other.result(5) == (200, "late\n")
         goes_on.release(5)
-        assert {each.result(10) for each in waiting} == {(200, "late\n")}
+        assert {future.result(10) for future in waiting} == {(200, "late\n")}
 
 
 # --- pages of a product
@@ -360,6 +360,6 @@ def test_pages_are_created_one_at_a_time_without_delaying_probes(serve: Serve) -
         assert not entered.acquire(timeout=0.6)
         assert ask(port, "/healthz") == (200, "ok\n")
         go_on.set()
-        assert {each.result(10) for each in asking} == {(200, "heavy")}
+        assert {future.result(10) for future in asking} == {(200, "heavy")}
     # After the first page was created, the thread pauses for as long as this took, but at most for 0.5 s.
     assert moments[2] - moments[1] >= 0.45

@@ -104,7 +104,7 @@ class Market:
                 del self._up_at[name]
                 if name in world.pools and world.pools[name].status is PoolStatus.RUNNING:
                     world.put_pool(world.pools[name], created_at=world.now)
-        if any(len(each.verify) > 1 for each in world.step(seconds=seconds).assignments):
+        if any(len(assignment.verify) > 1 for assignment in world.step(seconds=seconds).assignments):
             # The first labelled node of a pool starts the round that labels the other nodes.
             world.step(seconds=0)
         if not self.delete_seconds:

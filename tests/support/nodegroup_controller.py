@@ -253,7 +253,7 @@ class World:
         for name in running.keys() - known:
             items = running[name].metadata
             if self._accepts(items.get("kubeadm-join-token", "")):
-                labels = dict(each.split("=", 1) for each in items["kube-labels"].split(","))
+                labels = dict(label.split("=", 1) for label in items["kube-labels"].split(","))
                 self.put_node(name, labels)
         for raw in self.kube.objects(collection_path("nodes")):
             if raw["metadata"]["name"] not in running:

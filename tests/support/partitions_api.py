@@ -130,8 +130,8 @@ class Ground:
     def end(self) -> None:
         """Release all waiting requests and stop the server."""
         self.kube.answers.set()
-        for each in self.vipus.values():
-            each.answers.set()
+        for server in self.vipus.values():
+            server.answers.set()
         self.server.stop()
 
     @property

@@ -12,21 +12,21 @@ from provisioner.admission.review import Operation
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
     """Return a copy of an object with a patch applied. Raises LookupError or ValueError if it is not applicable."""
     found = copy.deepcopy(raw)
-    for each in patch:
-        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in each.path.split("/")[1:])
+    for operation in patch:
+        *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:])
         parent = found
         for step in steps:
             parent = parent[int(step)] if isinstance(parent, list) else parent[step]
         key: Any = (len(parent) if last == "-" else int(last)) if isinstance(parent, list) else last
-        value = copy.deepcopy(each.value)
-        if each.op == "remove":
+        value = copy.deepcopy(operation.value)
+        if operation.op == "remove":
             del parent[key]
-        elif each.op == "add" and isinstance(parent, list):
+        elif operation.op == "add" and isinstance(parent, list):
             if not 0 <= key <= len(parent):
-                raise IndexError(each.path)
+                raise IndexError(operation.path)
             parent.insert(key, value)
         else:
-            if each.op == "replace":
+            if operation.op == "replace":
                 # This read raises KeyError if the field does not exist.
                 parent[key]
             parent[key] = value

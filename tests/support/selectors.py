@@ -85,8 +85,8 @@ def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
         if value is None:
             result.pop(key, None)
         elif strategic and key in _LISTS_BY_NAME:
-            items = {each["name"]: each for each in result.get(key, [])}
-            new = {each["name"]: merged(items.get(each["name"]), each, strategic=True) for each in value}
+            items = {item["name"]: item for item in result.get(key, [])}
+            new = {item["name"]: merged(items.get(item["name"]), item, strategic=True) for item in value}
             result[key] = list({**items, **new}.values())
         else:
             result[key] = merged(result.get(key), value, strategic=strategic)

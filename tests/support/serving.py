@@ -30,7 +30,7 @@ def servers() -> Iterator[Serve]:
     started: list[HttpServer] = []
 
     def start(*apps: ASGIApp, tls: ssl.SSLContext | None = None, **limits: float) -> HttpServer:
-        at = {Address(f"127.0.0.{number}", 0): each for number, each in enumerate(apps or (hello,), 1)}
+        at = {Address(f"127.0.0.{number}", 0): app for number, app in enumerate(apps or (hello,), 1)}
         server = HttpServer(at, name="a-server", limits=Limits(**limits), tls=tls)  # type: ignore[arg-type]
         started.append(server)
         server.start()

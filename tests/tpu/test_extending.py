@@ -59,7 +59,7 @@ def test_table_has_priority_over_contradicting_offers() -> None:
             _offer("tpu9y", _machine("tpu9x-4t", 4, "2x2")),
         ]
     )
-    assert [each.partition(" is listed as ")[0] for each in found] == [
+    assert [text.partition(" is listed as ")[0] for text in found] == [
         "ct6e-standard-4t",
         "ct5p-hightpu-4t",
         "tpu9x-4t",

@@ -107,7 +107,7 @@ def test_part_of_a_slice_is_used_unless_it_is_invalid(part: str, expected: str):
 
 def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
     """Return the main variables by the documented rules, implemented independently of the product."""
-    dims = [int(each) for each in topology.split("x")]
+    dims = [int(size) for size in topology.split("x")]
     dims += [1] * (3 - len(dims))
     x, y, z = dims
     lite = "lite" in label or "v6e" in label
@@ -118,7 +118,7 @@ def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
         "TPU_ACCELERATOR_TYPE": f"{GENERATIONS.get(label, label)}-{x * y * z * (1 if lite else 2)}",
         "TPU_HOST_BOUNDS": ",".join(str(dim // own) for dim, own in zip(dims, host, strict=True)),
         "TPU_CHIPS_PER_HOST_BOUNDS": ",".join(map(str, host)),
-        "TPU_TOPOLOGY_WRAP": ",".join("true" if each else "false" for each in wrap),
+        "TPU_TOPOLOGY_WRAP": ",".join("true" if is_wrapped else "false" for is_wrapped in wrap),
     }
 
 
@@ -135,7 +135,7 @@ def test_every_multi_host_slice_agrees_with_a_second_implementation():
                 expected = by_hand(label, str(grid), shape.chips_per_pod)
                 assert {key: found[key] for key in expected} == expected
                 # The hosts fill the slice.
-                bounds = [int(each) for each in found["TPU_HOST_BOUNDS"].split(",")]
+                bounds = [int(size) for size in found["TPU_HOST_BOUNDS"].split(",")]
                 assert bounds[0] * bounds[1] * bounds[2] == shape.nodes(0)
                 seen += 1
     assert seen > 1000

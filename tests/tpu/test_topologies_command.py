@@ -36,7 +36,7 @@ def test_accelerator_has_a_row_for_each_topology_and_machine_type(capsys: pytest
     main(["topologies", "tpu-v6e-slice", "-o", "json"])
     found = json.loads(capsys.readouterr().out)["topologies"]
     assert len(found) == len(rows)
-    assert [(each["chips_per_pod"], each["on_request"]) for each in found if each["topology"] == "2x4"] == [
+    assert [(row["chips_per_pod"], row["on_request"]) for row in found if row["topology"] == "2x4"] == [
         ([4], []),
         ([1, 2, 4, 8], [4]),
     ]

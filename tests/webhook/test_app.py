@@ -132,7 +132,7 @@ def test_pod_that_requests_variables_gets_them(webhook: WebhookServer, kube: Fak
     status, body = post(webhook, bundle(kube), review(**ASKING))
     assert status == 200
     patch = json.loads(base64.b64decode(json.loads(body)["response"]["patch"]))
-    variables = {each["name"]: each["value"] for each in patch[0]["value"]}
+    variables = {variable["name"]: variable["value"] for variable in patch[0]["value"]}
     assert variables["TPU_WORKER_ID"] == "2"
     assert variables["TPU_WORKER_HOSTNAMES"] == "train-0.workers,train-1.workers,train-2.workers,train-3.workers"
 
@@ -216,8 +216,8 @@ def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
         name = f"{number}".ljust(253, "\N{GRINNING FACE}")
         owner = ObjectRef(kind=name, api_version=name, namespace="ml", name=name, uid=name)
         recorder.emit(owner, "R", name * 5, warning=True)
-    kept = [each for space in recorder._namespaces.values() for each in space.known.values()]
-    assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
+    kept = [event for space in recorder._namespaces.values() for event in space.known.values()]
+    assert sum(sys.getsizeof(event.message) + 4 * sys.getsizeof(event.ref.name) for event in kept) < 20_000_000
 
 
 def _size(value: object) -> int:
@@ -294,12 +294,12 @@ def test_reviews_without_owner_do_not_wait_for_a_hanging_api_server():
         wait_for(lambda: kube.waiting == 8)
         alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
         assert post(webhook, bundle(kube), alone)[0] == 200
-        assert not any(each.done() for each in hanging)
+        assert not any(future.done() for future in hanging)
         # A slow review without an owner does not wait either.
         large = review(annotations={"x": "y" * 200_000, "tpu-provisioner.cloud.google.com/inject": "disabled"})
         assert post(webhook, bundle(kube), large)[0] == 200
         kube.goes_on.set()
-        assert {each.result(20)[0] for each in hanging} == {200}
+        assert {future.result(20)[0] for future in hanging} == {200}
 
 
 @pytest.mark.parametrize(
@@ -336,17 +336,17 @@ def test_server_stops_while_the_api_server_hangs(
         assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
         capfd.readouterr()
         webhook.stop(drain=lambda _seconds: None)
-        assert [each.result(10)[0] for each in asked] == [500] * 3
+        assert [future.result(10)[0] for future in asked] == [500] * 3
         assert capfd.readouterr() == ("", "")
-        for each in sent:
-            each.close()
+        for connection in sent:
+            connection.close()
     # The reads log to this test's output, which must stay open until they have ended.
     wait_for(lambda: _reviews(webhook) == len(names))
 
 
 def _reviews(webhook: WebhookServer) -> float:
     """Count the reviews that have ended."""
-    families = {each.name: each for each in webhook.metrics.registry.collect()}
+    families = {family.name: family for family in webhook.metrics.registry.collect()}
     return sum(sample.value for sample in families[f"{app.PREFIX}reviews"].samples if sample.name.endswith("_total"))
 
 

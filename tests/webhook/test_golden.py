@@ -50,7 +50,7 @@ def test_review_of_each_version_gets_the_expected_answer(path: Path, version: st
     assert answer == want
     response, pod = answer["response"], review["request"]["object"]
     assert response["uid"] == review["request"]["uid"]
-    after = apply_patch(pod, [Operation(**each) for each in response.get("patch", [])])
+    after = apply_patch(pod, [Operation(**operation) for operation in response.get("patch", [])])
     if case["variables"] is not None:
         assert environment(after) == case["variables"]
     # The patched pod may be reviewed again: by a second webhook, or after another webhook has changed it.

@@ -48,7 +48,7 @@ def answered(
 ) -> Json:
     """Post a review of an object that is created, or of a scale that changes; return the response."""
     settings = read_webhook_settings(variables)
-    (hook,) = [each for each in make_hooks(settings, kube or FakeKube(), variables) if each.path == path]
+    (hook,) = [candidate for candidate in make_hooks(settings, kube or FakeKube(), variables) if candidate.path == path]
     seen: list[tuple[str, str]] = []
     request = {"uid": "7", "kind": {"kind": raw["kind"]}, "operation": "CREATE", "namespace": "ml", "object": raw}
     if raw["kind"] == "Scale":

@@ -34,7 +34,7 @@ def always(value: Any) -> Callable[[Any], Any]:
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
     """Apply the named bug until the end of the block, none if the name is empty; yield its `storm`."""
-    bug = next((each for each in bugs if each.name == name), None)
+    bug = next((candidate for candidate in bugs if candidate.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():
             stack.enter_context(mutated(at, mutate))
@@ -47,7 +47,7 @@ def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
     owner, attribute = at
     original = vars(owner)[attribute]
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]
-    places = [owner, *(each for each in modules if each is not owner and vars(each).get(attribute) is original)]
+    places = [owner, *(module for module in modules if module is not owner and vars(module).get(attribute) is original)]
     replacement = mutate(original)
     for place in places:
         setattr(place, attribute, replacement)

@@ -49,7 +49,7 @@ def main() -> int:
             sys.stdout.writelines(problems)
             file = _FOLDER / f"{name}.txt"
             if options.write:
-                file.write_text("".join(f"{each}\n" for each in hashes), encoding="utf-8")
+                file.write_text("".join(f"{line}\n" for line in hashes), encoding="utf-8")
                 continue
             before = file.read_text(encoding="utf-8").split()
             other = [seed for seed, (old, new) in enumerate(zip(before, hashes, strict=False)) if old != new]
