@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
             "requirements/run.txt",
         ],
         cwd=_REPOSITORY,
-        # A warning is suppressed: that the lock file has no dependencies between packages.
+        # The suppressed warning says that the lock file has no dependencies between packages.
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         stdout=subprocess.PIPE,
         check=True,

@@ -69,7 +69,7 @@ def _shown(path: Path) -> list[str]:
     return ["".join(each) for each in _SCRIPT_TEXT.findall(text)] if path.suffix == ".js" else [_NAMES.sub("", text)]
 
 
-@pytest.mark.timeout(20)  # Parses a hundred files.
+@pytest.mark.timeout(20)  # Reads hundreds of files.
 def test_no_text_has_an_odd_phrase() -> None:
     """The message of a failure contains the replacement."""
     advice = dict(enumerate(_WORDS.items(), 1))

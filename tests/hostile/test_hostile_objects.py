@@ -38,9 +38,9 @@ pytestmark = pytest.mark.timeout(30)
 
 #: Limit of etcd on one object, in bytes.
 LIMIT_BYTES = 1_500_000
-#: Maximum number of calls for a hostile object of any size: a slice of all bounds, compared with all free pools.
+#: Maximum number of calls for a hostile object of any size, such as a slice that is compared with all free pools.
 CALLS = 60_000
-#: Maximum number of calls for each KB of JSON: mostly quantities of containers, with fifty calls for forty bytes.
+#: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
 #: Maximum number of bytes for each KB during parsing and decision, and of bytes that records and slices keep
 #: afterwards.

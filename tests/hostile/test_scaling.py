@@ -128,9 +128,9 @@ def test_work_for_objects_and_pools_is_the_sum_and_not_the_product(kind: str) ->
 
 
 def decide_on_pods(pools: int, pending: int, *, idle: bool) -> Callable[[], Plan]:
-    """Return a function that decides on pods of one tenant, of which each excludes another node, and on other pools.
+    """Return a function that decides on pending pods of a tenant, and on pools of other tenants.
 
-    If the pools are idle, a limit does not allow the tenant to use them.
+    The pods exclude different nodes. If the pools are idle, a limit does not allow the tenant to use them.
     """
     world = Cluster(settings_=settings(concurrency=1000, deletion_delay_seconds=3600.0))
     for number in range(pools):
@@ -156,7 +156,7 @@ def test_work_for_pods_and_pools_of_other_tenants_is_the_sum_and_not_the_product
     """Pods that differ share no node. In the past, 4,000 such pods and 400 idle pools took 10 s and 300 MB."""
     few, many = (decide_on_pods(count, count, idle=idle) for count in (FEW, 2 * FEW))
     assert counted(many)[1] <= MOST * counted(few)[1]
-    # A bit for each pair of a pod and a node remains.
+    # Each pair of a pod and a node still takes one bit, so the memory grows faster than the number of pods.
     assert measured(many)[1] <= 2.5 * measured(few)[1]
 
 
@@ -166,7 +166,7 @@ def test_work_for_pods_and_pools_of_other_tenants_is_the_sum_and_not_the_product
     ids=["new", "created", "deleted"],
 )
 def test_twice_as_many_node_groups_cost_at_most_twice_as_much(metadata: dict[str, Any]) -> None:
-    """Before, each deleted group was compared with all others: 10,000 took half a minute in each round."""
+    """In the past, deleted groups were compared with all others; with 10,000 groups, a round took half a minute."""
 
     def decide_on_groups(count: int) -> None:
         groups = [make_group(f"group-{number}", topology="2x2") for number in range(count)]

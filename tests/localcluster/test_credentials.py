@@ -19,7 +19,7 @@ def credentials(tmp_path: Path) -> Credentials:
 
 
 def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Credentials) -> None:
-    """Only the key of the kubelets' authority is on the disk, because the cluster signs certificates with it."""
+    """The kubelets' authority is the only one whose key is on the disk: the cluster signs certificates with it."""
     kubelets = x509.load_pem_x509_certificate((credentials.directory / "kubelets.crt").read_bytes())
     key = serialization.load_pem_private_key((credentials.directory / "kubelets.key").read_bytes(), password=None)
     assert kubelets.public_key() == key.public_key()

@@ -1,7 +1,7 @@
 """Mutates the code, and shows which mutations the tests detect: `make mutate SAMPLE=300 SEED=1`.
 
 python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, equally from each package
-python -m tests.mutation --at provisioner/slices/loop.py  # all of one file, or of a line with :LINE
+python -m tests.mutation --at provisioner/slices/loop.py  # all mutations of a file; with :LINE, of a line
 python -m tests.mutation --again                              # the survivors of the last run, on the current code
 
 Results are kept in .mutation, and an interrupted run is continued unless code or tests have changed. Exit code 1 if
