@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.environment.pods import TpuPod
+from provisioner.environment.pods import NUM_SLICES, TpuPod
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import OF_SLICES, node_selector_of, requested_chips
@@ -271,7 +271,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
     if host is None and entry and pods == 1:
         raise UnnumberedError(
             f"{key.title}: numOfHosts of its worker group is 1, and KubeRay gives numbers and host names only to hosts "
-            f"of larger slices; set it to the hosts of a slice, or remove {constants.MULTISLICE} where that is one"
+            f"of larger slices; set it to the hosts of a slice, or remove {constants.MULTISLICE} and {NUM_SLICES}"
         )
     if host is None or replica is None:
         raise UnnumberedError(

@@ -14,11 +14,13 @@ from provisioner.kube.podspec import node_selector_of, other_dns, requested_chip
 from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef
 from provisioner.workloads.kind import controller_of, marks
+from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 #: Keys of labels or annotations with the value "enabled" or "disabled", of the provisioner and of gke-tpu-env-injector.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
+NUM_SLICES = "MEGASCALE_NUM_SLICES"
 LOCAL = "localhost"
 _ADDRESS = f"{LOCAL}(?::[^,]*+)?"
 #: At most SLICE_WORKERS addresses of this host. The possessive `*+` keeps the time of a match linear.
@@ -61,7 +63,7 @@ class TpuPod:
     #: "enabled" or "disabled", from a label or annotation in INJECT_KEYS; empty if the pod has neither value.
     wish: str
     owner: ObjectRef | None
-    #: Labels of the pod, and its annotations whose key is not also a label.
+    #: Labels of the pod, and its annotations whose key is not also a label. See also `_requests_multislice`.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
@@ -109,13 +111,15 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         raise MalformedObject(
             f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
         )
-    selector = node_selector_of(spec)
+    selector, owner, found = node_selector_of(spec), controller_of(metadata), marks(metadata)
+    if owner is not None and owner.type == RAY_CLUSTER_TYPE and any(map(_requests_multislice, containers)):
+        found.setdefault(constants.MULTISLICE, "true")
     return TpuPod(
         namespace=namespace or fields.name(metadata.get("namespace")),
         name=fields.name(metadata.get("name")),
         wish=wish_of(metadata),
-        owner=controller_of(metadata),
-        marks=marks(metadata),
+        owner=owner,
+        marks=found,
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
         host_network=spec.get("hostNetwork") is True,
@@ -143,6 +147,11 @@ def requests_chips(template: object) -> bool:
         return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
     except MalformedObject:
         return False
+
+
+def _requests_multislice(container: Container) -> bool:
+    """Return whether a Ray container's number of slices requests the other variables, as with KubeRay's webhook."""
+    return NUM_SLICES in container.given and container.given[NUM_SLICES].value not in ("", "1")
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:

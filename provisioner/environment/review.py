@@ -17,11 +17,19 @@ from provisioner.environment.numbering import (
     ray_host,
     slices_together,
 )
-from provisioner.environment.pods import LOCAL, WORKER_HOSTNAMES, Container, TpuPod, read_pod, requests_chips, wish_of
+from provisioner.environment.pods import (
+    LOCAL,
+    NUM_SLICES,
+    WORKER_HOSTNAMES,
+    Container,
+    TpuPod,
+    read_pod,
+    requests_chips,
+    wish_of,
+)
 from provisioner.environment.variables import (
     FIRST_METRICS_PORT,
     METRICS_PORTS,
-    NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
     WORKER_ID,
@@ -30,6 +38,7 @@ from provisioner.environment.variables import (
     check_size,
     is_absent,
     layout_of,
+    of_ray,
     slice_pods,
     slices_of,
     topology_variables,
@@ -222,7 +231,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
-        variables |= _name_of_slice(pod)
+        variables |= of_ray(pod, container, variables)
         # Only pods that asked for variables get this warning: another webhook may add them to other pods.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
@@ -311,13 +320,6 @@ def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:
 
 def _stateful(pod: TpuPod) -> bool:
     return pod.owner is not None and pod.owner.type == STATEFUL_SET and owner_to_read(pod) is not None
-
-
-def _name_of_slice(pod: TpuPod) -> dict[str, str]:
-    """Return the variable that names the slice of a RayCluster's pod, as in GKE's Ray add-on; empty for other pods."""
-    group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
-    is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
-    return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:

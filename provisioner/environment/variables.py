@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from provisioner import constants, tpu
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
-from provisioner.environment.pods import LOCAL, PROCESS_ADDRESSES, WORKER_HOSTNAMES, Container, TpuPod
+from provisioner.environment.pods import LOCAL, NUM_SLICES, PROCESS_ADDRESSES, WORKER_HOSTNAMES, Container, TpuPod
 from provisioner.model import bounds
 from provisioner.tpu.catalogue import Topology
+from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 WORKER_ID = "TPU_WORKER_ID"
 PROCESS_PORTS = "TPU_PROCESS_PORT"
-NUM_SLICES = "MEGASCALE_NUM_SLICES"
 SLICE_ID = "MEGASCALE_SLICE_ID"
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
@@ -229,6 +229,16 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
         return {}
     return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: numbering.coordinator or numbering.host(0)}
+
+
+def of_ray(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
+    """Return further variables of a RayCluster's pod, as from KubeRay's webhook; empty for other pods."""
+    group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
+    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (group and replica):
+        return {}
+    multislice = COORDINATOR in variables and is_absent(COORDINATOR, container, variables)
+    # libtpu's default, 8080, is the port of Ray's metrics.
+    return {"TPU_NAME": f"{group}-{replica}"} | ({"MEGASCALE_PORT": "8081"} if multislice else {})
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:

@@ -83,7 +83,33 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
         "MEGASCALE_NUM_SLICES": "3",
         "MEGASCALE_SLICE_ID": "2",
         "MEGASCALE_COORDINATOR_ADDRESS": "tpus-0-0.ray-headless",
+        # Ray's metrics have libtpu's default port, 8080.
+        "MEGASCALE_PORT": "8081",
     }
+    assert reviewed(pod) == (pod, ())
+
+
+@pytest.mark.parametrize(
+    ("given", "label", "added"),
+    [
+        # kubernetes-engine-samples, ai-ml/gke-ray/raytrain/maxtext/ray-cluster.tpu-multi-slice.yaml
+        ({"NUM_SLICES": "3", "PORT": "9915"}, "", {"SLICE_ID": "2", "COORDINATOR_ADDRESS": "tpus-0-0.ray-headless"}),
+        ({"NUM_SLICES": "3"}, "false", {}),
+        ({"NUM_SLICES": ""}, "", {}),
+        ({"NUM_SLICES": "1"}, "", {}),
+        ({"NUM_SLICES": "3", "SLICE_ID": "2", "COORDINATOR_ADDRESS": "own:8080"}, "", {}),
+    ],
+)
+def test_number_of_slices_requests_a_multislice_as_with_kuberays_webhook(
+    given: dict[str, str], label: str, added: dict[str, str]
+) -> None:
+    """Before, the pods got neither the other variables nor a warning."""
+    raw = worker(**{constants.INJECT: "enabled"}, **({constants.MULTISLICE: label} if label else {}))
+    own = {f"MEGASCALE_{key}": value for key, value in given.items()}
+    raw["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in own.items()]
+    pod, warnings = reviewed(raw)
+    found = {key: value for key, value in variables(pod).items() if key.startswith("MEGASCALE")}
+    assert (found, warnings) == (own | {f"MEGASCALE_{key}": value for key, value in added.items()}, ())
 
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
