@@ -270,8 +270,9 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
         names = [name for name in group if name in variables]
         missing = [name for name in names if is_absent(name, container, variables)]
         given = [name for name in names if name not in missing and _begins(name, container, variables)]
-        if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
-            # Users may set only the host names; the worker index is added to them.
+        own = container.given[WORKER_HOSTNAMES].value if given == [WORKER_HOSTNAMES] else ""
+        if own and own.count(",") == variables[WORKER_HOSTNAMES].count(",") and WORKER_ID in missing:
+            # Users may set only the host names, one for each worker; the worker index is added to them.
             missing.remove(WORKER_ID)
         for key in missing if given else ():
             del variables[key]

@@ -328,7 +328,9 @@ def test_missing_list_of_variables_is_created(absent: dict[str, Any]):
             False,
             id="a number from a label",
         ),
-        pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": "a,b"}, {"TPU_WORKER_ID"}, False, id="host names alone"),
+        pytest.param(
+            {"name": "TPU_WORKER_HOSTNAMES", "value": "a,b,c,d"}, {"TPU_WORKER_ID"}, False, id="host names alone"
+        ),
         pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": ""}, set(), False, id="no host names"),
     ],
 )
@@ -377,6 +379,19 @@ def test_layout_of_the_user_is_not_completed(given: dict[str, str], added: tuple
     assert {name: found[name] for name in given} == given
     problem = f"a container has {' and '.join(given)} and lacks {lacks}; set all of them or none"
     assert said.problems == ((problem,) if lacks else ())
+
+
+@pytest.mark.parametrize(
+    ("replicas", "selector"), [(8, V5E_4X4 | {"cloud.google.com/gke-tpu-topology": "4x8"}), (8, None)]
+)
+def test_worker_index_is_not_added_to_host_names_of_an_earlier_size(replicas: int, selector: dict[str, str] | None):
+    """gke-tpu-env-injector wrote names into the StatefulSet; after it grew, workers 4 to 7 had an index beyond them."""
+    owner = stateful_set(replicas=replicas)
+    containers = [with_env({"TPU_WORKER_HOSTNAMES": names(0, 4)})]
+    pod = pod_of(owner, "train-7", selector=selector, containers=containers, metadata={"labels": ASKS})
+    [found], said = injected(pod, owner)
+    assert found == {"TPU_WORKER_HOSTNAMES": names(0, 4)}
+    assert said.problems == ("a container has TPU_WORKER_HOSTNAMES and lacks TPU_WORKER_ID; set all of them or none",)
 
 
 @pytest.mark.parametrize(
