@@ -126,8 +126,11 @@ class Run:
 
     def _somebody(self) -> None:
         rng = self.stage.rng
-        if self.wanted and rng.random() < 0.3:
-            name = rng.choice(sorted(self.wanted))
+        # A group that is deleted before the controller restores its finalizers leaves its nodes and tokens.
+        groups = [group for name in sorted(self.wanted) if (group := self.world.kube.group(name)) is not None]
+        intact = [group.meta.name for group in groups if group.meta.finalizers or not group.status.conditions]
+        if intact and rng.random() < 0.3:
+            name = rng.choice(intact)
             self.wanted.discard(name)
             self.stage.note("user", "deletes %s", name)
             if rng.random() < 0.2:
@@ -235,8 +238,7 @@ class Run:
         elif chosen == "child" and children:
             self.stage.fault("child deleted", "")
             kube.delete(rng.choice(children))
-        elif chosen == "finalizers" and self.wanted and not kube.not_synced:
-            # Without synced caches, nothing restores the finalizers: a deleted group would leave its nodes and tokens.
+        elif chosen == "finalizers" and self.wanted:
             self.stage.fault("finalizers removed", "")
             kube.drop_finalizers(rng.choice(sorted(self.wanted)))
         elif chosen in (Loss.HOST_ERROR, Loss.MAINTENANCE) and vms:
