@@ -14,6 +14,7 @@ from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import (
     Condition,
+    ConditionStatus,
     ConditionType,
     OperationRef,
     OperationType,
@@ -179,7 +180,10 @@ def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) 
     is_settled = is_true(ready) and not child.meta.deleting
     if is_settled and (passing or not isinstance(child, ManagedInstanceGroup)):
         return None
-    return not_ready(Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED, f"{words}: {wait.failure.message}")
+    reason = Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED
+    condition = not_ready(reason, f"{words}: {wait.failure.message}")
+    # False would mean that the group has failed, and the provisioner of slices would delete it with its machines.
+    return replace(condition, status=ConditionStatus.UNKNOWN) if child.status.url else condition
 
 
 def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:

@@ -214,7 +214,8 @@ def _failed(sightings: Sightings) -> Condition | None:
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in events.WARNED_OF:
-            return not_ready(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+            condition = not_ready(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
+            return replace(condition, status=own.status)
     return None
 
 

@@ -49,6 +49,7 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.api.statuses import (
     STARTING_OR_RUNNING,
     Condition,
+    ConditionStatus,
     ConditionType,
     Reason,
     condition_of,
@@ -187,6 +188,9 @@ def _progress_of(
     waited_seconds, patience_seconds = _waited_seconds(group, now), max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
         return (PoolStatus.ERROR, NOT_TAKEN) if waited_seconds > patience_seconds else (PoolStatus.PROVISIONING, None)
+    if ready.status is ConditionStatus.UNKNOWN:
+        # The group may have machines, or its place in the queue for capacity, but its controller cannot see them now.
+        return PoolStatus.PROVISIONING, Failure(kind=FailureKind.UNAVAILABLE, message=words(ready))
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     if _is_made(group):

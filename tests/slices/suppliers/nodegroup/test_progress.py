@@ -72,6 +72,9 @@ def progress(
 
 
 READY = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Ready")]
+UNREADABLE = condition("Ready", "RequestRejected", "the group cannot be read: Required 'x.get' permission") | {
+    "status": "Unknown"
+}
 LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "NodeLost")]
 
 
@@ -121,6 +124,10 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             {},
             PoolStatus.PROVISIONING,
             id="machines of other groups have to end first",
+        ),
+        *(
+            pytest.param([*making("")[:3], UNREADABLE], {"spec": spec}, PoolStatus.PROVISIONING, id=f"unseen {name}")
+            for name, spec in (("standard", SPEC), ("flex-start", FLEX_START))
         ),
         pytest.param(
             making("OperationFailed", "INTERNAL_ERROR: later"), {}, PoolStatus.PROVISIONING, id="it may pass by itself"
