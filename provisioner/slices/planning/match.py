@@ -379,7 +379,7 @@ class Matcher:
         if key not in self._searches:
             self._searches[key] = (
                 pool
-                for pool in self._free.specified(fitting, self._refused[limited])
+                for pool in self._free.specified(slice_, own, self._refused[limited])
                 if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, own) is None
             )
         return self._searches[key]

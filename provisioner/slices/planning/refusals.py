@@ -1,5 +1,6 @@
 """Decides whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
 
+from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
@@ -102,6 +103,14 @@ class FreePools:
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
+        #: Bits of the pools with equal node settings (`has_settings`).
+        self._by_settings: dict[str, int] = defaultdict(int)
+        for place, pool in enumerate(pools):
+            self._by_settings[pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")] |= 1 << place
+        #: Results of `_of_kind`.
+        self._alike: dict[Hashable, int] = {}
+        self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
+        self._hosts = {node.name for pool in pools for node in pool.nodes}
         #: Marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`).
         self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
@@ -118,18 +127,31 @@ class FreePools:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return found
 
-    def specified(self, fitting: int, refused: Container[PoolName]) -> Iterator[Supply]:
-        """Yield the pools whose specification fits, best first; `fitting` is the result of the method `fitting`.
+    def specified(self, slice_: Slice, own: str, refused: Container[PoolName]) -> Iterator[Supply]:
+        """Yield the pools of the right kind with node settings `own` whose specification fits a slice, best first.
 
         Pools in `refused` are left out.
         """
-        left = fitting & ((1 << len(self._pools)) - 1)
+        left = self.fitting(slice_) & self._by_settings.get(own, 0)
+        left &= self._of_kind(slice_) if left else 0
         while left:
             lowest = left & -left
             pool = self._pools[lowest.bit_length() - 1]
             if pool.name not in refused:
                 yield pool
             left ^= lowest
+
+    def _of_kind(self, slice_: Slice) -> int:
+        """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""
+        # Equal slices have the same shape object. All hosts that are in no pool are equal, and so are all numbers of
+        # nodes that no pool has.
+        nodes = min(slice_.nodes, self._most_hosts + 1)
+        host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
+        key = id(slice_.shape), nodes, host, self.kept_for(slice_)
+        if key not in self._alike:
+            right = (place for place, pool in enumerate(self._pools) if why_wrong_kind(slice_, pool) is None)
+            self._alike[key] = sum(1 << place for place in right)
+        return self._alike[key]
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
         """Whether the specification and enough hosts of a pool fit a slice; a host without a node counts as fitting."""

@@ -20,7 +20,7 @@ from provisioner.model.fit import NodeView
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.refusals import has_settings, settings_of, why_wrong_kind
+from provisioner.slices.planning.refusals import settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
 #: Minimum time after the last unschedulable pod before a shared pool is created with fewer nodes than the maximum.
@@ -65,6 +65,10 @@ class Seats:
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         #: Pools without users, by the party of their creator (`_creator_of`).
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
+        #: Bits of the pools with equal node settings.
+        self._by_settings: dict[str, int] = defaultdict(int)
+        for pool in pools:
+            self._by_settings[pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")] |= self._bits[pool.name]
         self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
         for pool in pools:
             if users := self._parties.get(pool.name):
@@ -140,7 +144,7 @@ class Seats:
         Only empty pools and pools that `party` may use are compared, not the used pools of other tenants.
         """
         if (found := self._suiting.get(slice_.share)) is None:
-            found = self._fits.fitting(slice_.requirements)
+            found = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
             if found:
                 empty = itertools.chain.from_iterable(self._empty.values())
                 used = self._used_by.get(party, ())
@@ -149,12 +153,11 @@ class Seats:
         return found
 
     def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
-        own, job = settings_of(slice_), slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
+        job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
         # The key has all values that the conditions read from a slice. Equal slices have the same shape object.
-        key = whose, own, id(slice_.shape), slice_.nodes, slice_.host, job
+        key = whose, id(slice_.shape), slice_.nodes, slice_.host, job
         if key not in self._alike:
-            right = (pool for pool in pools if why_wrong_kind(slice_, pool) is None and has_settings(pool, own))
-            self._alike[key] = self._all_of(right)
+            self._alike[key] = self._all_of(pool for pool in pools if why_wrong_kind(slice_, pool) is None)
         return self._alike[key]
 
     def _own_of(self, party: tuple[str, str]) -> int:

@@ -8,9 +8,12 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
+from provisioner.model.workloads import Requirements
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
+from tests.support.counting import counted
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
+from tests.support.settings import settings
 from tests.support.world import World
 
 
@@ -152,3 +155,35 @@ def test_pods_past_their_grace_period_do_not_keep_a_pool() -> None:
     assert world.deleted == []
     world.run(60)
     assert world.deleted == [pool.name]
+
+
+@pytest.mark.parametrize(
+    ("chips", "annotation", "setting_changes"),
+    [
+        pytest.param(8, "max-run-duration", {}, id="each JobSet chooses another node setting"),
+        pytest.param(4, "", {"max_pools_per_jobset": 5}, id="other number of hosts, with a limit for each JobSet"),
+    ],
+)
+def test_work_does_not_grow_with_the_product_of_idle_pools_and_waiting_jobsets(
+    chips: int, annotation: str, setting_changes: dict[str, Any]
+) -> None:
+    """In the past, a decision took 10 s with 800 idle pools and 2,000 JobSets that no pool suits."""
+
+    def asked(chips: int, **changes: Any) -> Requirements:
+        return make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x4", chips=chips, **changes)
+
+    def calls(size: int) -> int:
+        world = World(settings_=settings(deletion_delay_seconds=3600.0, **setting_changes))
+        over = make_jobset("over", replicas=size, parallelism=1, template=asked(8))
+        for job in range(size):
+            world.put_pool(make_pool(over, job=job))
+        for number in range(size):
+            own = {f"{constants.NODE_SETTING_PREFIX}{annotation}": f"{number + 600}s"} if annotation else {}
+            world.add(make_jobset(f"new{number}", parallelism=8 // chips, template=asked(chips, annotations=own)))
+        world.look()
+        world.look()
+        plan, found = counted(world.look)
+        assert sum(pool.phase is Phase.IDLE for pool in plan.pools) == size
+        return found
+
+    assert calls(80) < 2.3 * calls(40)
