@@ -348,6 +348,18 @@ def test_pods_that_select_their_own_pool_have_a_bound_on_choices(
     assert ("more than 3 pairs of a slice and a choice of capacity" in told(plan)) is own
 
 
+def test_waiting_slices_of_a_namespace_have_a_bound_on_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the past, 4,096 slices with 64 choices that were out of stock took 6 s and 370 MB in each decision."""
+    monkeypatch.setattr(bounds, "NAMESPACE_CHOICES", 8)
+    workload, pods = evil_jobset(), [evil_pod(job=job) for job in range(6)]
+    workload["metadata"]["annotations"] = {constants.CAPACITY: "on-demand, spot"}
+    workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
+    jobsets, read_pods = [parse_jobset(workload)], [pod for raw in pods for pod in read(parse_pod, raw)]
+    plan = plan_for(jobsets, read_pods, free=False)
+    assert sum(create.workload.name == "evil" for create in plan.creates) == 4
+    assert "more than 8 pairs of a waiting slice and a choice of capacity" in told(plan)
+
+
 # --- Random ---
 
 

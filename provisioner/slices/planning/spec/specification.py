@@ -391,6 +391,9 @@ class Candidates:
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
         #: Number of blueprints for only one slice, by namespace.
         self._own: Counter[str] = Counter()
+        #: Number of pairs of a slice and a choice, by namespace, and the slices that are within the bound.
+        self._pairs: Counter[str] = Counter()
+        self._within: dict[SliceId, bool] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return the choices for a slice; if `zone` is given and its workload must be in one zone, only those there."""
@@ -402,6 +405,14 @@ class Candidates:
             raise UnmeetableError(problem)
         key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.wishes), id(slice_.shape))
         choices = _once(self._choices, key, lambda: choices_of(slice_, settings))
+        if slice_.id not in self._within:
+            self._pairs[slice_.workload.namespace] += len(choices.open)
+            self._within[slice_.id] = self._pairs[slice_.workload.namespace] <= bounds.NAMESPACE_CHOICES
+        if not self._within[slice_.id]:
+            raise UnmeetableError(
+                f"namespace {slice_.workload.namespace} has more than {bounds.NAMESPACE_CHOICES:,} pairs of a waiting "
+                "slice and a choice of capacity: name fewer choices or zones"
+            )
         if zone is None or not capacity.wants_one_zone(slice_, settings):
             return choices
         there = tuple(choice for choice in choices.open if choice.zone == zone)
