@@ -78,7 +78,7 @@ class Seats:
                 self._empty[_creator_of(pool)].append(pool)
         #: Bits of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
-        #: Bits of the pools that slices may not use, by party and limits.
+        #: Bits of the pools that slices may not use, by limits, and by party or by namespace and whether it is marked.
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
@@ -120,7 +120,10 @@ class Seats:
         of a pool with pods, because the scheduler has not bound its pod there, for an unknown reason.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
-        closed = self._closed[party, limits] if limits is not None else ~self._own_of(party)
+        # All marked slices of a namespace may use the same pools without users.
+        alike = slice_.workload.namespace, slice_.mark != ""
+        closed = self._closed[party, limits] | self._closed[alike, limits]
+        closed = closed if limits is not None else ~self._own_of(party)
         left = self._suited(slice_, party) & self._free & (~closed | of_last)
         while left:
             here = left & of_last or left
@@ -135,7 +138,7 @@ class Seats:
                     self._free ^= lowest
                 self._own[party] = self._own_of(party) | bits
                 return pool
-            self._closed[party, limits] |= bits
+            self._closed[party if self._parties_on(pool) - {None} else alike, limits] |= bits
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
@@ -171,11 +174,15 @@ class Seats:
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with the present users of the pool, or as its first user."""
-        party, claimant = _party_of(slice_), self._claimed.get(pool.name)
-        parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
-        if parties:
+        party = _party_of(slice_)
+        if parties := self._parties_on(pool):
             return party == _creator_of(pool) or parties == {party}
         return is_shared_by(pool, slice_) or may_borrow(pool)
+
+    def _parties_on(self, pool: Supply) -> set[_Party]:
+        """Return the parties that use a pool or count on it."""
+        claimant = self._claimed.get(pool.name)
+        return self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
 
     def _party(self, slice_id: SliceId | None) -> _Party:
         slice_ = self._round.slices.get(slice_id) if slice_id is not None else None
