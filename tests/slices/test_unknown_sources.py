@@ -14,7 +14,7 @@ from provisioner.model.volumes import Claim
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import PROVISIONING_REQUEST
 from provisioner.workloads.asks import parse_pod_template, parse_provisioning_request
-from tests.support.controller import FakeWatch, World
+from tests.support.controller import NAMESPACE, FakeWatch, World, jobset_path
 from tests.support.machineconfigs import machine_config_path, raw_machine_config
 from tests.support.objects import pod_spec, raw_request
 
@@ -72,6 +72,41 @@ def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
         world.round(after_seconds=10)
         world.finish_creates()
     assert conditions(world)[constants.PROVISIONED][0] == "True"
+    assert len(world.gke.pools) == 1
+
+
+@pytest.mark.parametrize("source", ["provisioningrequests", "podtemplates"])
+def test_pods_of_a_request_get_no_second_pool_while_requests_are_unknown(source: str) -> None:
+    """The right to list requests or templates is missing after a restart."""
+    world = requesting(topology="2x2x1", count=1)
+    for _ in range(3):
+        world.round(after_seconds=10)
+        world.finish_creates()
+    assert conditions(world)[constants.PROVISIONED][0] == "True"
+    known = world.watches
+    forbidden: FakeWatch[Any] = FakeWatch(dict)
+    forbidden.synced, forbidden.problem = False, f"RBAC does not allow the provisioner to list {source}"
+    if source == "podtemplates":
+        world.watches = replace(known, templates=forbidden)
+    else:
+        workloads = {**known.workloads, WorkloadKind.PROVISIONING_REQUEST: forbidden}
+        world.watches = replace(known, workloads=workloads)
+    world.start()
+    world.put_jobset()
+    (raw,) = world.kube.objects(collection_path("pods"))
+    raw["metadata"].setdefault("annotations", {})[constants.CONSUMES_REQUEST] = "req"
+    for path in (jobset_path("train"), object_path("pods", raw["metadata"]["name"], namespace=NAMESPACE)):
+        moved = raw if "/pods/" in path else world.kube.object(path)
+        assert moved is not None
+        moved["metadata"]["namespace"] = "default"
+        world.kube.remove_object(path)
+        world.kube.put_object(path.replace(f"/{NAMESPACE}/", "/default/"), moved)
+    world.rounds(4, every_seconds=5)
+    assert unknown(world, source) == 1
+    assert len(world.gke.pools) == 1
+    world.watches = known
+    world.start()
+    world.rounds(4, every_seconds=5)
     assert len(world.gke.pools) == 1
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
+from provisioner.model.sources import POD_TEMPLATES
 from provisioner.model.workloads import (
     Ask,
     Pod,
@@ -26,6 +27,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.slices.demand.groups import SliceId, name_of_group
 from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, shape_of, with_host_chips
+from provisioner.workloads import PROVISIONING_REQUEST
 
 _Workloads = Mapping[WorkloadUid, Workload]
 #: PodTemplates by namespace and name.
@@ -194,14 +196,21 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
             )
 
 
-def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
-    """Return the slices whose pods consume a living ProvisioningRequest, with the name of the request in `request`."""
+def awaiting_request(
+    slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload], unknown: AbstractSet[str] = frozenset()
+) -> dict[SliceId, Slice]:
+    """Return the slices whose pods consume a living ProvisioningRequest, with the name of the request in `request`.
+
+    While requests or their templates are among the `unknown` sources, each request counts as living, because a slice
+    must not get a second pool.
+    """
+    hidden = not unknown.isdisjoint((PROVISIONING_REQUEST.resource, POD_TEMPLATES))
     live = {
         (workload.namespace, workload.name)
         for workload in by_uid.values()
         if workload.kind is WorkloadKind.PROVISIONING_REQUEST and workload.lives
     }
-    if not live:
+    if not (live or hidden):
         return {}
     named = (
         (slice_, slice_.requirements.annotations.get(constants.CONSUMES_REQUEST, ""))
@@ -209,5 +218,7 @@ def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workl
         if slice_.leader is not None
     )
     return {
-        slice_.id: replace(slice_, request=name) for slice_, name in named if (slice_.workload.namespace, name) in live
+        slice_.id: replace(slice_, request=name)
+        for slice_, name in named
+        if (hidden and name) or (slice_.workload.namespace, name) in live
     }

@@ -141,7 +141,7 @@ def begin_round(
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
-    slices |= awaiting_request(slices.values(), workloads.by_uid)
+    slices |= awaiting_request(slices.values(), workloads.by_uid, snapshot.unknown)
     owned = by_owner(slices, supply.values())
     return Round(
         snapshot=snapshot,
