@@ -61,7 +61,7 @@ def reasons(world: World) -> list[DeleteReason]:
 
 
 def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
-    """The leader of a held slice is not bound. When both are ready, a node of each pool is assigned, then the others."""
+    """The leader of a held slice is not bound. When both are ready, a node of each pool is assigned, then the rest."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(100)
