@@ -192,7 +192,9 @@ def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> Non
 def test_free_pool_is_verified_before_it_is_assigned_to_the_slice_that_it_was_created_for() -> None:
     """Another slice may have used the pool, and the cache does not contain the last pod of that slice."""
     world = marked_world(TRAIN)
-    put_pool(world, TRAIN, **FREE)
+    pool = make_pool(TRAIN)
+    world.put_pool(replace(pool, labels={**pool.labels, **KEY}))
+    label(world, **FREE)
     world.add(TRAIN)
     names = tuple(sorted(world.nodes))
     assert world.step().assignments == (Assignment(names[0], KEY, names),)

@@ -61,7 +61,7 @@ def reasons(world: World) -> list[DeleteReason]:
 
 
 def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
-    """The leader of a held slice is not bound. When both are ready, a node of each pool is assigned, then the rest."""
+    """The leader of a held slice is not bound. When both slices are ready, all nodes are assigned in one round."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(100)
@@ -70,7 +70,7 @@ def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
     world.refuse_create = lambda _: None
     world.live(200)
     assert world.bound(workload) == 2
-    assert [len(assigned(plan)) for plan in world.plans if assigned(plan)] == [2, 2]
+    assert [len(assigned(plan)) for plan in world.plans if assigned(plan)] == [4]
     assert (held(world), world.deleted, world.memory.gangs) == (set(), [], {})
 
 
