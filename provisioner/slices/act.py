@@ -55,7 +55,7 @@ class _Rejection(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
-    """Carries out plans. The base class knows a submitted create or delete by a key, which is the name of the pool."""
+    """Carries out plans. The key by which the base class knows a submitted create or delete is the name of the pool."""
 
     supplier: Supplier
     api: Api
@@ -81,7 +81,7 @@ class Actor(CallingActor[Answer]):
             name = create.request.name
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
-            # If a look-up cannot be submitted, the next round decides it again.
+            # A look-up that cannot be submitted is due again in the next round.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes: list[tuple[str, Callable[[], object]]] = [
             *((assignment.node, functools.partial(self._assign, assignment)) for assignment in plan.assignments),
@@ -163,7 +163,7 @@ class Actor(CallingActor[Answer]):
         try:
             if self._lack_of_lease() is None:
                 self.gate.pass_through(delete)
-                # The lease is checked again, because the gate may have taken long.
+                # The Lease is checked again, because the checks of the gate may have taken longer than the Lease lasts.
                 if self._lack_of_lease() is None:
                     return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
         except NeededError as error:

@@ -141,7 +141,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
 
 
 def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return why the pods of a Job may not form a slice although their number is right; empty without such a reason."""
+    """Return why the pods of a Job may not form a slice although their number is right; empty if no reason is found."""
     if kind not in (_JOB, CRON_JOB, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
@@ -177,10 +177,12 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
-    the labels of the namespace are unknown. Errors come first. `slices` of a finding is always 1.
+    the labels of the namespace are unknown. Errors come first. Each finding is about one slice: its field `slices` is
+    1.
 
     The function makes no calls, and never raises. Its duration depends on the size of the object, not on the number of
-    slices: it checks at most 256 slices and 1,024 choices. An Event later reports a limit that only more slices exceed.
+    slices: it checks at most 256 slices and 1,024 choices. A limit that only more slices exceed is reported later, by
+    an Event.
     """
     document = Document(raw)
     most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -265,8 +267,9 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
-    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes. They
-    # do not depend on the placement of the pods, so a finding about the placement does not count.
+    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes. A
+    # finding about the placement of the pods is not a mistake in this sense: it does not change the environment
+    # variables.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -287,11 +290,12 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only `_shape_problems` finds that a Job has more pods than hosts. No nodes at all can serve such a Job.
+        # Only `_shape_problems` finds that a Job has more pods than hosts, which no nodes at all can serve. The finding
+        # of `judge` about the same request then also counts as impossible.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
-    # The reason InvalidRequest is dropped if the request is invalid only for this provisioner.
+    # Findings about requests that another provisioner could serve lose the reason InvalidRequest.
     said = [
         each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
         for each in said
@@ -341,7 +345,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes at most numbers of pods or groups; with `up` False, only if none of them increases."""
+    """Whether an update changes only numbers of pods or groups; if `up` is False, whether it also increases none."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
@@ -410,7 +414,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
-    """Return the JobSet of a Job with only the child Jobs of one slice; return a Job without a JobSet unchanged."""
+    """Return the JobSet of a Job, reduced to the child Jobs of one slice; return a Job without a JobSet unchanged."""
     if jobset is None:
         return job
     only = {"name": "only", "replicas": jobs, "template": {"spec": job["spec"]}}
@@ -418,12 +422,12 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the node selector of a starting Job without and with the changes; None if nothing changes."""
+    """Return the node selector of a starting Job before and after the changes; None if nothing changes."""
     if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
     spec = fields.at(request.object, "spec", "template", "spec")
     before, chips = spec.get("nodeSelector"), 0
-    # `review_workload` reports malformed requests.
+    # A malformed request is ignored here, because `review_workload` reports it.
     with suppress(fields.MalformedObject):
         chips = podspec.requested_chips("pod template", spec)
     if chips == 0 or not isinstance(before, dict):
@@ -438,10 +442,10 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 
 def _starts(request: Request) -> bool:
-    """Whether a child Job of a JobSet starts for the first time, or another Job is created.
+    """Whether this request starts a child Job of a JobSet for the first time, or creates another Job.
 
-    False if Kueue has requested the nodes, because it used the selectors that the pod template had. After the first
-    start of a Job, its pod template can no longer be changed.
+    False if a ProvisioningRequest already requested the nodes, with the selectors of the unchanged pod template. After
+    the first start of a Job, its pod template can no longer be changed.
     """
     is_child, before = bool(_jobset_of(request)), request.old_object
     resumed = is_child and _is_suspended(before) and "startTime" not in fields.at(before, "status")

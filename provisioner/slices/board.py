@@ -80,7 +80,7 @@ class About:
     started_at: datetime
 
 
-# Without slots, because `cached_property` stores the view in the instance.
+# The dataclass has no slots, because `cached_property` stores the view in the instance.
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """Result of one round."""
@@ -112,9 +112,9 @@ class Document:
     leader: str
     #: Reasons why no decisions are made at the moment; empty if decisions are made.
     problems: tuple[str, ...]
-    #: Whether this process leads, but has not decided anything for a minute, so that the view is old.
+    #: Whether this process leads, but made no decision in the last minute, so that the view is old.
     stalled: bool
-    #: View of the last decision; None before the first, or if `leading` is false.
+    #: View of the last decision; None before the first decision, or if `leading` is false.
     view: View | None
     tracks: tuple[Track, ...]
     activity: tuple[Entry, ...]
@@ -145,7 +145,7 @@ class Board:
         """Publish the snapshot and the plan of a round."""
         self.leading = True
         if snapshot.not_synced:
-            # The last decision remains visible, together with the problems.
+            # `document` shows the view of the last decision, together with the problems that prevent a new decision.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(

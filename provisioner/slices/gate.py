@@ -32,9 +32,9 @@ from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_work
 
 _log = structlog.get_logger(__name__)
 
-#: Wait in seconds after a cordon, far longer than the scheduler takes from its choice of a node to the binding.
+#: Wait in seconds after a cordon. From the choice of a node to the binding, the scheduler takes far less time.
 BINDING_SECONDS = 60.0
-#: Reasons of deletes that hold only if the workload no longer needs pools.
+#: Reasons of deletes that are wrong if the workload still needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
@@ -70,9 +70,10 @@ class Gate:
     keep_suspended: bool = False
     #: Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
     node_namespace: str = ""
-    #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
+    #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
     for_each: ForEach = one_by_one
-    #: For each pool that pods keep, a node with such a pod. While it has one, the other nodes need not be checked.
+    #: For each pool that pods keep, a node with such a pod. As long as this node has such a pod, no other node is
+    #: checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     #: Pools whose nodes the gate has cordoned, and has not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class Gate:
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, whose pool is unknown."""
+        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, which are in no pool."""
         if living is None or not unknown:
             return
         for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name, living.uid):
@@ -136,7 +137,7 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """Raise SettlingError until all nodes have been cordoned for BINDING_SECONDS; new nodes restart this time."""
+        """Raise SettlingError until all nodes have been cordoned for BINDING_SECONDS; a new node restarts this time."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not nodes <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(nodes, now)
@@ -167,7 +168,7 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the workload if it needs pools, otherwise None. Raises KeptError if the delete's reason is wrong."""
+        """Return the workload if it still needs pools, otherwise None. Raises KeptError if the reason is wrong."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -181,7 +182,8 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # If any reason in `_ENDED` held now, `living` would be None, even if this delete has another reason.
+            # For the reasons in `_ENDED`, `living` would be None, so the workload still needs pools, and the reason is
+            # wrong.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
@@ -204,14 +206,14 @@ class Gate:
         try:
             live.uncordon(self.api, node)
         except ClusterError as error:
-            # The next round finds the provisioner's cordon on a pool that is kept, and uncordons the node.
+            # If the pool is kept, the next round finds the provisioner's cordon on the node, and uncordons the node.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod belongs to the stuck slice whose pool is replaced: such a pod does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # If only the pods of a Job are served, `delete.kind` is POD, but the list of a node's pods has another kind.
+    # If only the pods of a Job are served, `delete.kind` is POD, but `pod.kind` in the list of a node's pods is not.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 

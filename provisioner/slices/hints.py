@@ -32,7 +32,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _K = TypeVar("_K", BackoffKey, SliceId)
-#: Number of an attempt, bounded so that a corrupt hint does not lead to absurd names.
+#: Number of an attempt, bounded so that a corrupt hint does not lead to very long names of pools.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -40,7 +40,8 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Entries beyond the size limit are left out, first the slices that last ran on pools: pods on them usually show it.
+    Entries beyond the size limit are left out. The slices that last ran on pools are left out first, because the pods
+    on a pool usually show its slice.
     """
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
@@ -55,7 +56,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
-    # Each section has at least the characters of its name and two brackets.
+    # At least the name and the two brackets of each section are written, even if all its entries are left out.
     left = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
         text[name] = _cut(entries, left + 2)
@@ -112,7 +113,7 @@ def _backoffs(
 
 
 def _cut(entries: list[Any], most: int) -> str:
-    """Return as many of the first entries as fit into `most` characters of JSON."""
+    """Return the first entries, as many as fit into `most` characters, as JSON."""
     text = _dump(entries)
     while entries and len(text) > most:
         entries = entries[: max(0, len(entries) * most // len(text))]

@@ -55,11 +55,12 @@ class Loop(RoundLoop[answers.Answer]):
     _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Monotonic time since which no decision was possible; None if decisions are made.
+    #: Monotonic time since which no decision has been possible; None if the last round made a decision.
     _stalled_since: float | None = None
-    #: Monotonic time of the last notification that no decision was possible; None if there was none.
+    #: Monotonic time of the last notification of owners that no decision is possible; None if none was sent.
     _notified_stalled: float | None = None
-    #: The last round, whose slices and pools the next round reuses; None if the catalogue of machine types has changed.
+    #: The last round, whose slices and pools the next round reuses; None if the catalogue of machine types changed
+    #: since.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
 
@@ -170,7 +171,8 @@ class Loop(RoundLoop[answers.Answer]):
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan only showed that a new list is needed, and is discarded.
+            # The first plan is discarded, because its changes need a newer list of the pools. The next plan uses this
+            # list.
             self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()

@@ -37,12 +37,12 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
     try:
         return podspec.counted_chips("pod", spec) > 0
     except fields.MalformedObject:
-        # The requested amount is no number, and the API server rejects such a pod.
+        # The API server rejects this pod, because the requested amount is no number.
         return True
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
-    """Return whether the provisioner can serve a pod; marks would prevent any other pod from being bound."""
+    """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (
@@ -76,7 +76,8 @@ def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
     for index, term in enumerate(fields.sequence(fields.mapping(required).get("nodeSelectorTerms"))):
         expressions = fields.sequence(fields.mapping(term).get("matchExpressions"))
         excluded = any(_KEPT_OFF.items() <= fields.mapping(expression).items() for expression in expressions)
-        # An empty term is not changed: it matches no node, but with an expression it would match some.
+        # A term without expressions and fields is not changed: it matches no node, but with an expression it would
+        # match some.
         if (expressions or fields.mapping(term).get("matchFields")) and not excluded:
             path = pointer(*_TERMS, index, "matchExpressions")
             yield Operation(op="add", path=path, value=[*expressions, _KEPT_OFF])

@@ -49,15 +49,15 @@ CHIP_STATES = {
 }
 #: Value of the labels `phase` and `state` for split pools and slices.
 SPLIT = "split"
-#: Phases for which the time from the plan of a pool to the phase is measured.
+#: Phases for which the time since the pool was planned is measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
-#: Upper bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
+#: Upper bounds in seconds of the histogram of start-ups: from a start on an existing pool to hours of a stockout.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
-#: Kind of failure of a pool for which GKE reports no failure, but whose nodes did not become ready in time.
+#: Kind of failure of a pool whose nodes did not become ready in time, although GKE reports no failure.
 NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
-#: Upper bounds in seconds, from 0.1 s with a simulator to two hours with scarce capacity.
+#: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
 #: Value of the label `workload_namespace` beyond the maximum number of namespaces. Names of namespaces have no "_".
 OTHERS = "_other"
@@ -66,7 +66,7 @@ OTHERS = "_other"
 class Use(Enum):
     """Use of a chip."""
 
-    #: A slice expects to run on the pool, and none of its pods is bound there yet, or between two restarts.
+    #: A slice counts on the pool, but none of its pods is bound there: before its start, or between two restarts.
     STARTING = "starting"
     #: Unfinished pods are bound to the pool.
     RUNNING = "running"
@@ -207,7 +207,7 @@ class PoolUse(NamedTuple):
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the start-ups of waiting slices, and each newly reached stage with the seconds since its start-up began.
+    """Return the start-ups of waiting slices, and each newly reached stage with its seconds since the start-up began.
 
     `before` has the start-ups of the last round.
     """
@@ -246,7 +246,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return `wanted`; with namespace OTHERS if `known` already has the maximum number of accounts or namespaces."""
+    """Return `wanted`. If it would exceed the maximum number of accounts or namespaces, its namespace is OTHERS."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}
@@ -312,7 +312,7 @@ class Meter:
 def usage_of(
     chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
 ) -> Iterator[Shown]:
-    """Yield the use of chips since the start of the process, and the current cost of the chips of `priced`."""
+    """Yield the use of chips since the start of the process, and the current cost of the pools in `priced`."""
     per_hour: defaultdict[Account, float] = defaultdict(float)
     unpriced = 0
     for use in priced:
@@ -329,7 +329,7 @@ def usage_of(
 def values_of(
     plan: Plan, pools: Iterable[NodePool], waits: Mapping[str, float], now: datetime, *, deletion_delay_seconds: float
 ) -> Iterator[Shown]:
-    """Yield the values of one round; `waits` are the seconds that leader pods have waited, by UID."""
+    """Yield the values of one round; `waits` are the seconds that each leader pod has waited, by UID of the pod."""
     memory = plan.memory
     text = "Slices that workloads request, by phase; split: a pool of the slice is not its own alone."
     slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
@@ -344,7 +344,8 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A delete that is tried again counts as blocked until its answer; otherwise the value would drop with each attempt.
+    # A postponed delete counts as blocked also during the next attempt; otherwise the value would drop with each
+    # attempt.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -353,7 +354,7 @@ def values_of(
     text = "How long the leader pod that waits longest has been unschedulable, by what its slice waits for."
     causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
-    # A pool counts as overdue only if its workload is watched: otherwise the workload may still need the pool.
+    # A pool whose workload or machine type is unknown is not overdue, because the workload may still need the pool.
     undecided = {state.name for state in plan.pools if state.undecided}
     moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
     since = min(filter(None, moments), default=now)
@@ -404,7 +405,7 @@ def _phase_of(state: PoolState) -> str:
 
 
 def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each cause of each slice that waits, a kind of failure or a limit, with the UID of the leader pod."""
+    """Yield each cause of each wait, a kind of failure or a limit, with the UID of the waiting slice's leader pod."""
     memory, ctx = plan.memory, plan.round
     if ctx is None:
         return
@@ -412,7 +413,8 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # If a create tries capacity that failed before, its slice is not in `plan.waits`, but waits because of the failure.
+    # A slice whose create tries capacity that failed before is not in `plan.waits`, but it still waits because of the
+    # failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

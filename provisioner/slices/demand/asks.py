@@ -65,7 +65,7 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Return the workload with one of `groups` for each pod set; its namespace may have `room` more slices.
+    """Return the workload with its groups: one for each pod set with chips. The namespace may have `room` more slices.
 
     A request or buffer with a problem gets no slices. Its templates then only determine whether it is served.
     """
@@ -103,7 +103,7 @@ class _MissingError(Exception):
 
 
 def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
-    """Yield an entry for each pod set with chips, with as many slices as the pods of the pod set fill."""
+    """Yield a group for each pod set with chips. Its `replicas` are the slices that the pods of the pod set fill."""
     found = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
     if not any(template.chips for template, _ in found):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
@@ -118,7 +118,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the entry of a buffer: as many slices as the smallest of its replicas, percentage and limits allows."""
+    """Return the group of a buffer; its number of slices is the smallest that replicas, percentage and limits allow."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:

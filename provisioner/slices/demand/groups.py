@@ -24,7 +24,7 @@ class SliceId(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """Group of pods that exist, or group without pods that a node pool or the memory refers to."""
+    """Group of pods that exist, or group that has no pods but is named by a node pool or by the memory."""
 
     #: Name of the group; empty if unknown.
     name: str
@@ -98,8 +98,9 @@ def _groups_by_key(
 ) -> Mapping[GroupKey, ListedGroup]:
     """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`.
 
-    Each of `entries` is the place of an entry in the spec, its name, its replicas, and whether its groups are numbered.
-    Needed only for references without the full name of a group: in the memory, and in labels with a long name.
+    Each of `entries` has the index of an entry in the spec, its name, its replicas, and whether its groups are
+    numbered. Only references without the full name of a group need this: keys in the memory, and labels that are too
+    short for the name.
     """
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))

@@ -126,8 +126,8 @@ class Slice:
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
-    #: None if the slice does not share pools. Otherwise the slice is one pod of kind POD on a single host, and this is
-    #: its namespace, mark and requirements: slices with an equal value may get one pool with a node for each slice.
+    #: Value that is equal for slices that may get one pool with a node for each slice: namespace, mark and
+    #: requirements. None if the slice does not share pools: only a single pod of kind POD on a single host does.
     share: Hashable = None
 
     @property
@@ -198,8 +198,8 @@ def find_by_workload(
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    These are the slices with pods, the slices in `referred` (the value is the name of the group, empty if unknown), and
-    one further slice of each entry in the spec, which represents the slices without pods. Results in `last`, which must
+    These are the slices with pods and the slices in `referred`, whose values are names of groups, empty if unknown. If
+    the workload has further slices, one slice of each entry in the spec represents them. Results in `last`, which must
     be from the same policy, are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
@@ -221,7 +221,7 @@ def find_by_workload(
         there = wanted[uid]
         asked = tuple([(key, group.name, tuple(group.pods)) for key, group in there.items()])
         before = last.get(uid)
-        # Equal objects are nearly always identical, so the comparison is cheap.
+        # Equal objects are nearly always the same Python objects, so the comparison is cheap.
         if before is None or before.workload != workload or before.wanted != asked:
             before = Found(workload, asked, _slices_of(workload, there, policy))
         found[uid] = before
@@ -246,7 +246,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             with_pods = len(there) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [entry for entry in listed if entry not in surplus]
-    # Groups without pods count as well, because their pods will be created.
+    # `siblings` includes groups without pods, because their pods will be created.
     siblings = others
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
@@ -302,7 +302,7 @@ def _slice(
         problem = str(error)
     annotations = requirements.annotations
     if workload.kind is WorkloadKind.POD:
-        # The final number of pods is unknown, so slices of kind POD never wait for each other.
+        # The final number of pods is unknown, so the slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
         shape = shape if not problem else None
@@ -359,10 +359,10 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a leader pod is older than the last change of its workload's suspension, and requests another slice.
+    """Whether a leader pod is older than the last suspension or resume of its workload, and requests another slice.
 
-    Then the workload was changed while it was suspended, and only a stale cache still has the pod. The age must be
-    compared as well, because a webhook may have changed the pod, so that it differs from the template.
+    Such a pod exists only in a stale cache: the workload was changed while it was suspended. The slice is not enough to
+    recognize the pod, because a webhook may have changed the pod, so that it differs from the template.
     """
     changed_at = workload.suspension_changed_at
     return (
@@ -377,7 +377,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements. With resource claims, `chips` are those of a host in the catalogue, which may change."""
+    """Return the requirements; with resource claims, `chips` is set to the chips of a host in the current catalogue."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))

@@ -106,7 +106,7 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
-    """Whether the leader pod waits for its gang, whose other pods JobSet creates only once the leader is scheduled."""
+    """Whether the leader pod waits for pods of its gang that JobSet creates only once the leader is scheduled."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
@@ -126,7 +126,7 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Ro
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:
-    """Return a message with the pods' selectors that the labels of the new nodes may not match; empty without these."""
+    """Return a message about selectors that the labels of the new nodes may not match; empty without such selectors."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ""
@@ -141,7 +141,7 @@ def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules
 
 
 def not_marked(ctx: Round) -> Iterator[Notice]:
-    """Report workloads whose slices should start together, but do not, because admission did not mark their pods."""
+    """Report workloads whose slices should start together, but cannot, because admission did not mark their pods."""
     waiting = {
         slice_.workload.uid: slice_.workload
         for slice_ in ctx.slices.values()
@@ -181,7 +181,8 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant, so that no new Event is created when a further pod changes the pools in the message.
+        # The key is constant: the pools in the message may change with each further pod, which must not create a new
+        # Event.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -284,7 +285,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Notify the owners of slices whose hosts are taken down for maintenance."""
+    """Notify the owners of slices about the maintenance of a host of their pool, announced or in progress."""
     for name, slice_id in _users(matching):
         node = ctx.supply[name].maintenance if name in ctx.supply else None
         if node is None or node.maintenance_at is None or slice_id not in ctx.slices:

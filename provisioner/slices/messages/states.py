@@ -34,7 +34,7 @@ WHY_DELETED = {
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
-#: Cause for which a delete waits in addition to its delay, as users read it.
+#: Cause for which a delete waits after its deletion delay has ended, as users read it.
 WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
@@ -59,11 +59,11 @@ WHY_UNUSED = {
     Refusal.ZONE: "all node pools of the workload must be in another zone",
     Refusal.LIMIT: "a limit does not allow its chips for the slice",
 }
-#: Reasons of Events about unbound pods of a slice that has its pool; their messages explain the state of the slice.
+#: Reasons of Events about a slice that has a pool but no bound pods; their messages explain the state of the slice.
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Age of a node from which missing chips count as lost: a new node reports its chips before that age.
+#: Age above which a ready node without chips counts as having lost them: a new node reports its chips earlier.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
@@ -105,13 +105,13 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 def of_split(events: Mapping[str, str]) -> str:
     """Return where the pods of a split slice are; `events` has the messages of its Events by reason."""
-    # If the slice has no leader pod, the Event is only about the workload, and `events` lacks it.
+    # A slice without a leader pod has no Event of its own, only an Event on its workload, which `events` lacks.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
     return events.get(constants.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Append a warning if a node of the pool has lost its chips: the kubelet would fail pods that it admits again."""
+    """Append a warning if a node of the pool has lost its chips: the kubelet would fail pods that restart there."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -128,7 +128,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
 
 
 def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
-    """Return how a slice uses its pool; empty if the phase of the pool explains the slice's state better."""
+    """Return how a slice uses its pool; empty if the phase of the pool is the better explanation."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
         return (
@@ -248,7 +248,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _unused(state: PoolState, supply: Supply, known: Known) -> str:
-    """Return why a slice that waits does not use an idle pool; empty if no slice of the pool's topology waits."""
+    """Return why a waiting slice of the pool's topology does not use the idle pool; empty if no such slice waits."""
     if state.unused is None:
         return ""
     slice_id, refusal = state.unused
@@ -311,7 +311,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-    # The phase is FAILED: `of_pool` handles idle pools, and pools before their create have no supply.
+    # The phase is FAILED. `of_pool` handles idle pools, and a pool that is not listed yet has no `supply`.
     lost = unready(supply) if supply.lost else "no reason is given."
     return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 

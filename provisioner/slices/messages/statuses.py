@@ -33,12 +33,12 @@ from provisioner.workloads.asks import NODE_POOLS
 
 #: Expected duration of a create until this process has measured one.
 _USUAL = timedelta(minutes=5)
-#: Type of a condition, and the condition; `_write` adds the time of the condition's last transition.
+#: A type of condition with its condition; `_write` adds the time of the last transition.
 _Typed = tuple[str, Condition]
 
 
-# Without slots, because `cached_property` stores values in the instance. `with_nodes`, `ended` and `awaited` are only
-# computed if a request has a booking.
+# The dataclass has no slots, because `cached_property` stores values in the instance. `with_nodes`, `ended` and
+# `awaited` are only computed if a request has a booking.
 @dataclass(frozen=True)
 class _Facts:
     """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
@@ -59,9 +59,9 @@ class _Facts:
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose pools no pod will use any more, because the workload that used the request has ended.
+        """Requests whose pools no pod will use any more, because the workload that consumes the request has ended.
 
-        A suspended workload does not count: it may not have started yet.
+        A suspended workload has not ended: it may not have started yet.
         """
         over = [workload for workload in self.ctx.workloads.by_uid.values() if workload.finished or workload.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
@@ -69,9 +69,10 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose booking may be extended, because a leader pod waits, but for less than the booking time.
+        """Requests whose booking may be extended: a leader pod waits, for less than the booking time so far.
 
-        If no leader pod waits, the pods of a request may run on other pools: the scheduler binds them to any that fits.
+        If no leader pod waits, the pods may run on pools of other requests: the scheduler binds pods to any node that
+        fits.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
@@ -86,7 +87,7 @@ class _Facts:
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first slice that waits does so, without amounts that other workloads change; empty if none."""
+        """Return why the first waiting slice waits, without amounts that other workloads change; empty if no wait."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 
@@ -109,7 +110,8 @@ def statuses(
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
-        # A topology is added here, so that a request without one gets a status that reports the mistake.
+        # A request without a topology is checked as if it had one, so that it gets a status that reports the missing
+        # topology.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.
@@ -157,7 +159,7 @@ def _is_free(pool: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: its pools are used or lost, its workload has ended, or time is over."""
+    """Yield the condition that ends a booking: pools are used or lost, the workload has ended, or the time is over."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(name) for name in ask.named]
     # A pool with nodes exists, even if it is missing in the supplier's list.
@@ -186,7 +188,7 @@ def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices, and why the first of the other slices waits, or when all are expected."""
+    """Return the number of ready slices. If some are missing, add why the first of them waits, or the expected time."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):
@@ -199,7 +201,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the names of a request's pools, and the values by which node selectors of pods can select all of them."""
+    """Return the names of a request's pools, and the values by which pods can select all these pools."""
     pools = [facts.place[slice_.id].name for slice_ in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

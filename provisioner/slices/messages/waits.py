@@ -41,7 +41,7 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits with a new Event for each new text. For other kinds, an Event with a new text is a repeat.
+#: Kinds of waits for which each new text is a new Event. For other kinds, a new text repeats the existing Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
 #: What to do apart from waiting, by the kind of failure of a create. Messages of other failures contain what to do.
@@ -52,7 +52,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
 
 
 def cause(wait: WaitsFor) -> str:
-    """Return why a slice waits, in a few words such as "stockout"; the status command counts slices by these words."""
+    """Return why a slice waits, in a few words such as "stockout"; the status command groups waiting slices by them."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
     found = ("missing permission" if reason == FailureKind.PERMISSION.value else reason for reason in wait.causes)
@@ -77,7 +77,7 @@ def next_step(wait: WaitsFor) -> str:
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
     """Return why a slice waits, as the text of an Event.
 
-    `lasting` leaves out places in the queue and amounts that other workloads change, for statuses.
+    `lasting` is for statuses: it leaves out places in the queue, and amounts that change with other workloads.
     """
     text = _sentence(wait, ctx, lasting=lasting)
     if wait.kind is WaitKind.LIMIT and wait.position and not lasting:
@@ -88,7 +88,7 @@ def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
 
 
 def note(wait: WaitsFor, ctx: Round) -> str:
-    """Return a shorter form of `message` for the view, which shows the failure of each choice separately."""
+    """Return a shorter form of `message` for the view, which lists the failure of each choice separately."""
     if len(failed := distinct(wait.blockers)) > 1:
         kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
         return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
@@ -104,7 +104,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield a notice for each slice that waits; `joined` has the slices that share the pool of another slice."""
+    """Yield a notice for each waiting slice in `joined`, whose values are the slices that share the pool of the key."""
     for slice_id, wait in found.items():
         if slice_id not in joined or wait.silent:
             continue
@@ -120,7 +120,7 @@ def notices(
 
 
 def _key(wait: WaitsFor) -> str:
-    """Return the key by which Events about a wait are the same, without the pool; empty if only equal texts are."""
+    """Return the key by which Events about a wait count as the same Event; empty if only Events with equal texts do."""
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value

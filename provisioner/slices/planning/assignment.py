@@ -60,14 +60,14 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 def _wanted(
     pool: Supply, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
-    """Return the labels that the nodes of a pool should have; None if the present labels are kept."""
+    """Return the labels that the nodes of a pool should have; None if the nodes keep their present labels."""
     if pool.undecided:
-        # Pods that the caches do not show may use the pool.
+        # The labels are kept, because pods that the caches do not show may use the pool.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
-        # The labels are kept if the pool has pods of an unknown workload, or of several slices that share no pools.
+        # The labels are kept if the pool has pods of an unknown slice, or of several slices that may not share a pool.
         if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
             return None
         if slice_.mark:
@@ -77,7 +77,7 @@ def _wanted(
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # No slice needs the pool: it becomes free, so that no pod is bound to it before its delete. An open pool stays
+        # No slice needs the pool. It becomes free, so that no pod is bound to it before its delete; an open pool stays
         # open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = ctx.slices[claimant]
@@ -92,12 +92,12 @@ def _wanted(
 
 
 def _share_labels(first: Slice, second: Slice) -> bool:
-    """Whether two slices may share a pool, and need the same labels on its nodes."""
+    """Whether two slices share pools and need the same labels on the nodes."""
     return None not in (first.share, second.share) and _labels_of(first) == _labels_of(second)
 
 
 def _is_foreign(pool: Supply, slice_: Slice) -> bool:
-    """Whether the nodes have the labels of another slice."""
+    """Whether most assigned nodes of the pool have the labels of another slice than `slice_`."""
     if pool.assigned_to is None:
         return False
     namespace, key = pool.assigned_to
@@ -105,7 +105,7 @@ def _is_foreign(pool: Supply, slice_: Slice) -> bool:
 
 
 def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
-    """Return the labels of the slice that a pool was created for; None if it was created free or open."""
+    """Return the labels of the slice that a pool was created for; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 

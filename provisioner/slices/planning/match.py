@@ -39,14 +39,14 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time for which a slice with pods counts on a ready pool of another slice while the scheduler binds no pod of
-#: the slice to the pool. The scheduler retries every unschedulable pod within 5.5 minutes.
+#: Maximum time for which a slice with unbound pods counts on a ready pool of another slice. The scheduler retries every
+#: unschedulable pod within 5.5 minutes, so it has found no node for them in this pool by then.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time for which a slice without pods counts on its pool: the Job controller waits up to 10 minutes before it
-#: replaces a pod that failed.
+#: Maximum time for which a slice without pods counts on its pool. It is longer than the 10 minutes that the Job
+#: controller may wait before it replaces a failed pod.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Minimum age of a node whose announced maintenance makes a buffer or request replace its pool. Younger pools are kept,
-#: because maintenance may be announced for all hosts at the same time, including the hosts of a new pool.
+#: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. A younger pool
+#: is kept: if maintenance is announced for all hosts at the same time, a new pool would not be better.
 _REPLACED_AFTER = timedelta(days=1)
 
 
@@ -60,9 +60,9 @@ class Matching:
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
-    #: Slices that share each pool and wait for one of its nodes; they may include the slice in `claimed`.
+    #: Slices that share each pool and wait for one of its nodes, with or without the slice in `claimed`.
     seats: Mapping[PoolName, Sequence[SliceId]]
-    #: Slices whose bound pods are all on nodes that belong to no known node pool.
+    #: Slices whose bound pods are all on nodes of no known node pool.
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, in the order of the line, without the slices of buffers.
     unserved: tuple[Slice, ...]
@@ -74,11 +74,12 @@ class Matching:
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
-    #: For an idle pool, the first waiting slice of the same accelerator and topology, and why it may not have the pool.
+    #: For each idle pool, the first waiting slice of its accelerator and topology, and why this slice may not have the
+    #: pool.
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
-        """Return the matching without the claims of buffers on the pools `names`."""
+        """Return the matching after buffers have given up their claims on the pools `names`."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
         return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
@@ -90,7 +91,7 @@ def match(
     sidelined: Collection[WorkloadUid],
     refuse: Callable[[Slice], None],
 ) -> Matching:
-    """Match slices with pools. Only slices that share pools (`Slice.share`) count on the same pool.
+    """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
     The claims are counted in `budget`; a slice gets a pool of another slice only if the limits allow it. `line` has the
     slices that want a pool. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no pool,
@@ -120,10 +121,10 @@ class Matcher:
         self._claimed: dict[PoolName, SliceId] = {}
         self._zones: dict[WorkloadUid, Zone] = {}
         self._taken: set[SliceId] = set()
-        #: Pools that served ProvisioningRequests count on, by namespace and name of the request.
+        #: Pools of served ProvisioningRequests, by namespace and name of the request.
         self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
-        #: Free pools that slices may not take, by the values that the limits read from a slice.
+        #: Free pools that a limit does not allow, by the values of a slice that the limits read (`_limited_by`).
         self._refused: dict[Hashable, set[PoolName]] = defaultdict(set)
         self._hold()
         self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
@@ -147,7 +148,8 @@ class Matcher:
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # This pass lends no pool to other slices, so that the pods that a pool was created for find free nodes there.
+        # In this pass, slices take no node that is for other slices, so that the slices that a pool was created for
+        # come first.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
@@ -191,7 +193,7 @@ class Matcher:
         return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
 
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
-        """Return `Matching.unused`; the work grows with the number of pools plus the number of slices."""
+        """Return the value of `Matching.unused`. The work grows with the number of pools plus the number of slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
         for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
@@ -257,7 +259,7 @@ class Matcher:
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
         """Give a free node to a pending slice that shares pools.
 
-        Without `borrow`, the pool must be for the slice's namespace, or be the pool that the slice had last.
+        Without `borrow`, only a pool for the slice's namespace or the pool that the slice had last is used.
         """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
@@ -286,7 +288,8 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # The requirements lack marks of the slice's own namespace, so a mark is forged: it names another namespace.
+        # Marks of the slice's own namespace are not in the requirements, so a mark in them is forged: it names another
+        # namespace.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -296,7 +299,8 @@ class Matcher:
             return Refusal.UNUSABLE
         if name in self._claimed:
             return Refusal.CLAIMED
-        # Pods of the slice that are being deleted do not prevent the slice from counting on their pool.
+        # Pods of this slice do not count, even if they are being deleted: the slice may count on the pool of its own
+        # pods.
         if self._occupants.get(name, frozenset()) - {slice_.id}:
             return Refusal.IN_USE
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
@@ -307,7 +311,8 @@ class Matcher:
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # For a suspended workload, only a selected host counts: Kueue changes the other requirements at each resume.
+        # For a suspended workload, only the selected host has to fit: Kueue changes the other requirements at each
+        # resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
@@ -340,7 +345,7 @@ class Matcher:
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice with node settings `own` (and a `zone`); None if it does."""
+        """Return why a free pool does not suit a slice, None if it does; `own` are the slice's node settings."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -355,10 +360,10 @@ class Matcher:
         return Refusal.LIMIT
 
     def _limited_by(self, slice_: Slice) -> Hashable:
-        """Return the values that the limits read from a slice in addition to its chips."""
+        """Return the values of a slice, other than its chips, on which the limits depend."""
         budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
         most = budget.settings.max_pools_per_jobset
-        # While a workload is below the limit on its pools, the limits treat all workloads of its namespace alike.
+        # Below the limit on the pools of a workload, the limits treat all workloads of the namespace alike.
         alone = most is not None and (budget.used[scope] >= most or scope in budget.kept)
         whose = slice_.workload.uid if alone else slice_.workload.namespace
         return (whose if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
@@ -372,7 +377,7 @@ class Matcher:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        # All values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
+        # The key has all values of a slice that `_why_not_suited` depends on. Equal slices have the same shape object.
         asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
         whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
         key = fitting, zone, own, whose, limited, asked
@@ -408,7 +413,7 @@ class Matcher:
         return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
 
     def _counted_pool(self, slice_: Slice) -> Sequence[Supply]:
-        """Return the lendable pool that a slice with pods counted on in the last round."""
+        """Return the pool that a slice with pods counted on in the last round, if the pool is lendable."""
         before = self._ctx.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods):
             return ()
@@ -434,11 +439,11 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
-    """Return the claim to remember. Without a pool, an expired slice keeps its claim, so that it remains expired."""
+    """Return the claim to remember. An expired slice without a pool keeps its claim, so that it remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, ctx) else None
-    # The claim has no `since` while no pod of the slice has to be bound.
+    # No pod of such a slice has to be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
@@ -458,7 +463,7 @@ def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
 
-    Occupants are the holders, and slices of pods that still exist after their grace period: their chips are not free.
+    Occupants are the holders, and slices with pods that exist longer than their grace period: their chips are not free.
     """
     workloads, now = ctx.workloads, ctx.now
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
@@ -475,7 +480,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # A pod exists after its grace period only if its node does not respond: such a pod no longer holds the pool.
+        # A pod that exists after its grace period is on a node that does not respond, and no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
         # A pod that is being deleted prevents the delete of its pool, but its slice may need another pool for new pods.

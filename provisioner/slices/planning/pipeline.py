@@ -63,13 +63,13 @@ def decide(
     progress, hanging = gangs.progress_of(ctx, turns, matching), failing.find_hanging(ctx)
     turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches(ctx, matching, turns, budget, line)
-    # Pools of buffers, and pools in their deletion delay, that are deleted because a limit refuses other slices.
+    # Pools to delete because a limit refuses other slices: pools of buffers, and pools in their deletion delay.
     evicted = make_room(ctx, matching, budget, launches.refused_in_line())
     matching = matching.without_buffered(evicted, ctx.slices)
     stuck_slices = stuck.find_stuck(ctx, matching, progress.partial.keys(), hanging)
     replaced = failing.to_replace(stuck_slices, ctx, matching)
     unneeded = find_unneeded(ctx, matching, replaced, turns.releasing, evicted)
-    # The reported use of the limits does not include the creates of this decision.
+    # The use of the limits is read before the creates of this decision, so that the plan reports it without them.
     slots, limits = find_slots(ctx), budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
     started = _start_deletes(unneeded, evicted, slots.for_deletes(len(launches.creates)))
@@ -105,8 +105,9 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
 
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], most: int) -> Unneeded:
-    """Return `unneeded` with at most `most` deletes; further deletes wait for operations of the supplier to end."""
-    # Evicted pools come first, because a limit refuses slices until they are deleted. Then the longest idle pools come.
+    """Return `unneeded` with at most `most` deletes; other deletes wait until operations of the supplier have ended."""
+    # Evicted pools come first, because a limit refuses slices until their delete. Pools that were idle for longest
+    # follow.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[most:]}
     return replace(unneeded, deletes=tuple(urgent[:most]), due={**unneeded.due, **late})

@@ -51,7 +51,7 @@ class Budget:
     #: Reason of the pause of creation; None if creation is not paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
-    #: Part of `used` that will soon be free: pools that are being deleted, and failed pools without pods.
+    #: Part of `used` that will soon be free: amounts of pools that are being deleted, or have failed and have no pods.
     going: Counter[LimitScope] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
@@ -104,7 +104,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Withhold from lower priorities the amounts that a refused unit requests, for at most `KEPT_AT_MOST`."""
+        """Withhold the amounts that a refused unit requests from units of lower priority for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked
@@ -121,7 +121,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
-        `again` means that the slice had the pool before: amounts withheld for higher priorities are then ignored.
+        `again` means that the slice had the pool before, so that amounts withheld for higher priorities are ignored.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -137,7 +137,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
-        """Count a pool for the workload of a slice that now counts on the pool, instead of the previous workload."""
+        """Count a pool for the workload of the slice that now counts on it, and no longer for the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)
@@ -145,7 +145,7 @@ class Budget:
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
     def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
-        """Return the scopes that count a pool, each with the pool's chips, or with 1 if the scope counts pools."""
+        """Return the scopes that count a pool. The value is 1 if the scope counts pools, otherwise the pool's chips."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
@@ -191,7 +191,7 @@ class Budget:
 
 
 def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
-    """Return each limit that applies to some of the slices, with the total amount that these slices request."""
+    """Return each limit that applies to at least one of the slices, with the total amount that they request."""
     found: dict[LimitScope, Limit] = {}
     for slice_ in slices:
         if slice_.shape is None:
@@ -222,7 +222,7 @@ def _limits_of(
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
-    """Return why the limits can never allow pools for all the slices at the same time, empty if they can."""
+    """Return why the limits can never allow pools for all the slices together; empty if the limits can allow them."""
     found = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
     return f"{found.setting} does not allow all of them at once" if found is not None else ""
 

@@ -72,13 +72,13 @@ def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> li
 
 
 def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
-    """Return the times of the last grants, with `now` for the namespaces and workloads of `units`."""
+    """Return `stamps` (times of last grants) after a grant of `resource`, at `now`, to each of the units."""
     new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 
 
 def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices: Iterable[Slice]) -> Stamps:
-    """Return the stamps (times of last grants) of `contended` resources to namespaces and workloads that have pods."""
+    """Return the stamps (times of last grants) of `contended` resources, for namespaces and workloads with pods."""
     if not stamps:
         return stamps
     # Pods that do not wait count as well: otherwise a recurring workload would lose its stamp and always be first.

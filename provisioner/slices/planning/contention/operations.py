@@ -31,7 +31,7 @@ class Slots:
     calls: int
     #: Maximum number of deletes that the threads accept before the next decision.
     delete_calls: int
-    #: Whether the last slot went to a delete, so that a create is next.
+    #: Whether the last started call was a delete, so that a create has the next slot.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
@@ -62,7 +62,8 @@ def find_slots(ctx: Round) -> Slots:
     known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - len(running) - len(coming)
-    # Creates and deletes alternate, by the last accepted call if slots are free, otherwise by the last tried call.
+    # Creates and deletes alternate: the kind of the last accepted call decides if slots are free, otherwise the kind of
+    # the last tried call.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
@@ -78,7 +79,8 @@ def find_slots(ctx: Round) -> Slots:
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
-        # An operation may have ended since the rejection, so the larger number is the bound.
+        # An operation may have ended between the rejection and this decision, so the larger of both numbers is the
+        # bound.
         most = max(running, operations.running)
         operations = replace(operations, limit=most, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:

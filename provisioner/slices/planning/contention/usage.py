@@ -24,10 +24,10 @@ class ScopeKind(StrEnum):
 
 
 class LimitScope(NamedTuple):
-    """The pools that one limit counts."""
+    """Set of the pools that one limit counts."""
 
     kind: ScopeKind
-    #: Namespace, accelerator or workload; empty for the other kinds.
+    #: Namespace, accelerator or workload; empty for a kind that needs no name.
     name: str | WorkloadName = ""
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", or a namespace or accelerator in the setting. "*" represents the most used object that is not in it.
+    #: "all", or a key of the setting: a namespace or an accelerator. "*" is the most used object without its own key.
     scope: str
     used: int
     most: int
@@ -84,7 +84,7 @@ class Charge(NamedTuple):
 def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
     """Return the number of nodes that each workload uses on each pool.
 
-    A node counts for the oldest unfinished pod with chips on it. The UID of an unknown workload is empty.
+    A node counts for the workload of its oldest unfinished pod with chips. The UID of an unknown workload is empty.
     """
     pool_of_node = ctx.memory.membership.seen
     first: dict[str, Pod] = {}
@@ -102,9 +102,9 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most nodes.
+    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most of its nodes.
 
-    A pool without `users` counts for the workload that it was created for.
+    If no workload uses the pool, all nodes count for the workload that the pool was created for.
     """
     accelerator, total = pool.machine[0], pool.chips
     if not users:

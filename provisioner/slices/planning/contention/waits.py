@@ -58,7 +58,7 @@ class ChoiceBlocker(NamedTuple):
     choice: CapacityChoice
     #: Back-off after the last failure.
     last: Backoff
-    #: Capacity that other slices try first; None if the choice waits until its back-off ends.
+    #: Capacity that failed before, and that other slices try first; None if the choice waits until its back-off ends.
     probed: CapacityKey | None = None
     #: Place, from 1, among the slices that wait for `probed`; 0 without `probed`.
     position: int = 0
@@ -77,7 +77,7 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that slices request. Fields after `asked` are set if the limit refuses the slices."""
+    """One limit, and the amount that slices request. The fields after `asked` only matter if it refuses them."""
 
     setting: str
     scope: LimitScope
@@ -98,7 +98,7 @@ class WaitsFor(NamedTuple):
     kind: WaitKind
     #: Name of the pool that would be created; empty until `Launches` assigns the reason to a slice.
     pool: PoolName = PoolName("")
-    #: Workload whose slices start together, so that the cause of one slice delays all; None otherwise.
+    #: Workload whose slices start together, so that a cause that concerns one slice delays all of them; None otherwise.
     together: Workload | None = None
     #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
     problem: str = ""
@@ -141,7 +141,7 @@ class WaitsFor(NamedTuple):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Setting that refuses the slice, or kinds of failures of its choices of capacity; empty for other causes."""
+        """Setting that refuses the slice, or the kinds of failures of its capacity choices; empty for other causes."""
         if self.kind is WaitKind.PAUSE:
             return ("PAUSE_CREATION",)
         if self.limit is not None:
@@ -160,7 +160,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return one blocker for each combination of failure, time of the next try, and probed capacity."""
+    """Return only the first blocker of each combination of failure, time of the next try, and probed capacity."""
     return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
 
 
@@ -181,6 +181,7 @@ def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         until=until,
         warning=not quiet,
         silent=quiet and not lasts,
-        # Capacity that another slice tries has not failed yet.
+        # A slice that waits in line has not failed, because another slice may show that the capacity is available
+        # again.
         failed=line is None and not any(blocker.last.failure.kind in _QUIET for blocker in passing),
     )

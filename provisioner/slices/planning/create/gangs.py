@@ -29,17 +29,17 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
-#: Maximum time that the supplier takes to create a pool or to report a failure: 35 minutes, and a margin.
+#: Maximum time that the supplier takes to create a pool or to report a failure: 35 minutes, plus a margin.
 _SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after a release of pools. Within these bounds, the pause is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
-#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, and a margin.
+#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, including a margin.
 _BOOT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """The workloads whose slices start together, and the workloads among them that may not take or create pools now."""
+    """The workloads whose slices start together, and which of these workloads may not take or create pools now."""
 
     members: Mapping[WorkloadUid, list[Slice]]
     #: Holds and pauses by accelerator, for `Memory.holds`.
@@ -74,7 +74,7 @@ class GangProgress:
 
 
 def take_turns(ctx: Round) -> GangTurns:
-    """Decide which workloads may take and create pools: all workloads, as long as none has released its pools."""
+    """Decide which workloads may take and create pools: all of them, until a workload has released its pools."""
     memory, now = ctx.memory, ctx.now
     members = _members(ctx)
     accelerators = {uid: _accelerators(slices) for uid, slices in members.items()}
@@ -129,14 +129,15 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
 
 
 def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that have not ended. A hold ends when its workload is complete or deleted."""
+    """Return the holds and pauses that have not ended. A hold also ends when its workload is complete or deleted."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
     owners = {pool.ownership.workload_uid for pool in ctx.supply.values()} if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # After _SLOWEST the pause begins even if released pools exist, because their deletes may always be rejected.
+        # The pause begins when the released pools are deleted. It begins after `_SLOWEST` even if they still exist,
+        # because their deletes may always be rejected.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -174,12 +175,13 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             supply[place[slice_.id]] for slice_ in slices if slice_.id in place and not matching.held.get(slice_.id)
         ]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # PARTIAL_HOLD also applies to a workload with a hold and no pools, because other workloads wait for the hold.
+        # A workload that holds the accelerator without pools also has only PARTIAL_HOLD, because others wait for its
+        # hold.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        # In the decision in which PARTIAL_HOLD begins, no pools are released, even if PARTIAL_HOLD is 0.
+        # Pools are never released in the decision in which PARTIAL_HOLD begins, even if PARTIAL_HOLD is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
@@ -203,7 +205,8 @@ def _pauses(
 ) -> dict[str, Hold]:
     """Return the pauses that begin now, for accelerators of the workloads in `released`.
 
-    The workload must have held the accelerator. If no workload held it, no other workload in line may need it.
+    A pause begins if the workload held the accelerator, or if no workload held it and no other workload in line needs
+    it.
     """
     pauses = {}
     for uid in sorted(released):
@@ -245,7 +248,7 @@ def _is_ready(
 def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
     """Whether more ready nodes are expected: the pool is being created, is new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # The time is limited, because creates with one choice of capacity after the other may fail without an end.
+        # This wait is limited, because the pool may try its choices of capacity again and again, and never come up.
         return now - stalled_since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < partial_hold
@@ -261,7 +264,7 @@ def _releases(
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = ctx.slices.get(slice_id)
-        # Whether a suspended workload is complete is unknown until it is resumed.
+        # A suspended workload may have other slices when it is resumed, so it does not count as complete.
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in ctx.supply:
             continue
         yield from (node.name for node in ctx.supply[name].nodes if is_held(node.taints))

@@ -35,9 +35,9 @@ from provisioner.slices.supplier import UnmeetableError
 
 #: Maximum time for which the create of a pool waits until no node of another pool has the labels of its slice.
 _RELABELLED = timedelta(minutes=1)
-#: Time for which a slice waits for operations of the supplier before an Event is sent: usually the wait is shorter.
+#: Time for which a slice waits for operations of the supplier before an Event is sent: most waits end earlier.
 _PATIENCE = timedelta(minutes=2)
-#: Causes that usually end within seconds.
+#: Causes of waits that usually end within seconds.
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 
 
@@ -46,7 +46,7 @@ class _Candidate(NamedTuple):
 
     slice_: Slice
     unit: Unit
-    #: Zone of the other pools of the workload when `options` were found; None if there were no other pools.
+    #: Zone of the workload's other pools when `options` were computed; None if the workload had no pool.
     zone: Zone | None
     options: LaunchOptions
 
@@ -59,7 +59,8 @@ class Launches:
         memory = ctx.memory
         self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
-        #: Names that no new pool gets, because deletes and cached nodes of the old pool would be attributed to it.
+        #: Names in use, and names of former pools that still have nodes or deletes: a new pool would be mistaken for
+        #: these pools.
         self._names: set[PoolName] = {pool.name for pool in ctx.snapshot.pools}
         self._names |= {node.pool_name for node in ctx.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
@@ -71,17 +72,17 @@ class Launches:
         self._marked = _marked(ctx) if any(slice_.mark for slice_ in matching.unserved) else {}
         self._candidates: list[_Candidate] = []
         self._refused: list[Sequence[Slice]] = []
-        #: For each slice, the other slices that get the same pool or wait for the same reason.
+        #: For each examined slice, the other slices that share its new pool, or wait for the same reason.
         self.joined: dict[SliceId, tuple[Slice, ...]] = {}
         self.waits: dict[SliceId, WaitsFor] = {}
         self.creates: list[Create] = []
-        #: Slices of `creates`, each with the request of its pool and with its choices of capacity.
+        #: The slices of `creates`, each with the request of its pool, and with the choices of capacity of the slice.
         self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
         #: States of pools that do not exist yet.
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
         self.waits_for_operations = False
-        #: Scopes of the limits that refused a slice, except slices of buffers: no pool for a buffer is created in them.
+        #: Scopes of limits that refused a slice of a workload. No pool for a buffer is created in these scopes.
         self._limited: set[LimitScope] = set()
         #: Resources that units wait for.
         self.contended: set[TurnResource] = set()
@@ -109,7 +110,8 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity without an entry in `waiting` is included: its back-off blocks the slices that wait for it.
+        # The capacity of every such back-off is contended, even without an entry in `waiting`, because the back-off
+        # blocks slices.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for candidate in self._candidates:
             scopes = (
@@ -131,7 +133,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return why slices that start together wait, by slice: no pool is created unless all can get pools now."""
+        """Return why slices that start together wait, by slice. Their pools are created only if all can get one now."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
@@ -140,13 +142,14 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A slice is tried until its pool is up, because the rejection may come with the end of the create's operation.
+        # A rejected request is tried until its pool is up, because the operation of a create may also end with the
+        # rejection.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self._budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self._round, unserved, self._matching.zones), None
-            # If a limit can never allow pools for all slices, the message of the limit is more exact than `problem`.
+            # If a limit can never allow pools for all slices, its message is more exact than `problem`.
             if refusal is not None and (refusal.final or not problem):
                 wait = refusal
                 self._note_refused(refusal, unserved)
@@ -163,7 +166,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice that is tried first, because its request was rejected; None if no request was rejected.
+        """Return the slice that is tried first, because GKE rejected its request; None if no request was rejected.
 
         `tried` has the slices whose rejected request is being tried again, and whose pool is not up yet.
         """
@@ -190,7 +193,7 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
-        """Return the slice; if it represents several slices, with as many nodes as the limits allow, at least one."""
+        """Return the slice; with `share`, reduce its nodes to the number that the limits allow, but at least one."""
         while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
             slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
         return slice_
@@ -243,7 +246,7 @@ class Launches:
         moved = self._zones.get(candidate.slice_.workload.uid) != candidate.zone
         moved = moved and wants_one_zone(candidate.slice_, self._round.settings)
         if moved or self._within_limits(candidate.slice_) is not candidate.slice_:
-            # The options are outdated: other creates of this decision chose the zone or used up a limit.
+            # Other creates of this decision chose the zone or used up a limit, so the options are computed again.
             again = self._look_at(candidate.slice_, {})
             if again is None:
                 return
@@ -265,7 +268,7 @@ class Launches:
     def _in_turn(
         self, candidate: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
-        """Return the best pool that the slice may try now, None if all are blocked, and the blocked choices."""
+        """Return the best pool that the slice may try now (None if all are blocked), and its blocked choices."""
         blockers = list(candidate.options.blockers)
         for choice, offer in candidate.options.offers:
             capacity = offer.blueprint.capacity
@@ -285,7 +288,7 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Add the place in the line, and the users of the limit, to each wait for a limit and to each of `_BRIEF`."""
+        """Add the place in the line, and the users of the limit, to waits for a limit and to waits in `_BRIEF`."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}

@@ -18,16 +18,17 @@ from provisioner.slices.planning.spec.capacity import Choices
 from provisioner.slices.planning.spec.specification import Specification
 from provisioner.slices.supplier import UnmeetableError
 
-#: Failures that the next create of a slice repeats, unless the request or a permission is changed.
+#: Failures that every create of the slice repeats until the request or a permission is changed.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """The pools that a slice could have now if there were no limits and no other slices."""
+    """The pools that a slice could have now, without regard to limits and to other slices."""
 
     choices: Choices
-    #: Possible pools, best first. Only the last one may have a capacity that has not failed.
+    #: Possible pools, best first. Capacity that has not failed ends the list: only the last pool may have such
+    #: capacity.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     #: Choices of capacity that are blocked by back-off.
     blockers: tuple[ChoiceBlocker, ...]
@@ -36,9 +37,9 @@ class LaunchOptions:
 
 
 def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Return the possible pools of a slice. `zone` is the only possible zone, None if other zones are possible.
+    """Return the possible pools of a slice. `zone` is the zone that all pools must be in; None if any zone is possible.
 
-    Raises UnmeetableError if no pool is possible or the pod selects a node.
+    Raises UnmeetableError if no pool is possible, or if the pod selects a node by its host name.
     """
     if slice_.host:
         raise UnmeetableError(
@@ -81,12 +82,12 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 
 
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool whose capacity and request have not failed; False for slices of buffers."""
+    """Whether a slice of a workload could have a pool whose capacity and request have not failed; False for buffers."""
     backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:
         return False
-    # Only lasting failures of the slice matter: after a failure of another kind, the next create may succeed.
+    # The slice's own back-off only matters after a lasting failure: after another failure, the next create may succeed.
     capacities = frozenset[CapacityKey]()
     if own is not None and own.failure.kind in _LASTING:
         if not own.capacities:

@@ -15,16 +15,16 @@ from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallStat
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
 
-#: Maximum time after capacity_wait_seconds within which a TPUNodeGroup without capacity is reported as failed.
+#: Margin after `capacity_wait_seconds`, within which a TPUNodeGroup without capacity is reported as failed.
 _TO_FAIL = timedelta(minutes=10)
 
 
 def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Return the pools to delete because a slice is stuck on them, each with the stuck slice.
 
-    Pools that were given up although they have pods, and pools to which the scheduler binds no pod, are always
-    included. Other ready pools are included only if REPLACE_STUCK_SLICES is set, and at most the share
-    NODEPOOL_REPLACED_SHARE of all pools.
+    Always included are pools that were given up although they have pods, and pools to which the scheduler binds no pod.
+    Other ready pools are included only if REPLACE_STUCK_SLICES is set, and at most the share NODEPOOL_REPLACED_SHARE of
+    all pools.
     """
     settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
     lost = {
@@ -61,8 +61,8 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     supply, settings = ctx.supply, ctx.settings
     calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before and are still useless. Pools whose delete is postponed are left out, because they
-    # must not prevent the replacement of another pool.
+    # Pools that were given up before and are still useless count against the share. Pools whose delete is postponed do
+    # not count, because they must not prevent the replacement of another pool.
     still = {
         name
         for name in (ctx.memory.given_up & supply.keys()) - held_up
@@ -84,7 +84,7 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
-    """Whether no pod can make progress on a pool without all nodes ready; False if the pool's users are unknown."""
+    """Whether no pod can make progress on a pool with missing or unready nodes; False if its users are unknown."""
     holders = matching.holders.get(pool.name)
     if not holders:
         return pool.name in matching.claimed or not pool.undecided
@@ -104,7 +104,7 @@ def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
-    """Return the memory after pools have failed, vanished or come up since the last round."""
+    """Return the memory after pools failed, vanished or came up since the last round."""
     memory, supply, now = ctx.memory, ctx.supply, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies = backoff.still_counted(memory.tallies, now)
@@ -112,7 +112,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
-        # The remembered request of the create has choices of the pods that the listed pool does not show.
+        # The request of the create is better than the listed pool, which lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)

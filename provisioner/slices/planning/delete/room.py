@@ -14,7 +14,7 @@ from provisioner.slices.planning.round import Round, Supply
 def make_room(
     ctx: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Return the pools to delete, so that the `refused` slices fit the limits; each entry is served as a whole.
+    """Return the pools to delete so that the `refused` slices fit the limits; each entry is served whole or not at all.
 
     No pool is deleted for an entry that would not fit even if all idle pools were deleted. The work grows with the
     number of entries plus the number of pools.
@@ -34,7 +34,8 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # `free` has the amounts of pools that are being deleted or were chosen, less those of the entries before.
+        # `free` has the amounts of pools that are being deleted or were chosen, less the amounts that earlier entries
+        # use.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue

@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Cause for which the delete waits longer than the deletion delay; None if it does not.
+    #: Cause for which the delete waits after the deletion delay has ended; None if there is no such cause.
     waits_for: DeleteWait | None = None
 
 
@@ -84,7 +84,8 @@ def find_unneeded(
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
-            # The time since which the pool is unneeded is kept, in case the pool becomes usable again.
+            # No delete is planned, but the time since which the pool is unneeded is kept, because the pool may become
+            # usable again.
             if known.unneeded_since is not None and not holders:
                 since[pool.name] = known.unneeded_since
             continue
@@ -108,7 +109,7 @@ def find_unneeded(
         if at <= now:
             deletes.append(delete)
         elif known.delete is not None and known.delete.needed:
-            # The pool is kept, because its workload exists: nodes that an earlier attempt cordoned are uncordoned.
+            # The pool is kept, because its workload exists, so nodes that an earlier attempt cordoned are uncordoned.
             uncordons += _cordoned_by_us(pool)
     found = Unneeded(
         deletes=tuple(deletes),
@@ -146,7 +147,7 @@ def _reason(
 def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
     """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
 
-    False if all nodes have the labels of a free pool, because no pod with chips is bound to them.
+    False if all nodes have the labels of a free pool, because the scheduler chooses such nodes for no pod with chips.
     """
     accelerator, topology = _selected(pool.view.labels)
     free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in pool.nodes)
@@ -159,7 +160,7 @@ def _cordoned_by_us(pool: Supply) -> list[str]:
 
 
 def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
-    """Return accelerator and topology of all unbound pods: the API does not show which nodes were chosen for them."""
+    """Return the accelerator and topology that each unbound pod selects; its node may have been chosen already."""
     pending = (pod for pod in ctx.snapshot.pods if not pod.node_name and not pod.finished)
     asking = (pod.requirements for pod in pending if pod.requirements.chips or pod.requirements.claims)
     return {_selected(requirements.node_selector) for requirements in asking}
@@ -176,7 +177,7 @@ def _delete(
     workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
     reason = _reason(pool, workload, stuck, ctx, matching, released=released)
     if reason is DeleteReason.SLICE_STUCK and stuck is not None:
-        # The delete is for the workload of the stuck slice; the pool may have been created for another slice.
+        # The pool may have been created for another slice, but its delete is for the workload of the stuck slice.
         workload = ctx.slices[stuck].workload
         named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
@@ -203,10 +204,11 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # Creation times far in the future are ignored: the clock of this process is behind.
+        # A creation time far in the future is ignored, because then the clock of this process is behind.
         ages = (node.created_at for node in pool.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
-    # If the status of the pool has changed, the cause of a postponed delete may have ended, so it is retried.
+    # A postponed delete waits until its `retry_at`, unless the status of the pool has changed since: then the cause of
+    # the postponement may have ended.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is pool.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
@@ -214,7 +216,7 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
 
 
 def _braked(ctx: Round, found: Unneeded) -> Unneeded:
-    """Return `found`. If many workloads have vanished, it then has at most one delete of their pools."""
+    """Return `found`, with at most one delete of pools whose workloads vanished, if many workloads vanished at once."""
     now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
         name for name, pool in supply.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)
@@ -230,7 +232,7 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + BRAKE_PAUSE if let_go else next_at
-    # Number of further deletes after which the deletes of the remaining pools are no longer slowed down.
+    # Number of further deletes after which `few` pools are left, whose deletes are no longer slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
         delete.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
@@ -253,8 +255,8 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
 def _vanished(pool: Supply, ctx: Round) -> bool:
     """Whether the workload of a pool does not exist, although this process did not see its delete.
 
-    False for failed pools, if a workload of the same name exists, if the workload is not watched, and for kind POD,
-    because its workloads end with their pods.
+    False if the pool has failed, if a workload of the same name exists, or if the workload is not watched. False for
+    kind POD, because workloads of this kind end with their pods.
     """
     if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False

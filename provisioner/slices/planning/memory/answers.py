@@ -73,7 +73,7 @@ class LookUpAnswer:
     exists: bool = False
     #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
     operation: Operation | None = None
-    #: Failure of the look-up; None if GKE responded.
+    #: Failure of the look-up call itself; None if GKE responded.
     failure: Failure | None = None
 
 
@@ -102,7 +102,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
             operations=replace(memory.operations, delete_accepted_last=False),
         )
         if call is None and coming_up is not None:
-            # The list showed the pool before this response was processed.
+            # The list of pools showed the pool before the response to its create was processed.
             return memory.with_pool(name, coming_up=replace(coming_up, operation=answer.operation))
     if call is None:
         return memory
@@ -122,7 +122,8 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 
 def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        # The rejection does not concern the slice: the create is retried when operations have ended.
+        # The rejection does not concern the slice, which has no back-off: its create is retried when operations have
+        # ended.
         return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
@@ -150,7 +151,8 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # Deletes of all needed pools are tried again at full minutes, so that one list of workloads serves all of them.
+        # Deletes of pools that are still needed are retried at full minutes, so that one list of workloads serves all
+        # of them.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -166,7 +168,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     known = memory.pool(name)
     create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
-        # The create has been sent again since the look-up began, so only the response to the new create counts.
+        # The create was sent again after the look-up had begun, so the response to the new create counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
@@ -209,7 +211,7 @@ _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return the pools with an operation of any client: by status, or by an open create or an accepted delete."""
+    """Return the pools that have an operation of any client: by status, by an open create, or by an accepted delete."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
@@ -218,9 +220,9 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls that are older than LOST_SECONDS and not in `live_calls`, the calls of all threads.
+    """Give up calls that are older than LOST_SECONDS and not in `live_calls`: no thread is making these calls.
 
-    Creates get the state UNKNOWN, deletes POSTPONED.
+    The state of such a create becomes UNKNOWN, the state of such a delete POSTPONED.
     """
     limit = now - timedelta(seconds=LOST_SECONDS)
 
@@ -249,10 +251,10 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Return the delete after an attempt that did not succeed. The next attempt follows after a wait.
+    """Return the delete after an attempt that did not succeed; the next attempt follows after a wait.
 
-    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and now waits
-    (`settling`) is no failure. It sets `postponed_since` only if an earlier attempt was postponed.
+    If `wait_seconds` is None, the wait grows with the number of failures. An attempt that cordoned the nodes and waits
+    for unbound pods (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -314,7 +316,7 @@ def _confirm_create(
 def _confirm_delete(
     name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool is gone; add a look-up to `found` if one is due."""
+    """Return the delete of a pool, None if the pool no longer exists; add a look-up to `found` if one is due."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:
@@ -325,7 +327,8 @@ def _confirm_delete(
     if delete.operation:
         found.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # A delete without an operation: GKE responded that the pool does not exist. The pool is listed, so try it again.
+    # The delete has no operation, because GKE responded that the pool does not exist. It is retried, because the pool
+    # is listed.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 

@@ -45,19 +45,20 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # These delays allow at most 6 pools on the first day. Each pool costs money until the scheduler has refused it.
+    # At most 6 pools are created on the first day. Each of them costs money until the scheduler has bound no pod to it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
-#: Wait of a request whose pool ended in ERROR, if the capacity is not the reason.
+#: Wait of a request whose pool ended in ERROR for another reason than its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
-#: Failures after which the requested capacity waits; after other failures, the slice or its request waits.
+#: Failures after which all creates of the capacity wait; after other failures, only the slice or its request waits.
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of doublings, to 64, of the creates that may run at a time after a stockout. A further pool ends the bound.
+#: Number of times that the bound on concurrent creates after a stockout doubles, from 1 to 64. Then the bound is
+#: dropped.
 _DOUBLINGS = 6
 #: Wait of a request that GKE rejects as invalid. The request is retried, because an administrator may correct the
 #: cause, such as a permission, a quota, a service account or a policy.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
-#: Wait after a failed or stopped delete.
+#: Wait of a delete that failed, or whose checks kept the pool.
 DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
@@ -73,7 +74,7 @@ def wait_seconds(delay: Delay, failures: int, key: str) -> float:
 
 
 def concerns_capacity(failure: Failure) -> bool:
-    """Whether a failure delays all creates of the capacity, and not only the slice."""
+    """Whether a failure delays all creates of the capacity, and not only those of one slice or request."""
     return failure.kind in _OF_CAPACITY
 
 
@@ -85,7 +86,7 @@ def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, n
 def slice_failed(
     before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
 ) -> Backoff | None:
-    """Return the back-off of a slice after a failed create; `before` if this kind of failure causes no wait.
+    """Return the back-off of a slice after a failed create; return `before` if this kind of failure causes no wait.
 
     `reserved` is the capacity of a create with a reservation, None for other creates. If the permission to use the
     reservation is missing, only this capacity is blocked, so that the next choice of the slice is tried.
@@ -115,7 +116,7 @@ def pool_failed(
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # Earlier failures of the request that gave no reason probably had this reason too, so their wait ends.
+        # Earlier failures of the same request without a reason probably had this reason, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -124,15 +125,16 @@ def _with(
     backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
-    # Rejections of a request, whose back-off has an owner, are counted separately from failures of its pools.
+    # A back-off with an owner counts rejections of a request, a back-off without an owner counts failures of its pools.
+    # After a change between these two cases, the count begins again.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Creates that run at the same time fail for the same reason. Only the first failure extends the wait, unless
-        # the new failure is of another known kind.
+        # Creates that run at the same time fail for the same reason, so only the first failure extends the wait. A
+        # later failure extends it only if its kind is another one and is known.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -141,7 +143,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
-    # `since` restarts if a stockout or quota failure follows a failure of another kind.
+    # A stockout or quota failure after a failure of another kind begins a new period, with its own `since`.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
@@ -159,9 +161,9 @@ def refused(
     """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
     `known` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
-    now. The pods are usually alike. So only one slice, the first of the newly refused and the `present` slices, is
-    retried; the other slices wait until one of its pods is bound, or for a day. Slices that start `together` are
-    retried at the same time.
+    now. The pods of a workload are usually alike, so only one slice is retried soon: the first of the newly refused and
+    the `present` slices. The other slices wait until one of its pods is bound, or for a day. Slices that start
+    `together` are all retried soon.
     """
     new = [slice_id for slice_id in refusals if slice_id not in known or known[slice_id].until <= now]
     if not new:
@@ -169,7 +171,7 @@ def refused(
     one = min(new)
     failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
     first = min((*new, *(slice_id for slice_id in known if slice_id in present)))
-    # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
+    # Slices that are refused at about the same time count as one failure, so only one earlier back-off is counted on.
     before = known.get(one) or (known[min(known)] if known else None)
     soon = _longer(before, str(one), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
@@ -177,7 +179,7 @@ def refused(
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the back-off, of the capacity or the slice (`own`), that forbids creates for longest; None without any."""
+    """Return the back-off, of the capacity or of the slice (`own`), that ends last; None if creates are not blocked."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [backoff for backoff in (backoffs.get(capacity), own) if backoff is not None and backoff.until > now]
@@ -203,7 +205,7 @@ def max_in_flight(last: Backoff) -> int:
 
 
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs after a pool came up: twice as many creates of its capacity may run, finally any number."""
+    """Return the back-offs after a pool came up: its capacity may have twice as many creates, finally any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -226,9 +228,9 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 
 
 def is_fresh(last: Backoff, now: datetime) -> bool:
-    """Whether a back-off has to be remembered: it runs, or ended less than `_STALE_SECONDS` ago.
+    """Whether a back-off has to be remembered: it has not ended, or ended less than `_STALE_SECONDS` ago.
 
-    False if the end is later than the maximum wait allows, because a clock that was ahead has set this end.
+    False if it ends later than the maximum wait allows, because then a clock that was ahead has set the end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
@@ -243,7 +245,7 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 
 
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
-    """Return the counts after GKE accepted a create: the workload and its namespace may send another create at once.
+    """Return the counts after GKE accepted a create: the workload and its namespace may send one more immediately.
 
     Counts are reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
     """
@@ -255,7 +257,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent: the wait of a count above the limit begins again."""
+    """Return the counts after a create was sent. For a count above its limit, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, most, _ in _tallied(slice_id, namespace)
@@ -265,7 +267,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 
 
 def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
-    """Return the time, past or future, before which a workload sends no create; None after only a few failures."""
+    """Return the time, past or future, before which a workload sends no create; None if few of its creates failed."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
         tally = tallies.get(key)

@@ -132,9 +132,10 @@ class Backoff:
     #: Time of the first of the consecutive failures.
     since: datetime
     until: datetime
-    #: Capacities that the back-off of a slice blocks: reservations that the slice may not use; empty if it blocks all.
+    #: Reserved capacities that the slice may not use, so that its back-off blocks only these; empty if it blocks all
+    #: creates.
     capacities: frozenset[CapacityKey] = frozenset()
-    #: Slice that sent a request that GKE rejects as invalid; None for other failures.
+    #: Slice whose request GKE rejected as invalid; None after other failures.
     slice_id: SliceId | None = None
     #: Number of pools of a capacity that came up since its last failure.
     came_up: int = 0
@@ -218,9 +219,9 @@ class PhaseEntry:
 
     phase: Phase
     since: datetime
-    #: Whether the phase was entered at an unknown time before this process first saw the pool.
+    #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
     entered_before: bool = False
-    #: Time since which all pods on the pool have belonged to ended or suspended workloads; None if a pod does not.
+    #: Time since which all pods on the pool have belonged to ended or suspended workloads; None if this is not so.
     draining_since: datetime | None = None
 
 
@@ -236,7 +237,8 @@ class PoolMemory:
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice that used the pool last, and returns to it after a restart; None if the pool's labels name this slice.
+    #: Slice that used the pool last, and returns to it after a restart. None if the pool's labels are enough to find
+    #: the slice.
     last_user: SliceId | None = None
     #: Zone and machine type; None before the pool has had nodes. When the pool vanishes, creates in this zone with this
     #: machine type are retried immediately, because the capacity may be free.
@@ -298,7 +300,7 @@ class Memory:
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
-    #: Node pool of each node that was seen: an edited label of the node does not change its pool.
+    #: Node pool of each node that was seen. If the pool label of a node is edited later, the node keeps its pool here.
     membership: Membership = field(default_factory=Membership)
 
     @property
@@ -323,7 +325,7 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs of slices. If a slice has two back-offs, `unschedulable` counts."""
+        """Back-offs of slices; `unschedulable` if a slice has two back-offs."""
         found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
         return {slice_id: last for slice_id, last in found if last is not None}
 
