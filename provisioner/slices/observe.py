@@ -65,7 +65,7 @@ DEVICES = Collection(
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
-#: Templates of the pods for which ProvisioningRequests and CapacityBuffers request capacity.
+#: PodTemplates that ProvisioningRequests and CapacityBuffers refer to.
 TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
 #: Objects that determine where the volumes of pods are.
 _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
@@ -104,7 +104,7 @@ class Watches:
     serve_pods: str = "none"
     #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
-    #: Watch of ResourceSlices; a record is the name of a node, and the number of chips that the node offers.
+    #: Watch of ResourceSlices; a record has the name of a node and the number of chips that the node offers.
     devices: Watch[tuple[str, int]] | None = None
     #: Watches of the objects that determine where the volumes of pods are.
     claims: Watch[Claim] | None = None
@@ -143,7 +143,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Return the watches, not started yet, for `kinds`; None means the kinds that the settings serve."""
+    """Return the watches, not started yet, for `kinds`; if None, for the kinds that the settings serve."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -161,7 +161,8 @@ def make_watches(
             [watch(replace(collection, namespace=namespace), parse, bound) for collection, namespace in pairs]
         )
 
-    # Records that are reduced because their namespace exceeds a bound keep the opt-in label, which decides on serving.
+    # If a namespace exceeds a bound, its records are reduced, but keep the opt-in label, which decides whether they are
+    # served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -272,9 +273,9 @@ class PoolList:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return why no decision may be based on the watches; empty if decisions may be.
+    """Return why no decision may be based on the watches; empty if decisions may be based on them.
 
-    Each kind of workload must have been listed once: hints about slices that no listed workload has are dropped.
+    Each kind of workload must have been listed once, because hints about slices without a listed workload are dropped.
     """
     doubts = (
         doubt_of(name, watch)
@@ -313,7 +314,8 @@ def take_snapshot(
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
     """Return the input of one decision; `rejected` are the names of objects whose writes Kubernetes keeps rejecting."""
-    # The state of the watches is read before their records, because a watch may become synced in between.
+    # The state of the watches is read before their records, so that a watch that becomes synced in between counts as
+    # not synced.
     reasons, sources = not_synced(watches), read_sources(watches)
     unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
     if pools.listed_at is None or pools.problem:

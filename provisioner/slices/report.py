@@ -27,12 +27,12 @@ from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: Interval in seconds between Events of a lasting notice, slightly longer than the 300 s for which `EventRecorder` does
-#: not repeat an Event.
+#: Interval in seconds between Events of a notice that lasts. It is slightly longer than the 300 s for which
+#: `EventRecorder` does not repeat an Event.
 _REPEAT_SECONDS = 310.0
 #: Minimum interval in seconds between two log lines for a notice that ends and returns.
 _LOG_AGAIN_SECONDS = 10.0
-#: Maximum number of past notices that are remembered: a remembered notice is not reported again if it returns soon.
+#: Maximum number of past notices that are remembered, so that a notice that returns soon is not reported again.
 _MAX_PAST_NOTICES = 4096
 #: Identity of a notice: UID of its first object, reason, and key or message.
 _Identity = tuple[str, str, str]
@@ -58,17 +58,18 @@ class Reporter:
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: Submitted creates and deletes by pool; the Events after their answers need them.
+    #: Submitted creates by pool, for the Events after their answers.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
+    #: Submitted deletes by pool, for the Events after their answers.
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
     #: Pools that were not deleted, because the API server reported that their workload still needs them.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
-    #: Pools and phases whose times were observed: a pool that becomes ready again is not measured again.
+    #: Pools and phases whose time was measured: a pool that becomes ready a second time is not measured again.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    #: Kind and pool of each current alert; the pool is empty if an alert is about no single pool.
+    #: Kind and pool of each current alert; the pool is empty if the alert is not about one pool.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _current_notices: set[_Identity] = field(default_factory=set)
     #: Last reports of current and past notices, in the order in which the notices ended; current notices come last.
@@ -79,7 +80,7 @@ class Reporter:
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         states = plan.states
-        # A pool that no longer exists is missing in the plan. Its last state is used once more, to report its end.
+        # The plan lacks pools that no longer exist. Their last states are kept for this report of their end.
         self._states = {**self._states, **states}
         for transition in plan.transitions:
             try:
@@ -94,7 +95,7 @@ class Reporter:
             self.meter.look(plan, snapshot, self.clock())
 
     def tell_answer(self, answer: Answer) -> None:
-        """Report the result of a call."""
+        """Report the answer of a submitted create, delete or look-up."""
         match answer:
             case CreateAnswer():
                 self._tell_create(answer)
@@ -137,7 +138,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # The answer is logged only once: if the workload is not watched, each later attempt has the same answer.
+            # Each attempt to delete a pool that is still needed has this answer, so only the first answer is logged.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -193,7 +194,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # If a pool is deleted between two rounds, its phase was never DELETING. The accepted delete is enough then.
+        # If a pool is deleted between two rounds, its last phase is not DELETING, but its delete was accepted.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -204,7 +205,7 @@ class Reporter:
         self._delete_accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Emit an Event about a pool's delete: on its workload if that exists, otherwise on one of its nodes."""
+        """Emit an Event about the delete of a pool: on its workload or, if that does not exist, on one of its nodes."""
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
@@ -219,7 +220,7 @@ class Reporter:
                 # Slices of one workload may have the same notice, which is reported once.
                 continue
             current.add(identity)
-            # Current notices move to the end, so that the notices that ended first are forgotten first.
+            # A current notice moves to the end, so that the notices that ended first are also forgotten first.
             last = self._reported[identity] = self._reported.pop(identity, _Reported())
             if identity not in self._current_notices and now - last.logged_at >= _LOG_AGAIN_SECONDS:
                 self._log_notice(notice)

@@ -54,7 +54,7 @@ class SupplierError(CallError):
 
 
 def with_remedy(error: Exception) -> str:
-    """Return the message of a failed read; if the supplier is unavailable, also what to do."""
+    """Return the message of an error; if the supplier is unavailable, with advice on what to do."""
     is_away = isinstance(error, CallError) and error.failure.kind is FailureKind.UNAVAILABLE
     return f"{str(error).rstrip('.')}. {_AWAY}" if is_away else str(error)
 
@@ -74,12 +74,13 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods select, and that nodes have only if the request for the pool has them.
+    #: Labels of Google or Kubernetes that pods select, and that nodes only have if the request for their pool contains
+    #: them.
     passed_on: frozenset[str]
-    #: Further labels of Google or Kubernetes that a pod may request for its nodes: they switch on a feature of the
-    #: supplier, and no other program relies on them.
+    #: Further labels of Google or Kubernetes that a pod may request for its nodes, because they switch on a feature of
+    #: the supplier, and no other program relies on them.
     copyable: frozenset[str]
-    #: Completes a request with the properties that this supplier's pools need, including labels that nodes have only if
+    #: Returns a request with the properties that this supplier's pools need, including labels that nodes only have if
     #: the pool requests them. Depends on the slice's shape and its pods' requirements. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Predicts how the scheduler will see a node of a pool.
@@ -89,8 +90,8 @@ class PoolRules:
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict nodes with the allocatable CPU and memory of the newest node of their machine type.
 
-    The newest node is most like new nodes, for example in its version. If the amounts are those of an earlier call, the
-    same object is returned.
+    The newest node is most similar to nodes that are created next, for example in its version. If the amounts have not
+    changed since an earlier call, the same object is returned.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -122,14 +123,14 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 
 
 def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
-    """Return the bytes of memory that are reserved as huge pages, by the node's settings."""
+    """Return the bytes of memory that a node reserves as huge pages."""
     return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
 def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
     """Return the view of a node with the whole CPU, memory and boot disk of its machine, without the system's share.
 
-    Huge pages are unchanged, because a node has exactly those of its settings.
+    Huge pages are not changed, because their amount is set exactly by the settings of the node.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
@@ -157,12 +158,12 @@ class Supplier(Protocol):
         """Return all node pools of the cluster. Changes nothing."""
 
     def unknown_sources(self) -> frozenset[str]:
-        """Return the names of optional facts about the listed pools that could not be read (`model.sources`)."""
+        """Return the names of optional sources (`model.sources`) whose facts about listed pools could not be read."""
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Return one node pool. Changes nothing.
 
-        NOT_FOUND: the pool does not exist now; a create with an unknown outcome may still take effect.
+        Fails with NOT_FOUND if the pool does not exist now; a create with an unknown outcome may still take effect.
         """
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:

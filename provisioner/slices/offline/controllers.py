@@ -1,7 +1,7 @@
 """Derives the pods that Kubernetes' own controllers would create, as unschedulable pods of kind POD. Pure.
 
-A pod in the manifest is derived as well. The owner of each other pod is the object in the manifest, even if a cluster
-has another object, such as a ReplicaSet, between the two.
+A pod in the manifest is derived from itself. The owner of any other pod is the object in the manifest, even if a
+cluster has another object, such as a ReplicaSet, between the object and the pod.
 """
 
 from collections.abc import Iterator

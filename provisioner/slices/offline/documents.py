@@ -26,7 +26,7 @@ class Severity(Enum):
 
     @property
     def refused(self) -> bool:
-        """Whether this severity means that the object, or a part of it, gets no node pool."""
+        """Whether a finding of this severity means that the object, or a part of it, gets no node pool."""
         return self in (Severity.ERROR, Severity.NOT_SERVED)
 
 
@@ -103,7 +103,7 @@ def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield all JSON objects in a value with their paths, in the order of the text; a value with YAML aliases once."""
     seen: set[int] = set()
-    # The stack has one iterator for each level of nesting, not one entry for each of hundreds of thousands of values.
+    # An iterator for each level of nesting is on the stack, because an entry for each value would need far more memory.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
         for path, found in todo[-1]:

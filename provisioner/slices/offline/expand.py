@@ -1,6 +1,6 @@
 """Derives the pods that the controllers of a workload would create, as unschedulable pods.
 
-Only the first pod of each group is derived, because decisions only need leader pods; without an index, no pod leads.
+Only the first pod of each group is derived, because decisions only need leader pods; pods without an index have none.
 Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
 """
 
@@ -53,7 +53,8 @@ class Template(NamedTuple):
     pods: int = 1
     #: Whether pods have an index; pods without an index have no leader.
     indexed: bool = True
-    #: For a LeaderWorkerSet, the worker index of the first pod of this template in each group; 0 is the leader pod.
+    #: For a LeaderWorkerSet, the worker index that the first pod of this template has in its group; the leader pod has
+    #: 0.
     first: int = 0
 
 
@@ -166,7 +167,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group; `size` is the number of pods in the group, 0 if pods do not contain it."""
+        """Return the first pod of a group; `size` is the number of pods in the group, 0 if pods do not show it."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,
@@ -232,13 +233,13 @@ def leaders_of(
 
 
 def jobs_together(raw: Json, template: Template, hosts: int) -> int:
-    """Return the number of child Jobs of a JobSet that form one slice of `hosts`."""
+    """Return the number of child Jobs of a JobSet that together form one slice of `hosts` hosts."""
     exclusive = any(constants.EXCLUSIVE_TOPOLOGY in annotation for annotation in _annotations_of(raw, template))
     return jobs_of_slice(template.replicas, template.pods, hosts, exclusive=exclusive)
 
 
 def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
-    """Return the annotations of a JobSet, and those that a replicated job of it sets on its child Jobs."""
+    """Return the annotations of a JobSet, and the annotations that one of its replicated jobs sets on child Jobs."""
     of_jobset, of_job = (
         value_at(raw, (*path, "metadata", "annotations")) for path in ((), (*template.path[:3], "template"))
     )

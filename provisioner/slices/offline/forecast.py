@@ -55,7 +55,7 @@ class Option(NamedTuple):
     """Choice of capacity for a slice."""
 
     choice: CapacityChoice
-    #: Reason why no pool can be specified with this choice; empty if one can.
+    #: Reason why no pool is possible with this choice; empty if a pool is possible.
     problem: str = ""
 
 
@@ -110,9 +110,9 @@ def forecast(
 
 
 def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> Forecast:
-    """Decide about all objects that were read. Pools have `options` only on request: finding these takes long.
+    """Decide about all objects that were read. Pools get `options` only on request: finding these takes long.
 
-    An object whose `Subject` is not accepted is planned on its own, so that it does not use up limits of other objects.
+    An object whose `Subject` is not accepted is planned separately, so that it does not use up limits of other objects.
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
@@ -128,7 +128,7 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
-    """Add the slices of ProvisioningRequests and CapacityBuffers. Needs the PodTemplates of all files."""
+    """Add the slices of ProvisioningRequests and CapacityBuffers, whose PodTemplates may be in any of the files."""
     found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
@@ -148,13 +148,14 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # The number of threads limits the creates of one decision, but the forecast must contain the pools of all slices.
+    # The concurrency limits the creates of one decision, so it is raised: the forecast must contain the pools of all
+    # slices.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     return decide(snapshot, Memory(), settings, rules, MOMENT)
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Return a pod with the fields that admission adds in a cluster and that decisions need.
+    """Return a pod with the fields that admission in a cluster adds and that decisions depend on.
 
     These are the toleration for its ComputeClass and, if the workload is all-or-nothing, the selectors of the slice.
     """
@@ -208,7 +209,7 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 def _template_in(subject: Subject, message: str) -> Template | None:
     """Return the only template of a workload, or the template that a message names; None if it names no template."""
-    # Templates that share one replicas field are subgroups of a LeaderWorkerSet; the first represents all of them.
+    # Several templates with one replicas field are subgroups of a LeaderWorkerSet; the first template represents them.
     if len({template.replicas_path for template in subject.templates}) == 1:
         return subject.templates[0]
     return next((template for template in subject.templates if f"replicated job {template.name}" in message), None)
@@ -216,13 +217,13 @@ def _template_in(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Remarks:
-    """Adds remarks about the slices of a decision to `reading`, with the texts of the decision's notices."""
+    """Adds remarks about the slices of a decision to `reading`. Their texts are the texts of the decision's notices."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     rules: PoolRules
-    #: Templates, by workload, for whose slices `_remark_all` has added all problems.
+    #: Templates, each with its workload, for which `_remark_all` has added the problems of all slices.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
     #: Paths by workload, template and message. A path takes long to find, and thousands of slices may share a message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
@@ -262,13 +263,14 @@ class _Remarks:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._remark(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # No Event reports the problem of a workload that is not served, so both reasons are added here.
+                # No Event reports the problem of a workload that is not served, so a remark with this problem is added
+                # here.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._remark_not_served(workload, asked):
                     self._remark(workload, not_created(workload))
 
     def _remark_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
-        """Add the reason why pods are not served, if there is one; return whether it may be a mistake of the user."""
+        """Add the reason why pods are not served, if any; return whether the user may have made a mistake."""
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
@@ -276,7 +278,7 @@ class _Remarks:
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
-        """Warn if the pods of a slice may be on several pools, unless the files label the namespace for placement."""
+        """Warn if the pods of a slice may get on several pools, unless the files label the namespace for placement."""
         workload = slice_.workload
         labels = self.reading.namespace_labels.get(workload.namespace, {})
         if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:
@@ -286,11 +288,11 @@ class _Remarks:
         path = template.path if template is not None else ()
         raw = fields.mapping(value_at(subject.document.raw, path)) if template is not None else {}
         if message := missing_placement(slice_, raw):
-            # The message names an annotation that does not exist, so the remark has the path of the template.
+            # The message names an annotation that is not in the file, so the remark points to the template.
             self._remark(slice_, message, Severity.WARNING, path=path)
 
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
-        """Add all problems of a template's slices; the notice `first` has only the first problem of one slice."""
+        """Add all problems of the slices of a template; `first` only has the first problem of one of the slices."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
@@ -313,7 +315,8 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # The message may name a pool that another slice of the workload shares, so any last digits match.
+            # The pool in the message may be the pool of another slice of the workload, so the pattern matches any last
+            # digits.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _template_in(subject, message)
@@ -335,9 +338,9 @@ class _Remarks:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return the problems of a slice, each with the value True if no provider could serve the slice with it.
+    """Return the problems of a slice; the value is True if no provider could serve a slice with this problem.
 
-    All problems of annotations and of the namespace are returned, and the first other problem.
+    The result has all problems of annotations and of the namespace, but only the first other problem.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -381,7 +384,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function from an object to its settings, with the object's region if no variable names a region."""
+    """Return a function that returns the settings for an object, with its region if no variable names a region."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own

@@ -10,9 +10,9 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import nearest
 from provisioner.slices.offline.documents import Document, Path, mappings_in
 
-#: Minimum similarity, from 0 to 1, of the name of a resource to google.com/tpu from which it counts as misspelled.
+#: Minimum similarity to google.com/tpu, from 0 to 1, with which the name of a resource counts as misspelled.
 _LIKE = 0.8
-#: Minimum similarity, from 0 to 1, of an unknown key to a known key from which the message suggests the known key.
+#: Minimum similarity of an unknown key to a known key, from 0 to 1, with which the message suggests the known key.
 _LIKE_KEY = 0.85
 _PREFIX = "tpu-provisioner.cloud.google.com/"
 #: Prefix of the keys for pods with IPUs, which are not checked here.
@@ -21,8 +21,8 @@ _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 _NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
 _SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
-#: Versions that the API servers of released CRDs serve in addition to the version that the provisioner reads
-#: (KubeRay 1.6, Kueue 0.14, cluster autoscaler 1.34).
+#: API versions of released CRDs (KubeRay 1.6, Kueue 0.14, cluster autoscaler 1.34), in addition to the version that the
+#: provisioner reads.
 _OTHER_VERSIONS = {
     WorkloadKind.RAY_CLUSTER: ("ray.io/v1alpha1",),
     WorkloadKind.PROVISIONING_REQUEST: ("autoscaling.x-k8s.io/v1beta1",),

@@ -10,14 +10,14 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields that messages name by the name of the field.
+#: Fields that are called by their own names in messages.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),
         *("namespace", "nodeSelector", "parallelism", "size"),
     )
 )
-#: Texts by which messages name other fields, selectors and annotations, by key.
+#: Texts that stand in messages for other fields, selectors and annotations, by key.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
     "cpu": (" cpu", " CPU"),
@@ -39,16 +39,16 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subGroupSize", "subgroups"),
     "leaderTemplate": ("leader template",),
 }
-#: Maps whose keys users choose. Such a key is found only if it is a whole word of the message.
+#: Maps with keys that users choose. A message names such a key only if the whole key is a word of the message.
 _MAPS = ("nodeSelector", "labels", "annotations")
 _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the path of the field whose value a message quotes; without a quoted value, of the field named first.
+    """Return the path of the field whose value a message quotes, otherwise of the first field that the message names.
 
-    If the message names no field, return the path of the template, or of the whole object without a template.
-    Messages name selectors, annotations and labels by their keys, and some fields by the texts in `_WORDS`.
+    If the message names no field, return the path of the template, or of the whole object without a template. Messages
+    name selectors, annotations and labels by their keys, and some fields by the texts in `_WORDS`.
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
@@ -72,7 +72,7 @@ def _candidates(
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the JSON objects that contain a template, and those in it, but none of hundreds of other templates."""
     above: Path = template.path if template is not None else ()
-    # The template of a pod is the pod itself, so the last statement of this function yields all its objects.
+    # If the object is a pod, it is its own template, and all its JSON objects are yielded by the last statement.
     if above or template is None:
         yield (), dict(raw)
         yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))

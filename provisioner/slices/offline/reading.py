@@ -29,7 +29,7 @@ from provisioner.workloads.plain import workloads_of
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Maximum number of slices of all files together, which is more than a cluster has.
 MAX_SLICES = 5_000
-#: Maximum number of remarks on the labels and annotations of one object, and of remarks on its invalid fields.
+#: Maximum number of remarks about the labels and annotations of one object, and also about its invalid fields.
 MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
@@ -161,7 +161,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
 
 
 def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind: tuple[str, str]) -> bool:
-    """Read a TrainJob, a runtime of TrainJobs or a PathwaysJob; return False without effect for another kind."""
+    """Read a TrainJob, a runtime of TrainJobs, or a PathwaysJob; do nothing and return False for another kind."""
     metadata = raw["metadata"]
     if kind in makers.RUNTIMES:
         namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
@@ -287,8 +287,8 @@ def _read_workload(
     except fields.MalformedObject as error:
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # ProvisioningRequests and CapacityBuffers are not ignored: they get their slices after all files have been read.
-    # An object with an error has a remark already.
+    # ProvisioningRequests and CapacityBuffers are not ignored, because they get their slices after all files have been
+    # read. An object that is not accepted already has a remark.
     if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
@@ -297,7 +297,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # `forecast` also plans objects that are not accepted, so that the other problems of the Job are reported.
+        # `forecast` also plans objects that are not accepted, so that further problems of the Job are reported.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -341,14 +341,14 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:
-    """Return the indexes of all slices, or of `most`: the first ones and the last one, whose name is the longest."""
+    """Return the indexes of all slices, or of `most` slices: the first and the last, whose name is the longest."""
     if most is None or replicas <= most:
         return range(replicas)
     return [*range(most - 1), replicas - 1]
 
 
 def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
-    """Report an object of an unknown kind that requests chips, and read its pods if its templates show them."""
+    """Report an object of an unknown kind that requests chips. If its pod templates are found, read its pods."""
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
@@ -393,7 +393,7 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the path and a message for an invalid name, and for each invalid value at the paths `counts`."""
+    """Yield a path and a message for an invalid name, and for each number at the paths `counts` that is invalid."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):

@@ -13,7 +13,7 @@ from provisioner.slices.offline.documents import Document, Path, mappings_in, va
 from provisioner.slices.offline.expand import Template
 from provisioner.workloads.plain import hosts_of
 
-#: Fields of a pod that some kinds have in an object around the pod template.
+#: Fields of a pod that some kinds set next to the pod template, in the same object.
 _INHERITED = ("affinity", "nodeSelector", "tolerations")
 _TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_path=("spec",), indexed=False)
 

@@ -64,7 +64,7 @@ class DeleteWait(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """A pool to request from the supplier. `pod` (the leader pod) and `workload` get the Events."""
+    """A pool to request from the supplier. Its Events are created on `pod`, the leader pod, and on `workload`."""
 
     slice_id: SliceId
     request: NodePoolRequest
@@ -81,7 +81,7 @@ class Delete:
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     workload_name: str
-    #: UID of the workload that the pool was created for; empty if its labels lack it.
+    #: UID of the workload that the pool was created for; empty if the labels of the pool lack it.
     workload_uid: WorkloadUid
     #: Workload for Events; None if it does not exist.
     workload: ObjectRef | None
@@ -91,7 +91,7 @@ class Delete:
     hosts: int = 0
     #: Node pools of all nodes, for the live verification.
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: Group whose pods do not prevent the delete, because the slice of the group is stuck; empty without such a group.
+    #: Group of the stuck slice, whose pods do not prevent the delete; empty if the pool has no stuck slice.
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
     kind_absent: bool = False
@@ -126,7 +126,7 @@ class Notice:
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Text that identifies the message although its numbers and times change; empty if the message has none.
+    #: Text by which messages with different numbers and times are recognized as the same; empty if there is none.
     key: str = ""
     warning: bool = True
 
@@ -144,14 +144,14 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase. A phase that the pool passed between two rounds has its own transition."""
+    """A change of a pool's phase. A phase that the pool passed between two rounds has a separate transition."""
 
     pool: PoolName
     #: None if the pool did not exist before.
     old: Phase | None
     new: Phase
     at: datetime
-    #: Time at which `old` was entered; None without `old`.
+    #: Time at which the pool entered `old`; None if `old` is None.
     since: datetime | None
 
 
@@ -174,7 +174,7 @@ class PoolState(NamedTuple):
     name: PoolName
     phase: Phase
     since: datetime
-    #: Slice that holds the pool (the first of several), counts on the pool, or that the pool was created for.
+    #: Slice that holds the pool (one of several), otherwise counts on it, otherwise the slice that it was created for.
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
@@ -201,9 +201,10 @@ class PoolState(NamedTuple):
     holders: frozenset[SliceId | None] = frozenset()
     #: Slice that counts on the pool and has no pods there.
     claimant: SliceId | None = None
-    #: Slices that wait for a node of the pool, which they share.
+    #: Slices that share the pool and wait for one of its nodes.
     seated: frozenset[SliceId] = frozenset()
-    #: If the pool is idle, the first waiting slice of its topology, and why this slice may not have it; otherwise None.
+    #: If the pool is idle: the first waiting slice of its topology, and why this slice may not have the pool. Otherwise
+    #: None.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
@@ -237,7 +238,8 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    #: The round of this decision. If the caches were not synced, the round of the last decision; None before the first.
+    #: The round of this decision. If no decision was possible, the round of the last decision; None before the first
+    #: decision.
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0

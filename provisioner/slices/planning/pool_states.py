@@ -18,8 +18,8 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool must have passed, by the pair of its old and its new phase. A pool that was listed and is planned
-#: again was GONE in between; a pool with pods was READY before.
+#: Phase that a pool must have passed between its old and its new phase. A listed pool that is planned again was GONE in
+#: between; a new pool was READY before its pods were bound.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -79,7 +79,7 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
 
 
 def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
-    """Return the slice of a pool: its holder, otherwise its claimant, otherwise the slice that it was created for."""
+    """Return the slice that holds a pool, otherwise counts on it, otherwise the slice that it was created for."""
     holder = min((slice_id for slice_id in matching.holders.get(name, ()) if slice_id is not None), default=None)
     if holder is not None:
         return holder
@@ -96,7 +96,8 @@ def state_of(
     since, since_start = phase.since, phase.entered_before
     known = ctx.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
-        # `unneeded_since` is the better start, because restarts and attempts to delete the pool do not change it.
+        # `unneeded_since` is the better time, because restarts of the process and attempts to delete the pool do not
+        # change it.
         since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -130,7 +131,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
-    """Return the entry with `draining_since`: set while all pods on the pool are of ended or suspended workloads."""
+    """Return the entry, with `draining_since` set while all pods on the pool belong to ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
@@ -146,7 +147,8 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
     """Return why a pool is in its phase, empty if no reason is known; `call` is the delete of the pool."""
-    # The note of a failed pool is shown to its workload, and the reason in `call` could name pods of other workloads.
+    # The note of a failed pool is shown to the owner of its workload, but `call.reason` may name pods of other
+    # workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:

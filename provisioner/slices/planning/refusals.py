@@ -25,7 +25,8 @@ class Refusal(Enum):
     TURN = "turn"
     #: The pods select a label that the provisioner writes for slices of another namespace.
     FORGED = "forged"
-    #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
+    #: The slice does not wait for a pool, and has no tie to this pool: it was not created for the slice, assigned to
+    #: it, or used by it last.
     NOT_WAITING = "not_waiting"
     #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
     EXPIRED = "expired"
@@ -60,8 +61,8 @@ class Refusal(Enum):
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why the specification of a pool does not suit a slice, None if it does.
 
-    The existing nodes do not matter. If another controller taints each new node, the slice has to keep its pool and be
-    reported as stuck; otherwise further pools would be created.
+    The existing nodes are not compared. If another controller adds a taint to every new node, the slice has to keep its
+    pool and be reported as stuck; otherwise one pool after the other would be created.
     """
     refusal = why_wrong_kind(slice_, pool)
     if refusal is None and misfit(slice_.requirements, pool.largest):
@@ -70,7 +71,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice, None if it does. Selectors, tolerations and resources do not matter."""
+    """Return why a pool does not suit a slice by host, size and growth, None if it does; `why_unfit` checks more."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
@@ -97,7 +98,8 @@ class FreePools:
         self._fits = Fits([*(pool.view for pool in pools), *(view for pool in pools for view in pool.offered)])
         ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
-        #: For each pool, the positions of its specified and its first node in `_fits`, and a mask with a bit per node.
+        #: For each pool: the positions in `_fits` of the specified node and of the first existing node, and a mask with
+        #: a bit for each existing node.
         self._places = {
             pool.name: (place, start, (1 << len(pool.offered)) - 1)
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
@@ -115,13 +117,13 @@ class FreePools:
         self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
     def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the child Job that a slice selects, and its marks if a pool exists that gets nodes only for them."""
+        """Return the child Job that a slice selects, and its marks if a pool gets nodes only for pods with them."""
         wanted = _marks_wanted(slice_) if self._growing else ()
         job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the bits of `_fits` for the specified and the existing nodes that fit the pods of a slice."""
+        """Return the bits, as in `_fits`, of the specified and existing nodes that fit the pods of a slice."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
@@ -154,15 +156,15 @@ class FreePools:
         return self._alike[key]
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether the specification and enough hosts of a pool fit a slice; a host without a node counts as fitting."""
+        """Whether a pool's specification and enough of its hosts fit a slice. Hosts without a node count as fitting."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and the number of hosts that the slice needs, and is not for another child Job.
+    """Whether the pool has the topology and number of hosts that the slice needs, and is not for another child Job.
 
-    The child Job is compared, because pods that tolerate every taint fit the nodes of any child Job.
+    Taints do not keep all pods off the pool of another child Job: some pods tolerate every taint.
     """
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:

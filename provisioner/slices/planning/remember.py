@@ -37,7 +37,7 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.specification import starts_together
 from provisioner.slices.planning.stuck import Stuck
 
-#: Time in minutes, which a CronJob appends to the names of its Jobs.
+#: Scheduled time in minutes, which CronJobs append to the names of their Jobs.
 _TIME = re.compile(r"-\d{8,10}$")
 _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
@@ -48,18 +48,18 @@ class Decision:
 
     #: The round, with the memory that `learn_from_pools` has updated.
     round: Round
-    #: The matching without the claims of buffers on pools that are deleted to make room.
+    #: The matching, without claims of buffers on pools that are deleted to make room for other slices.
     matching: Matching
     turns: GangTurns
     progress: GangProgress
     broken: frozenset[PoolName]
     hanging: frozenset[PoolName]
     launches: Launches
-    #: Pools that no slice needs; `deletes` has only the deletes that are started now.
+    #: Pools that no slice needs. Its `deletes` are only the deletes that are started now.
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
-    #: Whether creates or deletes wait for operations of the supplier to end.
+    #: Whether creates or deletes have to wait until operations of the supplier have ended.
     waits: bool
 
 
@@ -135,7 +135,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A delete of a pool that is no longer listed is remembered until a list that was requested later confirms it.
+    # A delete whose pool is no longer listed is kept until a list that was requested after the delete confirms it.
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()
@@ -145,14 +145,14 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last, without pools whose labels are enough to find the slice."""
+    """Return the slice that used each pool last. Pools whose labels are enough to find this slice are left out."""
     users = {
         name: known.last_user
         for name, known in ctx.memory.pools.items()
         if known.last_user is not None and known.last_user not in matching.held
     }
     users |= {name: user for user, names in matching.held.items() for name in names}
-    # Slices of kinds without pods hold no pool, and also return to their pools after a restart.
+    # Slices of kinds without pods never hold a pool, so the pools that they count on are remembered.
     users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
     # If only one pool was created for a slice, its labels are enough to find the pool again.
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
@@ -163,14 +163,15 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # The back-off outlives pods: Kueue suspends and resumes a workload whose pods do not become ready. A workload
-        # of kind POD with a single pod does not exist until its controller has replaced the pod.
+        # This back-off is kept even if the slice does not exist now: Kueue suspends and resumes a workload whose pods
+        # do not become ready, and a pod without a workload is absent until its controller has replaced it.
         or entry.unschedulable is not None
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
-    # Without these claims, other slices could take the nodes of a new shared pool, and a second pool would be created.
+    # Slices that share a new pool get a claim on it. Otherwise other slices could take its nodes, and a second pool
+    # would be created.
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
@@ -182,7 +183,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _with_refusals(
     ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices with the back-off of refused pods updated.
+    """Return the entries of slices with an updated back-off of refused pods.
 
     The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
     slices of the workload may try again immediately.
@@ -210,7 +211,7 @@ def _with_refusals(
 def _with_backoffs(
     ctx: Round, slices: Mapping[SliceId, SliceMemory], known: Iterable[Mapping[SliceId, Backoff]]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices with `unschedulable` set to the back-offs in `known`, None for other slices."""
+    """Return the entries of slices, whose `unschedulable` is the back-off in `known`, or None if `known` has none."""
     found = dict(slices)
     before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
     after = {slice_id: last for siblings in known for slice_id, last in siblings.items()}
@@ -224,7 +225,7 @@ def _with_backoffs(
 
 
 def handed_on(ctx: Round) -> Round:
-    """Return the round with a back-off for pods that replace refused pods, also for pods of a CronJob's next Job."""
+    """Return the round with a back-off for pods that replace refused pods, including those of a CronJob's next Job."""
     slices = ctx.memory.slices
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
@@ -271,7 +272,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    # New pods that are not unschedulable yet are included, because the scheduler reports them only after some time.
+    # Replaced pods that are not unschedulable yet also get a back-off: the scheduler reports them only after some time.
     unbound = (slice_ for slice_ in own.values() if slice_.leader is not None and not slice_.leader.node_name)
     new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
@@ -285,7 +286,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the earliest and the latest back-off of equal pods: pods that replace them later need only these two."""
+    """Return only the earliest and the latest back-off of equal pods: later pods that replace them need no other."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)
@@ -299,15 +300,16 @@ def _until(last: Backoff) -> datetime:
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     """Whether the pods of a refused slice have changed since the refusal; False if this is unknown."""
-    # While objects in `_OF_VOLUMES` are unknown, the requirements differ although the pods have not changed.
+    # While volumes and their claims and classes are unknown, the requirements differ although the pods have not
+    # changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # Without pods, the requirements are those of a template, which Kueue changes. Entries of the hints have no key.
+    # A slice without pods has the requirements of a template, which Kueue changes. An entry of the hints has no key.
     return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, with the same message for waiting slices that could share the pool of a refused slice."""
+    """Return the refusals. A waiting slice that could share the pool of a refused slice gets the same message."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (slice_ for slice_ in ctx.slices.values() if slice_.share is not None and slice_.pending)
     keys = {slice_.id: (slice_.workload.uid, slice_.share) for slice_ in waiting} if refusals else {}

@@ -30,13 +30,14 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time for which a pool may have each transitional status. GKE ends a create without capacity within 35 min. On
-#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools wait for capacity with RUNNING.
+#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min. On
+#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools that wait for capacity are
+#: RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
-        # GKE repairs the pool, or another client changes it.
+        # In this status, GKE repairs the pool, or another client changes it.
         PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
@@ -54,9 +55,10 @@ class Snapshot:
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Kinds whose CRD has been missing for so long that no workload of these kinds can exist.
+    #: Kinds whose CRD has been missing for longer than an API server's start, so that no workload of these kinds
+    #: exists.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Workloads whose delete this process has seen; only workloads that node pools were created for.
+    #: Workloads that node pools were created for and whose delete this process has seen.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
@@ -64,7 +66,7 @@ class Snapshot:
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
-    #: Pools with a create or delete that is being sent, or whose response has not been processed.
+    #: Pools with a create or delete that is being sent, or whose response this process has not handled yet.
     live_calls: frozenset[PoolName] = frozenset()
     #: Objects to which writes have been rejected for a long time: names of nodes, "Pod NAMESPACE/NAME" for pods, and
     #: `WorkloadName.text` for objects with a status.
@@ -88,7 +90,7 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices by workload, without the changes of `awaiting_request`. The next round reuses unchanged entries.
+    #: Slices by workload, before the changes of `awaiting_request`. The next round reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
@@ -137,7 +139,7 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        # The policy is compared once, because it is large: it has the labels of all namespaces.
+        # The labels of all namespaces are part of the policy, so it is compared only once, and not for each workload.
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
@@ -174,12 +176,12 @@ class Supply:
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: Whether an attempt to delete the pool was postponed. The attempt may have removed nodes, which do not come back.
+    #: Whether an attempt to delete the pool was postponed. Nodes that the attempt removed do not come back.
     half_deleted: bool
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
-    #: Seconds since `unready_since`, 0 without such a time.
+    #: Seconds since `unready_since`; 0 without such a time.
     unready_seconds: float
     #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
     late_since: datetime | None
@@ -230,7 +232,7 @@ class Supply:
 
     @property
     def undecided(self) -> bool:
-        """Whether the pool may look idle although it is needed: its workload or machine type is unknown."""
+        """Whether it is unknown if the pool is needed: its workload is not watched, or its machine type is unknown."""
         return self.unwatched or not self.in_catalogue
 
     @cached_property
@@ -267,12 +269,12 @@ class Supply:
 
     @property
     def ready(self) -> bool:
-        """Whether all nodes exist and are ready."""
+        """Whether all nodes of the pool exist and are ready with their chips."""
         return 0 < self.pool.hosts <= self.ready_nodes
 
     @property
     def usable(self) -> bool:
-        """Whether the pool is up or being created, and not leaving, broken or ended: pods can run there now or soon."""
+        """Whether pods can run on the pool now or soon: it is up or being created, and not leaving, broken or ended."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
@@ -284,7 +286,7 @@ class Supply:
     def lendable(self) -> bool:
         """Whether slices other than the one that the pool was created for may take the pool."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
-            # Only the slice that the pool was created for should wait until GKE has repaired the nodes.
+            # Other slices have no reason to wait until GKE has repaired the nodes.
             return False
         doomed = self.maintenance is not None or self.ends_soon
         return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
@@ -332,7 +334,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # An entry with a field that depends on the current time is not reused.
+            # An entry is not reused if one of its fields depends on the current time.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
@@ -379,7 +381,7 @@ def find_supply(
 def _passing(
     pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return the pool's transitional status and its beginning; None without one.
+    """Return the pool's transitional status and the time since which the pool has had it; None for other statuses.
 
     An open create counts as PROVISIONING, an open delete as STOPPING, before the list shows the status.
     """
@@ -413,7 +415,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Return the pools that were created for each slice. For a pool without a UID, the name of its Job is compared."""
+    """Return the pools that were created for each slice; if a pool has no UID in its labels, by the name of its Job."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for pool in supply:

@@ -13,8 +13,8 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods to which one decision writes a cost; later decisions write to the remaining pods. Pods to
-#: which Kubernetes has rejected such writes are not counted.
+#: Maximum number of pods to which one decision writes a cost; later decisions write to the other pods. Pods whose
+#: writes Kubernetes has rejected are not counted.
 _MAX_WRITES = 32
 #: Number of different costs for pools with the same number of hosts. Pools with more than 1,000 hosts count as 1,000
 #: hosts, so that each cost is below 2^31 - 1, the maximum in Kubernetes.
@@ -22,7 +22,7 @@ _COSTS = 1_000_000
 
 
 def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
-    """Return the costs to write: for pods without a cost, of ReplicaSets that have pods on several node pools."""
+    """Return the costs to write: for pods without a cost whose ReplicaSet has pods on several node pools."""
     if not ctx.settings.pod_deletion_cost:
         return ()
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
@@ -40,7 +40,7 @@ def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
     ]
     costs.sort()
     rejected = {cost for cost in costs if f"Pod {cost.namespace}/{cost.name}" in ctx.snapshot.rejected}
-    # Rejected writes stay in the plan, so that the loop repeats them at growing intervals.
+    # Writes that were rejected before stay in the plan, so that the actor repeats them at growing intervals.
     return (*[cost for cost in costs if cost not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 

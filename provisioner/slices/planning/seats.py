@@ -32,9 +32,10 @@ _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a pod that is being deleted and whose node counts as free. Users may choose longer
 #: grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
+#: Time after the end of its grace period for which a pod counts as being deleted, because the kubelet needs some
+#: seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
-#: Party: namespace and mark (`Slice.mark`) of slices that may use the same pool; None for slices that share no pool.
+#: Namespace and mark (`Slice.mark`) of slices that may use a pool together; None for slices that share no pool.
 _Party = tuple[str, str] | None
 
 
@@ -53,17 +54,17 @@ class Seats:
             (supply for supply in ctx.supply.values() if supply.usable and not supply.undecided),
             key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
         )
-        #: Pool of each bit. A pool has one bit for each existing node that counts, and then one bit for all its nodes
-        #: that do not exist yet.
+        #: Pool of each bit. A pool has one bit for each existing node that counts, and one last bit for all its missing
+        #: nodes.
         self._pool_of: list[Supply] = []
         self._bits: dict[PoolName, int] = {}
         #: Bits of the free nodes of all pools.
         self._free = 0
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
-        #: Pools with users, by each party that may use them: the only party of the users, and the party of the creator.
+        #: Pools with users, by party: by the party of all users if it is only one, and by the party of the creator.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
-        #: Pools without users, by the party of their creator (`_creator_of`).
+        #: Pools without users, by party of the creator (`_creator_of`).
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
         #: Bits of the pools with equal node settings.
         self._by_settings: dict[str, int] = defaultdict(int)
@@ -82,7 +83,7 @@ class Seats:
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
-        #: Results of `_of_kind`.
+        #: Results of `_of_kind`, by the values that they depend on.
         self._alike: dict[Hashable, int] = {}
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
@@ -114,10 +115,10 @@ class Seats:
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        The pool `last`, which the slice had in the last round, is tried first. A pool without pods that was not created
-        for pods of the slice's namespace is used only if `may_borrow` allows it; otherwise slices with equal `limits`
-        leave it out as well. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes no node
-        of a pool with pods, because the scheduler has not bound its pod there, for an unknown reason.
+        The pool `last`, which the slice had in the last round, is tried first. A pool that has no pods and was not
+        created for pods of the slice's namespace is used only if `may_borrow` allows it; if not, slices with equal
+        `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes
+        no node of a pool with pods, because the scheduler has not bound its pod there, for an unknown reason.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.
@@ -142,7 +143,7 @@ class Seats:
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
-        """Return the bits of the nodes that fit a slice in pools of its kind; equal slices share the result.
+        """Return the bits of the nodes that fit a slice, in pools that suit the slice; equal slices share the result.
 
         Only empty pools and pools that `party` may use are compared, not the used pools of other tenants.
         """
@@ -194,14 +195,14 @@ class Seats:
 
 
 def is_shared_by(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool was created for pods of the namespace of a slice that shares pools."""
+    """Whether a slice shares pools, and the pool was created for a workload of kind POD in the slice's namespace."""
     creator = pool.ownership.workload
     is_own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
     return slice_.share is not None and is_own
 
 
 def _creator_of(pool: Supply) -> _Party:
-    """Return the party that a shared pool was created for: unmarked pods of a namespace. None for other pools."""
+    """Return the party that a pool of kind POD was created for: unmarked pods of a namespace. None for other pools."""
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
@@ -215,8 +216,8 @@ def join(
 ) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
-    The returned slice has the `parallelism` of all slices that share its pool, so that the pool has a node for each.
-    Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
+    The `parallelism` of a returned slice is the number of all slices that share its pool, so that each of them gets a
+    node. Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
     `refused`, to whose pools the scheduler bound no pod, share pools only with each other. With `by_workload`, only
     slices of one workload share a pool, because a limit counts the pools of each workload.
     """
@@ -234,7 +235,7 @@ def join(
 
 
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
-    """Return the time until which the create of a pool for some slices is delayed; None if it is not delayed.
+    """Return the time until which the create of a shared pool waits for further slices; None if it does not wait.
 
     The scheduler reports pods that are created at the same time one after the other, within seconds.
     """
@@ -246,5 +247,5 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
 
 
 def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
-    """Return `told`; if `told` is in the future, because a clock was ahead, the creation time of the pod or `now`."""
+    """Return `told`; if it is in the future because a clock was ahead, the creation time of the pod, or `now`."""
     return told if told <= now else min(pod.created_at, now)

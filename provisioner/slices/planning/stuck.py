@@ -48,9 +48,9 @@ class Stuck:
     slice_id: SliceId
     pool: PoolName
     kind: StuckKind
-    #: Unschedulable pods; empty if the message about the slice does not name pods.
+    #: Unschedulable pods; empty if the message about the slice names none.
     pods: tuple[Pod, ...] = ()
-    #: Whether another pool may help: the slice cannot run on this pool although all its nodes are ready.
+    #: Whether a new pool may help, although all nodes of this pool are ready.
     replaceable: bool = False
 
 
@@ -59,7 +59,7 @@ def find_stuck(
 ) -> tuple[Stuck, ...]:
     """Find slices whose pool is in `hanging`, and slices whose pods remain unschedulable.
 
-    Pods of the workloads in `held` are meant to be unschedulable: these workloads wait for all their slices.
+    Pods of workloads in `held` have to be unschedulable: they wait until all slices of their workload are ready.
     """
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
@@ -79,7 +79,8 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
-    # The phase of the last round is enough, because a phase that begins in this round has not lasted long.
+    # The phase in the memory is the phase of the last round. A phase that begins in this round would not have lasted
+    # long.
     entry = ctx.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
@@ -88,7 +89,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # The time since which the pool has had its phase excludes pools that became ready only recently.
+    # The start of the phase is compared, because pods on a pool that became ready only recently are not stuck yet.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -96,8 +97,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
     if long_ready:
         lacking = lacking_labels(slice_, pool)
-        # No other pool helps if new nodes would lack the same label. The pool of a single-host slice is kept if it has
-        # pods, because these pods run without the unschedulable pods.
+        # Another pool does not help if its nodes would lack the same label. A single-host slice with bound pods keeps
+        # its pool, because these pods run independently of the unschedulable pods.
         may_help = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.UNSCHEDULABLE, pods=pods, replaceable=may_help)
     if pool.unready_since is not None and pool.unready_since <= limit:
@@ -106,7 +107,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
 
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """Return the selected labels that nodes of the pool were assumed to get but lack; empty if a node has them."""
+    """Return the selected labels that the pool's nodes were expected to have; empty if at least one node has them."""
     asked = slice_.requirements
     selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(asked, pool.view)

@@ -20,7 +20,7 @@ class Status(Enum):
 class Finding:
     """The result of one check."""
 
-    #: Name of the check; empty until `of` is called.
+    #: Name of the check; empty until `of` adds it.
     name: str = ""
     status: Status
     message: str

@@ -40,7 +40,7 @@ class Subject:
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings of all checks, except of settings, kubeconfig and credentials. Never raises.
+    """Yield the findings of all checks except those of settings, kubeconfig and credentials. Never raises.
 
     If the API server or the GKE cluster cannot be read, the checks that need it are skipped.
     """

@@ -25,7 +25,7 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Optional permission to read the reservations of a project. Without it, the times at which they end are unknown.
+#: Optional permission to read the reservations of a project. Without it, the ends of the reservations are unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -40,7 +40,7 @@ def check_status(found: Cluster) -> Finding:
 
 
 def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
-    """Check that `api` serves the cluster `found`."""
+    """Check that the API server of `api` belongs to the GKE cluster `found`."""
     proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
     return ok(why) if proven else failed(why)
 
@@ -79,7 +79,7 @@ def check_auto_provisioning(found: Cluster) -> Finding:
 
 
 def check_workload_identity(found: Cluster) -> Finding:
-    """Check whether the controller's pod can have its own IAM identity, instead of the identity of its node."""
+    """Check whether the controller's pod can have an IAM identity of its own, instead of the identity of its node."""
     if found.workload_pool and found.pools_without_identity:
         pools = found.pools_without_identity
         return warning(

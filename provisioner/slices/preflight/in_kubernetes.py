@@ -40,7 +40,7 @@ class Right:
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Whether only a check, the command `drain` or the deletion costs of pods need the right.
+    #: Whether the right is needed only by a check, by the command `drain`, or for the deletion costs of pods.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that are used. If SERVED_NAMESPACES is set, workloads and pods are watched only in these."""
+    """Return all rights that are used. If SERVED_NAMESPACES is set, workloads and pods are watched only there."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -82,7 +82,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # Decisions need the labels of namespaces only if OPT_IN_LABEL is set; otherwise, only check_placement does.
+        # If OPT_IN_LABEL is not set, only check_placement needs the namespaces, so the right is optional.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
@@ -103,7 +103,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Check the API server's version; return a warning if the server forbids it. Raises Unavailable."""
+    """Check the API server's version; return a warning if the identity may not read it. Raises Unavailable."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:
@@ -200,7 +200,7 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
 
 
 def check_node_groups(api: Api, namespace: str) -> Finding:
-    """Check that TPUNodeGroups exist as a kind, by listing those in `namespace`. Raises ClusterError."""
+    """Check that the kind TPUNodeGroup is installed, by listing its objects in `namespace`. Raises ClusterError."""
     try:
         found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
     except NotFound:

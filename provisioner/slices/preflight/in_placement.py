@@ -91,7 +91,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label of the namespace."""
+    """Return the policy or webhook that marks pods, empty if none; and whether namespaces need no label for it."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -101,7 +101,8 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
-        # The webhook server's setting PLACEMENT_NAMESPACES is unknown here, but with any value, labels have an effect.
+        # The webhook server may mark pods in all namespaces, but its setting PLACEMENT_NAMESPACES cannot be read here.
+        # With any value of the setting, the label has an effect.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 
@@ -159,7 +160,7 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
 
 
 def _trial(api: Api, namespace: str) -> str:
-    """Create a pod of a child Job as a dry run; return the problem, empty if admission marked the pod."""
+    """Create a pod of a child Job as a dry run; return the problem, empty if admission added the marks to the pod."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -42,7 +42,7 @@ _READERS = {option.field: option.read for option in OPTIONS}
 def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
-    """Return the request with the node settings, and with labels and taints from them. Raises UnmeetableError."""
+    """Return the request with the node settings, and with the labels and taints for them. Raises UnmeetableError."""
     asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
     selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
@@ -67,9 +67,11 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # A machine that cannot have pd-standard gets the first of its disk types. Otherwise, Google chooses.
+            # A machine type without pd-standard gets the first of its disk types. For other machine types, Google
+            # chooses.
             value = shape.machine_type.disk_types[0]
-        # False is the default and is left out, except for `node_private`, whose default depends on the cluster.
+        # The value False is left out, because it is the default, except for `node_private`, whose default depends on
+        # the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -105,7 +107,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
 
 
 def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the administrator's entries (`ours`), and the pods' entries (`theirs`) that have other names."""
+    """Return the administrator's entries (`ours`), followed by the pods' entries (`theirs`) with other names."""
     names = set(map(_name_of, ours))
     return (*ours, *(entry for entry in theirs if _name_of(entry) not in names))
 
@@ -142,7 +144,7 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the `offer` of a whole machine (`expected_node`): the system's share is unknown until nodes exist."""
+    """Return the resources of a whole machine, as `offer` of `expected_node`; the system's share is not known yet."""
     return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 

@@ -38,23 +38,23 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: States by precedence: if a slice has pools in several states, its state is the first of these states in this list.
+#: States by precedence: the state of a slice with pools in several states is the one that comes first in this list.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of a pool with pods. They do not apply to a slice that shares the pool and waits for its own node.
+#: States of a pool with pods. A slice that shares the pool and still waits for a node there has another state.
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
-#: Chips of the pools that will be deleted, and the earliest time of such a delete, by scope of a limit.
+#: Chips of the pools with a planned delete, and the time of the first of these deletes, by scope of a limit.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
-#: Maximum length in characters of messages in the view: twice the maximum of an Event.
+#: Maximum number of characters of a message in the view: twice the maximum of an Event.
 _MAX_CHARACTERS = 2048
-#: Phases in which a pool without pods determines the state of the slice that it was created for.
+#: Phases in which a pool without pods is still shown as the pool of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
-#: Shown in place of the capacity if a request is backed off because its pool failed.
+#: Text in place of the capacity if the back-off is of a request whose pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
@@ -184,7 +184,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
-    """Index notices by the UID of their first object: the leader pod if a notice is about a slice, or the workload."""
+    """Return notices by the UID of their first object, which is the leader pod or, without a slice, the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
     for notice in notices:
         view = NoticeView(reason=notice.reason, message=_shortened(notice.message), warning=notice.warning)
@@ -198,7 +198,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # The failed or deleted pool is shown as the pool of the slice that it was created for.
+            # No slice uses this failed or deleted pool, so the slice that it was created for shows its state.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -220,7 +220,7 @@ def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool,
 
 
 def _users(pool: PoolState) -> tuple[SliceId, ...]:
-    """List the slices that have pods on a pool, count on it, or want it."""
+    """Return the slices that have pods on a pool, count on it, or want it."""
     if pool.phase.before_create:
         return (pool.slice_id, *sorted(pool.seated)) if pool.slice_id is not None else ()
     found = {slice_id for slice_id in (*pool.holders, *pool.seated) if slice_id is not None}
@@ -263,10 +263,12 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # An earlier leader pod has used the pool, so the state begins with the current leader pod.
+                # The pool was used by an earlier leader pod, so the state of the slice begins with the current leader
+                # pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The slice may have waited longer than `state` exists, because its next pool had another name before.
+                # The next pool may have had another name before, so the slice has waited since its leader pod became
+                # unschedulable.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,

@@ -27,8 +27,9 @@ from provisioner.slices.view.types import (
 )
 
 _MAX_ACTIVITY_ENTRIES = 10
-#: Kubernetes cuts a generated name to 63 characters: at most 58 characters, and then five random ones.
+#: Number of random characters at the end of a name that Kubernetes generates.
 _RANDOM_LETTERS = 5
+#: Maximum number of characters before the random characters, because Kubernetes cuts generated names to 63 characters.
 _MAX_STEM = 58
 #: Names of kinds, including the short names of kubectl.
 _KINDS: Mapping[str, str] = {
@@ -47,9 +48,9 @@ _KINDS: Mapping[str, str] = {
 }
 #: Kinds in a name by which a workload is found; "" if the name has no kind.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: Kinds of objects that create controllers for their pods: kind of the controllers, and pattern of their names' suffix.
+#: For each kind of object that creates controllers for its pods: their kind, and the pattern of their names' suffix.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
-#: Kinds of objects that are no workloads, but control pods, so that `explain` finds workloads by their names.
+#: Kinds of objects that are no workloads, but control pods. With these kinds, `explain` finds workloads by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
@@ -116,7 +117,7 @@ def explain(
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
-    """Return the workloads of a controller that KIND/NAME names, such as Jobs of a CronJob; empty for other kinds."""
+    """Return the workloads that a controller KIND/NAME controls, such as Jobs of a CronJob; empty for other kinds."""
     kind, _, rest = name.partition("/")
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
@@ -170,7 +171,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
-    """Whether `name` is the id of an object, or its short name in the namespace; an empty namespace means any."""
+    """Whether `name` is the id of an object, or its short name in `namespace`; if this is empty, in any namespace."""
     return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 
@@ -223,12 +224,12 @@ def _is_repeated(notice: NoticeView, each: SliceView) -> bool:
 
 
 def _is_in_reason(message: str, each: SliceView) -> bool:
-    """Whether the message of a slice contains the slice's reason, or the reason contains the message."""
+    """Whether the message about a slice contains the reason of its state, or the reason contains the message."""
     return bool(each.reason) and (each.reason in message or message in each.reason)
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return entries about a slice without texts that its headline and facts contain; unchanged entries if None."""
+    """Return the entries about a slice without texts that its headline and facts contain; all entries if None."""
     if each is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, each))
@@ -236,13 +237,13 @@ def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tu
 
 
 def _short(view: View, each: SliceView, text: str) -> str:
-    """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
+    """Return a text in which "as above" replaces the failures of a slice's choices, because the facts contain them."""
     failures = (backoff.message.rstrip(".") for backoff in backoffs_of(view, each) if backoff.message)
     return reduce(lambda short, failure: short.replace(failure, "as above"), failures, text)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield what to do, the slice's place in the queue for a limit, users of the limit, and its choices in back-off."""
+    """Yield what to do, the place in the queue for a limit, the users of the limit, and the choices in back-off."""
     if each.next_step:
         yield "what to do", each.next_step
     if (queue := each.queue) is not None:
@@ -255,7 +256,7 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
     for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():
         what = f"{backoff.zone} {backoff.terms}".strip() or "this request"
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
-        # If only one choice failed, the reason already contains the message.
+        # The reason already contains the message if only one choice failed.
         message = f": {backoff.message}" if backoff.message not in each.reason else ""
         yield f"paused: {what}", f"{backoff.kind.replace('_', ' ')} {when}{message}"
 
@@ -277,7 +278,7 @@ def _doing(each: SliceView, now: datetime) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # The time of the next try may have passed without an attempt, because no decision was possible.
+        # While no decision is possible, the time of the next try may pass without a try.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     words = f"{words} ({', '.join(about)})" if about else words
     # The reason RUNS only repeats the state.
@@ -285,7 +286,7 @@ def _doing(each: SliceView, now: datetime) -> str:
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return the time since `since` as text; with `is_least`, with "more than", because the start was earlier."""
+    """Return the time since `since` as text; with `is_least`, as "more than", because the start was earlier."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
@@ -333,7 +334,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline contains the reason of the first slice, so the facts about slices with the same reason leave it out.
+    # The headline has the reason of the first slice. Facts about slices with the same reason do not repeat it.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices
@@ -403,7 +404,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    """Explain a pool that has been deleted, or that does not exist yet although Events name it."""
+    """Explain a pool that was deleted, or a pool that Events name and that does not exist yet."""
     last = track.segments[-1]
     slice_ = next((slice_view for slice_view in view.slices if slice_view.id == last.slice), None)
     if last.until is not None:

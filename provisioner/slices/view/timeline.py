@@ -48,9 +48,9 @@ class Timeline:
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Phase, state and slice of each pool in the last round; a segment begins when they change.
+        #: Phase, state and slice of each pool in the last round; a new segment begins when one of them changes.
         self._marks: dict[PoolName, Hashable] = {}
-        #: Times at which deleted pools were first missing, the earliest first.
+        #: Times at which the deleted pools were first missing in a round, earliest first.
         self._ended: dict[PoolName, datetime] = {}
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
@@ -79,7 +79,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # The plan may know that the pool was in this state before this process first saw the pool.
+            # The pool may have been in this state before this process first saw it, if the plan has the earlier time.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]

@@ -109,7 +109,7 @@ class SliceView:
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began before `since`: the process found the slice in this state.
+    #: Whether the slice was in this state when the process first saw it, so that the state began before `since`.
     since_start: bool
     #: Sentence with the reason of the state.
     reason: str
@@ -145,7 +145,7 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the state began before `since`: the process found the pool in this state.
+    #: Whether the pool was in this state when the process first saw it, so that the state began before `since`.
     since_start: bool
     #: Sentence with the reason why the pool is kept or deleted.
     reason: str
@@ -168,7 +168,7 @@ class PoolView:
     chips: int
     #: One letter for each host: "." absent, "j" joining or not ready, "c" chips missing, "r" ready, "R" running pods.
     hosts: str
-    #: The first ten nodes that are not ready or do not show all their chips.
+    #: Names of the first ten nodes that are not ready or do not show all their chips.
     unready_nodes: tuple[str, ...]
     #: Cost of the existing hosts per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
     cost_per_hour: float | None
@@ -179,13 +179,13 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """Choice of capacity that was not available, and is not tried before `until`."""
+    """Choice of capacity that failed, or request that failed, and that is not tried again before `until`."""
 
     #: Zone, machine type, shape and terms as one text; the slice's id if only one slice is delayed.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; the delayed slices if a request failed for other reasons than capacity.
+    #: Topology and hosts; if a request failed for other reasons than capacity, the slices that are delayed.
     shape: str
     terms: str
     #: Kind of the failure: stockout, quota, permission, ...

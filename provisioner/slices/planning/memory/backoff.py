@@ -17,9 +17,10 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: A workload may have `_WORKLOAD_FAILURES` failed creates, plus one for each of its slices, without a wait. With more
-#: failures, it may send one create in `_WORKLOAD_SECONDS`. The second pair of values is for a namespace.
+#: Number of failed creates of a workload, in addition to the number of its slices, that cause no wait; and the wait in
+#: seconds before each further create.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
+#: The same two values for a namespace, without the number of slices.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
 #: Seconds for which an ended back-off is remembered.

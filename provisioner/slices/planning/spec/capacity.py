@@ -16,7 +16,7 @@ from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
-#: Node selectors that choose the kind of capacity: key, value, kind.
+#: Node selectors that choose a kind of capacity: the key, the value, and the chosen kind.
 _PINS = (
     (constants.SPOT, "true", CapacityKind.SPOT),
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
@@ -31,7 +31,7 @@ class Choices:
 
     #: Possible choices, best first, each with its zone; never empty.
     open: tuple[CapacityChoice, ...]
-    #: For each choice that may not be tried, the reason.
+    #: Reasons why the other choices may not be tried, one for each choice.
     left_out: tuple[str, ...] = ()
 
 
@@ -55,7 +55,8 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # A reservation that a setting forbids may exist, and foreign node pools may use it: no ImpossibleError.
+        # If a setting forbids a reservation, the reservation may still exist in node pools of other clients: no
+        # ImpossibleError.
         impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
@@ -81,7 +82,8 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
-    # GKE rejects NAME/reservationBlocks/B with 404, and accepts the full path (cluster-toolkit issue 5043).
+    # GKE rejects NAME/reservationBlocks/B with 404, but accepts the full path with the project (cluster-toolkit issue
+    # 5043).
     project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
@@ -144,7 +146,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        # Nodes of foreign pools may have a longer duration, so no ImpossibleError is raised.
+        # Node pools of other clients may allow this duration, so no ImpossibleError is raised.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )

@@ -58,7 +58,8 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal arguments give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # The name of a workload of kind POD begins with the kind of the controller (`Deployment.`), which is left out.
+    # In a workload of kind POD, the name begins with the kind of the controller (`Deployment.`), which is left out
+    # here.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -128,7 +129,7 @@ def _jobset_of(labels: Mapping[str, str]) -> str:
     """Return the JobSet's name in a pool's labels; the Go provisioner before 2024-04 wrote it into LEGACY_POOL_ID."""
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
-    # Without the JobSet's namespace, it is unknown whether the JobSet exists, so the name is ignored.
+    # Without the namespace in a label, it is unknown which JobSet the pool belongs to, so the name is ignored.
     return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
@@ -144,7 +145,7 @@ class Blueprint:
     #: Request without a name, and without the labels that identify the owner.
     request: NodePoolRequest
     capacity: CapacityKey
-    #: Text from which, together with the labels, the digest of the specification is computed.
+    #: Text that, together with the labels, determines the digest of the specification.
     digest_text: str
 
 
@@ -165,7 +166,7 @@ class Specification:
 
 
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
-    """Return a key of the inputs of `blueprint` except for settings and rules: equal keys give equal blueprints.
+    """Return a key of all inputs of `blueprint` except settings and rules: equal keys lead to equal blueprints.
 
     The key has the `id` of choice, wishes and shape, because equal values are the same object within a round.
     """
@@ -183,7 +184,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
 
 
 def _selects_own_pool(slice_: Slice) -> bool:
-    """Return whether pods select labels of an owner, so that they may fit only the slice's own pool."""
+    """Return whether pods select labels that identify an owner, so that only the slice's own pool may fit the pods."""
     asked = slice_.requirements
     keys = (expression.key for term in asked.affinity_terms for expression in term)
     return not _OWN_KEYS.isdisjoint((*asked.node_selector, *keys))
@@ -219,7 +220,7 @@ def starts_together(slice_: Slice, settings: Settings) -> bool:
 
 
 def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
-    """Return the labels with which a pool is created: those of an assigned, a free or an open pool (no labels)."""
+    """Return the labels of an assigned or free pool with which a pool is created; empty for an open pool."""
     if not slice_.workload.kind.has_pods:
         return FREE
     if not slice_.mark:
@@ -244,7 +245,7 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether the taints hold a node until all slices of its workload are ready."""
+    """Whether one of the taints keeps pods off a node until all slices of its workload are ready."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
@@ -253,7 +254,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # A shape may be found later, if Google lists a new machine type, or if the controller gets more or fewer pods.
+        # UnmeetableError if a shape may be found later: Google may list a new machine type, and the number of pods may
+        # change.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -293,9 +295,9 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a hash of the pods' node settings and placement policy, so that their failures delay no other workload.
+    """Return a hash of the node settings and placement policy that the pods choose; empty if they choose neither.
 
-    Empty if the pods choose neither.
+    With the hash in the capacity's key, failures of such requests delay no other workload.
     """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
@@ -317,7 +319,8 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # This label only identifies the owner of the pool if its value is the name of the workload.
+            # With the name of the workload as its value, this label only identifies the owner of the pool, and is
+            # allowed.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
@@ -389,14 +392,14 @@ class Candidates:
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
         #: Specifications by slice, number of nodes, and `id` of the choice: `choices` returns the same objects again.
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
-        #: Number of blueprints for only one slice, by namespace.
+        #: Number of blueprints, by namespace, that only one slice can use.
         self._own: Counter[str] = Counter()
         #: Number of pairs of a slice and a choice, by namespace, and the slices that are within the bound.
         self._pairs: Counter[str] = Counter()
         self._within: dict[SliceId, bool] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice; if `zone` is given and its workload must be in one zone, only those there."""
+        """Return the choices for a slice; only those in `zone`, if it is given and the workload must be in one zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
@@ -452,7 +455,7 @@ class Candidates:
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Return the result of `find`, or raise its error. Both are cached in `known`: `find` is called once per key."""
+    """Return the result of `find`, or raise its error; both are cached in `known`, so `find` is called once per key."""
     found = known.get(key)
     if found is None:
         try:

@@ -52,7 +52,8 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose texts of users are remembered, so that they do not decide the kind of a failure.
+#: Maximum number of creates whose user texts are remembered. Errors of GKE repeat these texts, which must not determine
+#: the kind of a failure.
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
@@ -83,8 +84,8 @@ def to_gke_error(
 class _Session(ApiSession):
     """Session of all calls: requests enum values as words, and keeps the JSON of each thread's last response.
 
-    The library requests numbers, and drops words that it does not know. In both cases, the name of a code that is newer
-    than the library is lost, so that a stockout, for example, is not recognized.
+    The library requests enum values as numbers, and drops words that it does not know. In both cases, the name of a
+    code that is newer than the library is lost, so that a stockout, for example, is not recognized.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -92,7 +93,7 @@ class _Session(ApiSession):
         self._last = threading.local()
 
     def request(self, method: str, url: str, **options: Any) -> requests.Response:  # type: ignore[override]
-        """Send a request; raise ValueError if the response is not a JSON object, which the library reads as empty."""
+        """Send a request. Raises ValueError if the response is no JSON object: the library would read it as empty."""
         if "params" in options:
             options["params"] = [(key, "json" if key == "$alt" else value) for key, value in options["params"]]
         response = super().request(method, url, **options)
@@ -225,12 +226,13 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Return the subset of `permissions` that the identity has on a service account, which must exist."""
+        """Return the subset of `permissions` that the identity has on an existing service account."""
         url = f"{self._url('iam')}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # Testing permissions needs no permission, so a rejection has another reason, which its message names.
+        # Testing permissions needs no permission, so no grant would help; the message of the rejection names the
+        # reason.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)

@@ -67,12 +67,12 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
 def blames(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected as invalid, with a message that contains the name of a resource."""
+    """Return whether a create was rejected as invalid, with a message that contains the resource name `name`."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected because a resource of this name, which the pool needs, does not exist."""
+    """Return whether a create was rejected because the resource `name`, which the pool needs, does not exist."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 

@@ -39,11 +39,12 @@ _ADVICE = (
 
 
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
-    """Return whether `api` serves the cluster, with the evidence or with what to do. Raises ClusterError.
+    """Return whether `api` serves the cluster, and the evidence or what to do. Raises ClusterError.
 
-    `trusted_ca_pem` has the authorities that the Kubernetes client trusts. None means public roots; then the names of
-    nodes and instance groups are compared (gke-CLUSTER-POOL-HASH-xxxx, gke-CLUSTER-POOL-HASH-grp): the hash differs in
-    clusters of the same name. `assume` is ASSUME_SAME_CLUSTER, which counts only if nothing else proves the cluster.
+    `trusted_ca_pem` has the certificate authorities that the Kubernetes client trusts, None if it trusts the public
+    ones. With None, the names of nodes and instance groups are compared (gke-CLUSTER-POOL-HASH-xxxx,
+    gke-CLUSTER-POOL-HASH-grp): the hash differs in clusters of the same name. `assume` is ASSUME_SAME_CLUSTER, which
+    counts only if nothing else proves the cluster.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")
@@ -51,7 +52,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # The certificate authorities differ, so nodes with matching names would be no proof, and are not read.
+        # The certificate authorities differ, which matching names of nodes could not outweigh, so nodes are not read.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -87,13 +88,13 @@ class ClusterProof:
     proven: bool = False
     #: Reason why the cluster is not proven; empty if it is proven.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
-    #: Release channel of the cluster; empty if it has none, or while nothing is proven.
+    #: Release channel of the cluster; empty if the cluster has none or is not proven.
     release_channel: str = ""
     #: Time from which the next attempt is due; `datetime.min` before the first one.
     due_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def follow(self) -> float:
-        """Read the cluster if that is due; return the seconds until the next attempt, 0 if the cluster is proven."""
+        """Read the cluster if a read is due; return the seconds until the next attempt, 0 if the cluster is proven."""
         if self.clock() >= self.due_at:
             self.attempt()
         return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())

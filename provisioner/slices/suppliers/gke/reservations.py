@@ -26,7 +26,7 @@ _AT_ONCE = 4
 
 
 class ReservationId(NamedTuple):
-    """Project (empty for the cluster's project), zone and name; the blocks of a reservation end with it."""
+    """Project (empty for the cluster's project), zone and name. Blocks are left out: they end with the reservation."""
 
     project: str
     zone: Zone
@@ -35,7 +35,7 @@ class ReservationId(NamedTuple):
 
 class _Reading(NamedTuple):
     due_at: datetime
-    #: End of the reservation; None if it has no end, or if the end was never read.
+    #: Last known end of the reservation; None if it has no end, or if no read has succeeded.
     ends_at: datetime | None
     failure: FailureKind | None
 
@@ -79,9 +79,9 @@ class Reservations:
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Return whether the end of any listed pool's reservation is unknown: not read yet, or the last read failed."""
+        """Return whether the end of a listed pool's reservation is unknown: not read yet, or the last read failed."""
         readings = map(self._readings.get, self._used)
-        # NOT_FOUND is not such a failure, because a reservation that does not exist has no end to report.
+        # After NOT_FOUND, the end is not unknown: a reservation that does not exist has no end to report.
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
@@ -111,7 +111,7 @@ class Reservations:
         finally:
             self._submitted.discard(reservation_id)
         due_at = now + (_RETRY if failure is not None else _REREAD)
-        # A reservation is read again at its end: its owner may have moved the end, and otherwise its pools are deleted.
+        # A reservation is read again at its end, because its owner may have moved the end.
         due_at = min(due_at, end) if end is not None and end > now else due_at
         reading = self._readings[reservation_id] = _Reading(due_at, end, failure)
         return reading

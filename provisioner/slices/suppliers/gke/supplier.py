@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Kinds of failures of a call for a policy that would be misread as failures of the pool; reported as UNAVAILABLE.
+#: Kinds of failures that, after a call for a policy, would be read as failures of the pool. They become UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -144,7 +144,7 @@ class GkeSupplier:
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
     def _with_policy_advice(self, request: NodePoolRequest, failure: Failure) -> Failure:
-        """Return the failure of a pool's create, with advice on the pool's policy if the policy is the cause."""
+        """Return the failure of a pool's create; if the pool's policy is the cause, with advice on the policy."""
         name = request.policy_name
         if not name or not blames(failure, name):
             return failure
@@ -153,8 +153,8 @@ class GkeSupplier:
             self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # If policies may be read, a retry helps: GKE takes minutes to find a new policy, and `_check_policy` creates a
-        # deleted policy again.
+        # If policies may be read, a retry of the create helps: GKE takes minutes to find a new policy, and
+        # `_check_policy` creates a policy again that was deleted.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 

@@ -56,7 +56,7 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-#: URL of an instance group. Names of its machines begin with `prefix`, or with gke-tpu-`hash` if they have TPUs.
+#: URL of an instance group. The names of its machines begin with `prefix`, or with gke-tpu-`hash` if they have TPUs.
 INSTANCE_GROUP = re.compile(
     r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
 )
@@ -99,7 +99,7 @@ class Reservation:
 
 
 def _word(message: Message, field: str, body: Json) -> str:
-    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
+    """Return the name of an enum field's value; if the library does not know it, from the JSON; empty if missing."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     known, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:
@@ -114,7 +114,7 @@ def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Messag
 
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
-    """Return the node pools of a list, except pools without a name, which could be neither matched nor deleted."""
+    """Return the node pools of a list. Pools without a name are left out: they could be neither matched nor deleted."""
     return tuple(node_pool_of(*pair) for pair in _pairs(response.node_pools, body.get("nodePools")) if pair[0].name)
 
 
@@ -152,7 +152,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
 
 
 def _node_prefixes(group_url: str) -> tuple[str, ...]:
-    """Return the prefixes that the names of nodes of an instance group may have; empty if the URL is not understood."""
+    """Return the possible prefixes of the names of an instance group's nodes; empty if the URL has another form."""
     match = INSTANCE_GROUP.search(group_url)
     return (match["prefix"], f"gke-tpu-{match['hash']}") if match is not None else ()
 
@@ -177,7 +177,8 @@ def _failure(
 ) -> Failure | None:
     """Return the failure that conditions and further texts describe; None if they are empty and there is no code.
 
-    `code` is a google.rpc.Code; if it is 0, the first code of a condition counts. Texts in other texts are left out.
+    `code` is a google.rpc.Code; if it is 0, the first code of a condition counts. A text that another text contains is
+    left out of the message.
     """
     words: dict[str, None] = {}
     for condition, body in conditions:
@@ -196,7 +197,7 @@ def _failure(
 
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation; `values` are texts that users may have written in its request (`user_texts_of`)."""
+    """Return an operation; `values` are texts in its request that users may have written (`user_texts_of`)."""
     done = _word(operation, "status", body) == "DONE"
     # `error` replaces statusMessage and both lists of conditions, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
@@ -214,7 +215,7 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
         certificate = b""
     groups = (url for pool in cluster.node_pools for url in pool.instance_group_urls)
     channel = fields.mapping(body.get("releaseChannel"))
-    # GKE provisions accelerators automatically only if they have a limit.
+    # GKE only provisions accelerators automatically for which the cluster has a limit.
     limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
         name=cluster.name,
@@ -247,7 +248,8 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum is per zone, because GKE rejects a maximum for all zones: "0 is not a valid size" of a slice.
+        # The maximum number of nodes is set per zone: GKE rejects a total maximum for a slice ("0 is not a valid
+        # size").
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),

@@ -102,7 +102,7 @@ def _is_of_kubernetes(key: str) -> bool:
 NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
     idle_seconds=30.0,
-    # No labels are passed on: nodes have all labels that other programs rely on, even if the request lacks them.
+    # No label has to be requested: nodes always have all labels of this kind that other programs rely on.
     passed_on=frozenset(),
     copyable=frozenset(),
     complete=_complete,

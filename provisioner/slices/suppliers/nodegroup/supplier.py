@@ -35,9 +35,9 @@ from provisioner.slices.suppliers.nodegroup.translate import group_document, poo
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
-#: Time-outs of the one request of a create: at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS` together.
+#: Time-outs of a create, which is one request: at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS` in total.
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
-#: Time-outs of each of the two requests of a delete, the read and the delete: half of `CALL_TIMEOUT_SECONDS` together.
+#: Time-outs of each of the two requests of a delete (read, delete): half of `CALL_TIMEOUT_SECONDS` in total.
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _CREATE, _DELETE = "create", "delete"
 
@@ -55,7 +55,7 @@ class NodeGroupSupplier:
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
-    #: Resource version and parsed group by name, from the last list: only changed groups are parsed again.
+    #: Groups of the last list by name, with their resource versions, so that only changed groups are parsed again.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:
@@ -130,7 +130,7 @@ class NodeGroupSupplier:
         if verb == _DELETE:
             return Operation(name=name, done=False)
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
-        # The failure of a pool that still waits, for example for a limit, is not the outcome of its create.
+        # While a pool waits, for example for a limit, its failure is not the outcome of its create.
         return Operation(name=name, done=not under_way, failure=None if under_way else pool.failure)
 
     def _read(self, name: PoolName) -> TpuNodeGroup:

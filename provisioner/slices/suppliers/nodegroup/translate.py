@@ -78,14 +78,15 @@ _OTHERS = "*"
 #: have the capacity.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: Minimum wait in seconds until a group counts as failed, unless its failure is permanent or a stockout.
+#: Minimum wait in seconds until a group counts as failed after a failure that is neither permanent nor a stockout.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
     text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
     *TEXTS,
 )
-#: Kind of failure by reason, used if the text does not determine it. Other reasons are not failures.
+#: Kind of failure by reason of the condition, used if its text does not determine the kind. Other reasons are no
+#: failures.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -95,7 +96,8 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons of conditions whose texts the controller of node groups writes. These texts are not classified.
+#: Reasons of conditions whose texts come from the controller of node groups and not from Google, and are not
+#: classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -128,7 +130,7 @@ def words(condition: Condition) -> str:
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without names and other parts that a user chose, because these must not decide a failure's kind."""
+    """Return a text without names and other parts that a user chose, which must not determine the kind of a failure."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -194,7 +196,7 @@ def _progress_of(
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     if _is_made(group):
-        # All machines exist; the nodes show whether they are ready.
+        # All machines exist, so the pool is up, as on GKE; the nodes show whether they are ready.
         return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
@@ -204,12 +206,14 @@ def _progress_of(
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # The group does not count as failed: the oldest group gets machines first, so a new group would wait longer.
+        # A group that waits for a limit does not fail: the oldest group gets machines first, so a new group would wait
+        # longer.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # A group whose machines are created again also has this status, so that the machines get the same time as new ones.
+    # This is also the status of a group whose machines are created again, so that they get as much time as new
+    # machines.
     return PoolStatus.PROVISIONING, None
 
 
@@ -232,7 +236,7 @@ def _lacks_only_machines(group: TpuNodeGroup) -> bool:
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return the seconds since a child or machine of a group last changed, or since the group was created."""
     conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
-    # Machines may have got their capacity late, so the time begins again when a machine starts.
+    # Capacity may have come late, so the time begins again when a machine starts.
     started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
     moments = [*(condition.last_transition_time for condition in conditions), *(machine.since for machine in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
@@ -271,7 +275,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         instance_config=config,
         node_count=request.hosts,
         topology=request.topology,
-        # This field is empty, because the controller of node groups reads from the cluster how machines join.
+        # How machines join the cluster is not in the request: the controller of node groups reads it from the cluster.
         bootstrap_kubernetes=BootstrapConfig(),
     )
     return {
