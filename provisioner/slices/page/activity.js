@@ -1,4 +1,4 @@
-// Activity: the last decisions, and what came of them, newest first.
+// The view "Activity": the last decisions and their results, newest first.
 
 import { Keyed, icon, make, setText, showTexts } from "./dom.js";
 import { matcher, nameOf, words } from "./query.js";
@@ -28,7 +28,7 @@ export function makeActivity(panel, links) {
   const keyed = new Keyed(list, (number) => entryRow(entries.get(number), links));
 
   function render(store, query) {
-    // Numbers begin again with each process.
+    // Each process numbers its entries from 1, so the key of an entry also contains the start of the process.
     const mark = `${store.about?.started_at} `;
     const matches = matcher({ ...query, accelerator: "", state: "" });
     const shown = store.activity.filter(
@@ -52,7 +52,7 @@ export function makeActivity(panel, links) {
 
 const abouts = new WeakMap();
 
-/** What filters look at: an entry as it would be of a slice. */
+/** Return the object by which filters match an entry, with the fields of a slice. */
 function about(entry) {
   let found = abouts.get(entry);
   if (found === undefined) abouts.set(entry, (found = { workload: entry.workload, pool: entry.pool, message: entry.message, kind: entry.kind }));

@@ -1,4 +1,4 @@
-// The status page: what is shown follows from the document and from the URL's query.
+// The status page. The document of the API and the query of the URL determine what the page shows.
 
 import { makeActivity } from "./activity.js";
 import { makeBoard } from "./board.js";
@@ -23,7 +23,7 @@ let scheduled = false;
 let isWhole = true;
 
 const links = (changes) => address({ ...query, ...changes });
-/** Links from one view to another keep no filter but their own. */
+/** Return the address of a link. A link to another view drops all filters except those in `changes`; other links keep them. */
 const fresh = (changes) => address(changes.view ? { ...NO_FILTERS, zoom: query.zoom, as: query.as, sort: query.sort, ...changes } : { ...query, ...changes });
 const views = {
   board: makeBoard(byId("board"), fresh, links),
@@ -53,7 +53,7 @@ function render() {
     isWhole = false;
   }
   byId("loading").hidden = store.loaded;
-  // The last one alone is kept: a page may be open for weeks.
+  // Only the last measurement is kept, because a page may be open for weeks.
   performance.clearMeasures("render");
   performance.measure("render", { start: began });
 }
@@ -114,7 +114,7 @@ function renderTabs() {
     const isCurrent = view === query.view;
     setAttribute(tab, "aria-selected", String(isCurrent));
     setAttribute(tab, "tabindex", isCurrent || (view === "board" && query.view === "detail") ? "0" : "-1");
-    // Filters stay from view to view.
+    // The tabs keep the filters of the current view.
     setAttribute(tab, "href", links({ view, id: "" }));
     byId(view).hidden = !isCurrent;
   }
@@ -122,7 +122,7 @@ function renderTabs() {
 }
 
 function options(select, all, values, current) {
-  // A value of the URL that is not there is offered, so that it is seen and can be taken away.
+  // A value in the URL that matches nothing is listed as well, so that users see it and can remove it.
   const offered = [...new Set(current ? [...values, current] : values)].sort();
   showTexts(select, [["", all], ...offered.map((each) => [each, each])], ([value, label]) => make("option", { value }, label));
   if (select.value !== current) select.value = current;
@@ -146,7 +146,7 @@ function renderFilters() {
   byId("kind").hidden = byId("warnings-label").hidden = view !== "activity";
   byId("clear").hidden = !isFiltered(query);
   byId("clear").href = links(NO_FILTERS);
-  // How many each state would show beside the other filters.
+  // Number of slices and pools that each state would show, together with the other filters.
   const counts = {};
   const matches = matcher({ ...query, state: "" });
   for (const each of slices) if (matches(each, store.pools.get(each.pool))) counts[each.state] = (counts[each.state] ?? 0) + 1;
@@ -157,7 +157,7 @@ function renderFilters() {
   stateButtons.show(shown.map((each) => [each, { count: counts[each] ?? 0, isChosen: chosen.has(each) }]));
 }
 
-/** A filter by one state. It stays the same button while its number changes, and so keeps the focus. */
+/** A filter by one state. While its number changes, it remains the same button, and so keeps the focus. */
 function stateButton(state) {
   const count = make("b");
   const node = make("button", { type: "button", className: `filter s-${state}`, title: STATE_HELP[state] });
@@ -176,7 +176,7 @@ function stateButton(state) {
   };
 }
 
-/** Show something else, by a new address; the browser's way back leads to what was shown. */
+/** Show another address. The browser's back button returns to the previous address. */
 function go(search, { replace = false } = {}) {
   const before = query.view;
   history[replace ? "replaceState" : "pushState"](null, "", search);
@@ -206,7 +206,7 @@ function listen() {
   });
   const search = byId("search");
   search.addEventListener("input", () => {
-    // One step back leads to what was there before the typing began.
+    // All typing in the search field is one step in the history, so one step back leads to the address before it.
     const isMore = search.dataset.typed === "true";
     search.dataset.typed = "true";
     go(links({ q: search.value }), { replace: isMore });
@@ -254,12 +254,12 @@ function setTheme(theme, isChosen) {
   try {
     localStorage.setItem("theme", theme);
   } catch {
-    // Storage is blocked: it holds until the page is left.
+    // The browser blocks storage, so the theme is lost when the page is left.
   }
 }
 
 listen();
-// Column heads stay below what stays on top.
+// The column heads stick below the fixed top of the page, whose height may change.
 new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${byId("top").offsetHeight}px`)).observe(byId("top"));
 setTheme(document.documentElement.dataset.theme ?? "", false);
 const poll = new Connection(store, schedule, (state) => {

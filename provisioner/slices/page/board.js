@@ -1,4 +1,4 @@
-// The board: totals, then a line for each slice and each node pool without one; what needs somebody to look comes first.
+// The view "Board": totals, then a line for each slice, and for each node pool without a slice. Problems come first.
 
 import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setProperty, setText, setTitled, showTexts } from "./dom.js";
 import { NO_FILTERS, matcher, nameOf, states } from "./query.js";
@@ -6,19 +6,20 @@ import { STATES, countHosts, hostsInWords, stateChip } from "./states.js";
 import { dropTimes, keepTimes, setTime } from "./times.js";
 import { costInWords, number, priced, showCauses, showTotals, sum } from "./totals.js";
 
-/** So many lines are shown; the rest is for filters to find. */
+/** Maximum number of lines that are shown at first; a button shows more. */
 const MOST_LINES = 1000;
-/** So many lines are made before the first paint, and in each frame after it. */
+/** Maximum number of lines that are created before the first paint, and in each later frame. */
 const LINES_AT_ONCE = 60;
-/** Where more slices than these match, a workload of several slices is one line. */
+/** Number of matching slices above which a workload of several slices is shown as one line. */
 const MOST_EXPANDED = 40;
-/** So many lines that need attention show their reason in full. */
+/** Maximum number of lines with problems that show their whole reason. */
 const MOST_FULL = 8;
-/** Lengths in characters up to which a reason in full leaves room for the zone, and for hosts and cost. */
+/** Maximum number of characters of a whole reason next to which the column of the zone is shown. */
 const MOST_BESIDE_ZONE = 40;
+/** Maximum number of characters of a whole reason next to which the columns of hosts and cost are shown. */
 const MOST_BESIDE_HOSTS = 110;
 export const WORKLOAD_STATES = { suspended: "Suspended", completed: "Completed", failed: "Failed", deleting: "Being deleted" };
-/** Order and words of the columns; those with a name can be sorted by. */
+/** Columns in their order, each with its key (empty if lines cannot be sorted by it) and its title. */
 const COLUMNS = [
   ["state", "State"],
   ["since", "For"],
@@ -35,11 +36,11 @@ const collator = new Intl.Collator("en", { numeric: true });
 const RANKS = new Map(Object.keys(STATES).map((state, index) => [state, index]));
 const rank = (state) => RANKS.get(state) ?? -1;
 
-/** What comes first, by the column that was chosen. */
+/** Comparisons of lines, by the column that they are sorted by. */
 const byName = (a, b) => collator.compare(a.sortName, b.sortName);
 const byAge = (a, b) => (a.since ?? "9").localeCompare(b.since ?? "9");
 const ORDERS = {
-  // Of what waits or failed, the oldest first.
+  // Lines that wait, failed or were rejected have the oldest first.
   state: (a, b) => rank(a.state) - rank(b.state) || (rank(a.state) <= rank("waiting") ? byAge(a, b) : 0) || byName(a, b),
   since: (a, b) => byAge(a, b) || byName(a, b),
   name: byName,
@@ -47,7 +48,7 @@ const ORDERS = {
   cost: (a, b) => (b.cost ?? 0) - (a.cost ?? 0) || byName(a, b),
 };
 
-/** A reason without the name of the node pool to create, which is in the details, and without the place, which is beside it. */
+/** Return a reason without the name of the planned node pool, which the details show, and without the place in the queue, which the line shows. */
 const brief = (text) =>
   text
     .replace(/^Node pool \S+ (?:is not created: |waits \((.)([^)]*)\)(?=: ))/, (_, first = "", rest = "") => first.toUpperCase() + rest)
@@ -103,7 +104,7 @@ function lineOfPool(pool) {
   };
 }
 
-/** One line for all slices of a workload; the first of them, in the order that is shown, says why it waits. */
+/** Return one line for all slices of a workload, with the reason of the first slice in the order of the board. */
 function lineOfWorkload(id, workload, lines, order) {
   const sorted = lines.toSorted(ORDERS.state);
   const [first] = sorted;
@@ -129,7 +130,7 @@ function lineOfWorkload(id, workload, lines, order) {
   };
 }
 
-/** A workload that has notices and no slices. */
+/** Return the line of a workload that has notices, but no slices. */
 function lineOfEmpty(workload) {
   return {
     key: `workload ${workload.id}`,
@@ -229,7 +230,7 @@ function makeLine(links, toggle) {
       const count = countHosts(line.hosts);
       setText(hosts, line.hosts ? `${number(count.R + count.r)}/${number(line.hosts.length)}` : "");
       setProperty(hosts, "title", line.hosts ? hostsInWords(line.hosts) : "");
-      // The reason has the room of what there is nothing to say about; a long one in full, of the columns after it as well.
+      // The reason uses the space of empty columns; a long whole reason also uses the columns after it.
       const room = line.isFull ? text.length : 0;
       const isAlone = room > MOST_BESIDE_HOSTS || (!line.zone && !/[^.]/.test(line.hosts));
       const hasZone = Boolean(line.zone) && room <= MOST_BESIDE_ZONE;
@@ -242,7 +243,7 @@ function makeLine(links, toggle) {
   };
 }
 
-/** A workload that neither has slices nor needs anybody to look. */
+/** Create the row of a workload without slices and problems. */
 function quietWorkload() {
   const kind = make("span", { className: "muted" });
   const name = make("span", { className: "strong" });
@@ -260,7 +261,7 @@ function quietWorkload() {
   };
 }
 
-/** Make the view in a panel; `links(changes)` returns the address of what is shown with some of the query changed. */
+/** Create the board in a panel; `links(changes)` returns the address of the page with changes of the query. */
 export function makeBoard(panel, links, sorted) {
   const totals = make("dl", { className: "totals" });
   const causes = make("ul", { className: "causes" });
@@ -274,14 +275,14 @@ export function makeBoard(panel, links, sorted) {
   const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
   panel.append(totals, causes, table, more, quietNode, empty);
-  /** Which workloads somebody opened or closed, against the rule. */
+  /** Whether a user opened (true) or closed (false) the line of a workload, by id of the workload. */
   const isOpen = new Map();
   const keyed = new Keyed(body, () => makeLine(links, toggle));
   const keyedQuiet = new Keyed(quietList, quietWorkload);
   let most = MOST_LINES;
   let room = 0;
   let last = [];
-  /** All lines in their order, as last computed; those within `room` are made. */
+  /** All lines in their order, as last computed. Only the first `room` lines have been created. */
   let shown = [];
   let isGrowing = false;
   more.addEventListener("click", () => {
@@ -306,7 +307,7 @@ export function makeBoard(panel, links, sorted) {
 
   function render(store, query, changed) {
     last = [store, query];
-    // What is on the screen is there at once; the rest follows frame by frame.
+    // The lines on the screen are created immediately, the other lines frame by frame.
     if (changed === null) room = Math.max(LINES_AT_ONCE, keyed.size);
     showTotals(totals, store);
     showCauses(causes, store);
@@ -358,7 +359,7 @@ export function makeBoard(panel, links, sorted) {
     if (!empty.hidden) explain(empty, store, links);
   }
 
-  /** Make the next lines in the next frame; those that are there stay as they are. */
+  /** Create further lines in the next frame; existing lines are not changed. */
   function grow() {
     if (room >= Math.min(shown.length, most) || isGrowing) return;
     isGrowing = true;
@@ -374,7 +375,7 @@ export function makeBoard(panel, links, sorted) {
   return { render };
 }
 
-/** Say what to do where there is nothing to show. */
+/** Show what to do if the board is empty. */
 function explain(empty, store, links) {
   const texts = [];
   if (!store.leading) {

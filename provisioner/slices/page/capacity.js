@@ -1,4 +1,4 @@
-// Capacity: chips by state against limits, back-off, operations.
+// The view "Capacity": chips by state and limit, back-off, and operations.
 
 import { Keyed, icon, make, setAttribute, setText, showTexts } from "./dom.js";
 import { STATES, stateChip } from "./states.js";
@@ -11,12 +11,12 @@ function percent(share) {
   return `${share > 0.99 && share < 1 ? 99 : Math.round(share * 100)} %`;
 }
 
-/** How the settings name what a limit is counted for. */
+/** Texts for the scopes of limits that are not names. */
 const SCOPES = { all: "all node pools", "*": "every other (the largest is shown)" };
 
 const ABOVE = "Over the limit: it was lowered, or pods took idle node pools.";
 
-/** What chips do, as a person who pays for them asks. */
+/** Uses of chips, in the order of the table: title, states, and explanation. */
 const USES = [
   ["Rejected", ["rejected"], "get no node pool unless their workload or a setting is changed"],
   ["Requested", ["waiting"], "wait for a node pool"],
@@ -27,7 +27,7 @@ const USES = [
   ["Being deleted", ["deleting"], "of node pools that are being deleted"],
   ["Failed", ["failed"], "of node pools that failed"],
 ];
-/** Shown only if there are any. */
+/** Uses that are shown only if they have chips. */
 const RARE = new Set(["Rejected", "Split", "Failed"]);
 const IN_BAR = ["running", "split", "draining", "ready", "joining", "creating", "waiting", "rejected", "idle", "deleting", "failed"];
 
@@ -35,7 +35,7 @@ function section(title, ...children) {
   return make("section", { className: "panel-section" }, make("h2", {}, title), ...children);
 }
 
-/** A table; one that is `stacked` shows each row as a block where there is no room for columns. */
+/** Create a table. In a narrow window, a table with the name `stacked` shows each row as a block. */
 function table(caption, heads, name = "") {
   const body = make("tbody");
   const head = make("tr", {}, ...heads.map(([text, name]) => make("th", { scope: "col", className: name ?? "" }, text)));
@@ -84,7 +84,7 @@ function backoffRow() {
   };
 }
 
-/** Sum up chips and cost by something: what waits from slices, the rest from node pools. */
+/** Return chips and cost by key. Requested and rejected chips are counted from slices, all other chips from node pools. */
 function sums(store, keyOfSlice, keyOfPool) {
   const found = new Map();
   const add = (key, state, chips) => {

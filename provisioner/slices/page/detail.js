@@ -1,4 +1,4 @@
-// One slice, node pool or workload: why it is as it is, what comes next, its history, and where to look further.
+// The details of one slice, node pool or workload: reason of its state, next step, history, and further sources.
 
 import { WORKLOAD_STATES } from "./board.js";
 import { icon, make, showTexts } from "./dom.js";
@@ -10,7 +10,7 @@ import { costInWords, number } from "./totals.js";
 const CONSOLE = "https://console.cloud.google.com/kubernetes";
 const MOST_ENTRIES = 50;
 
-/** Return what an id names: a slice, a node pool or a workload, with what belongs to it; null where it is gone. */
+/** Return the slice, node pool or workload with this id, and the objects that belong to it; null if none has the id. */
 function find(store, id) {
   const slice = store.slices.get(id);
   if (slice) return { kind: "Slice", name: slice.group, slice, pool: store.pools.get(slice.pool), workload: slice.workload };
@@ -34,7 +34,7 @@ function chipOf(state) {
   return chip.node;
 }
 
-/** Names and values, without those that are empty. */
+/** Create a list of names and values, without empty values. */
 function facts(pairs) {
   const shown = pairs.filter(([, value]) => value);
   return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
@@ -52,13 +52,13 @@ function table(caption, heads, rows) {
   return make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": caption } }, node);
 }
 
-/** The reason, what comes next, and notices, each in full. */
+/** Create the paragraphs with the whole reason, the next step, and the notices. */
 function why({ slice, pool, item }, isListed) {
   const shown = slice ?? pool ?? item;
   const parts = [];
-  // The table of choices says the same as the notice about them.
+  // If the table of choices is shown, the notice about the choices is left out.
   const notices = (shown?.notices ?? []).filter((each) => !isListed || each.reason !== "NodePoolCreationWaiting");
-  // A notice may say the same, and more.
+  // If a notice contains the reason or the next step, the paragraph for it is left out.
   if (shown?.reason && !notices.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
   if (slice?.next_step && !notices.some((each) => each.message.includes(slice.next_step))) parts.push(make("p", { className: "next" }, icon("next"), slice.next_step));
   if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
@@ -71,7 +71,7 @@ function why({ slice, pool, item }, isListed) {
   return parts;
 }
 
-/** Back-off that concerns a slice: of its shape, or of it alone. */
+/** Return the back-offs that concern a slice: those of the slice itself, and those of its machine type and shape. */
 function backoffsOf(store, slice) {
   const all = store.summary?.capacity.backoffs ?? [];
   return all.filter((each) => each.capacity === slice.id || (each.machine_type === slice.machine_type && each.shape === `${slice.topology} on ${slice.hosts}`));
@@ -106,7 +106,7 @@ export function makeDetail(panel, links) {
     ]);
   }
 
-  /** Who has what the limit allows, who is ahead, and what becomes free. */
+  /** Create the section about a limit: its users, the slices ahead in the line, and chips that become free. */
   function queueOf({ limit, users, other_users: others, ahead, idle_chips: idle, idle_until: until }) {
     const list = (items, ...more) => make("ul", {}, ...items.map((each) => make("li", {}, each)), ...more);
     return section(
@@ -135,7 +135,7 @@ export function makeDetail(panel, links) {
     return section("History", table("History", ["Slice", "State", "Since", "For"], rows));
   }
 
-  /** What else tells about it, for the terminal and in the cloud console. */
+  /** Create the section with commands for the terminal and links to the cloud console. */
   function further(store, found) {
     const { item, pool, workload, name } = found;
     const { project, location, cluster } = store.about;
@@ -167,7 +167,7 @@ export function makeDetail(panel, links) {
     const backoffs = ["waiting", "rejected"].includes(slice?.state) ? backoffsOf(store, slice) : [];
     const track = store.tracks.get(pool?.name ?? found.name);
     const slices = item ? [...store.slices.values()].filter((each) => each.workload === workload) : [];
-    // Drawn anew only where something of it changed; moments keep themselves up to date.
+    // The details are created again only if their data changed; times are updated separately.
     showTexts(box, [[found, entries, backoffs, track, slices, store.workloads.get(workload)]], () => {
       const state = (slice && found.kind === "Slice" ? slice : pool ?? slice)?.state;
       const since = (found.kind === "Slice" ? slice : pool)?.since;

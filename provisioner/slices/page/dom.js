@@ -1,8 +1,8 @@
-// Small helpers for the DOM. Data reaches the page as text alone: names are chosen by users.
+// Functions for the DOM. Users choose names, so data is added to the page only as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Create an element: properties by name, attributes in `attributes`, then children (nodes or text). */
+/** Create an element with properties by name, attributes by name in `attributes`, and children (nodes or text). */
 export function make(tag, { attributes = {}, ...properties } = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -17,12 +17,12 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Return one icon of the sprite in index.html; words beside it say the same. */
+/** Create an icon of the sprite in index.html. Screen readers ignore it, because a text next to it has the same meaning. */
 export function icon(name) {
   return makeSvg("svg", { class: "icon", "aria-hidden": "true" }, makeSvg("use", { href: `#i-${name}` }));
 }
 
-/** Set a text, a property or an attribute only where it differs: what is equal costs no layout. */
+/** Set a text, a property or an attribute only if its value differs, so that an equal value causes no layout. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -36,7 +36,7 @@ export function setTitled(node, text) {
   setProperty(node, "title", text);
 }
 
-/** Names differ at their end most of all: where there is no room for all of one, the end stays. */
+/** Number of characters at the end of a name that are always shown: names mostly differ at the end. */
 const END_LENGTH = 14;
 
 export function setName(node, text) {
@@ -54,13 +54,13 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
-/** Set the address of a link to a query of this page. */
+/** Set the address of a link to this page with another query. */
 export function setLink(node, search) {
   setAttribute(node, "href", search);
 }
 
 /**
- * Children of a node that are known by keys: those that stay are moved and updated, never made again.
+ * The children of a node, by key. A child whose key remains is moved and updated, and never created again.
  * `create(key)` returns an object with its `node` and a method `update(item)`.
  */
 export class Keyed {
@@ -77,7 +77,7 @@ export class Keyed {
     return this.#rows.size;
   }
 
-  /** Show the items, [key, item] each, in this order; `isChanged(key)` tells which of those that are there to update. */
+  /** Show the items, pairs of key and item, in this order. Existing children are updated only if `isChanged(key)`. */
   show(items, isChanged = () => true) {
     const gone = new Map(this.#rows);
     let place = this.#parent.firstChild;
@@ -100,7 +100,7 @@ export class Keyed {
   }
 }
 
-/** Show a few things that seldom change, known by their text. */
+/** Create the children of a parent from texts, only if the texts changed. For few children that rarely change. */
 export function showTexts(parent, texts, create) {
   const mark = JSON.stringify(texts);
   if (parent._mark === mark) return;

@@ -1,4 +1,4 @@
-// The connection: the document is asked for again and again, and sent where it has changed.
+// The connection to the API: requests the document at intervals. The server sends it only if it changed.
 
 const POLL = 2000;
 const POLL_HIDDEN = 30_000;
@@ -6,7 +6,7 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 30_000;
 const ANSWER_WITHIN = 30_000;
 
-/** Take over data, and let the browser's tools see how long it takes. */
+/** Call a function that loads data, and record its duration for the browser's developer tools. */
 function measured(call) {
   const began = performance.now();
   call();
@@ -14,7 +14,7 @@ function measured(call) {
   performance.measure("data", { start: began });
 }
 
-/** Follow the board: `onState({kind, since})` with kind live or lost. */
+/** Requests the document repeatedly; calls `onState({kind, since})` when the kind becomes live or lost. */
 export class Connection {
   #store;
   #onData;
@@ -35,7 +35,7 @@ export class Connection {
     });
   }
 
-  /** Ask now, and again after a while. */
+  /** Send a request now, and the next one after the interval. */
   async ask() {
     if (this.#isAsking) return;
     this.#isAsking = true;

@@ -1,6 +1,6 @@
-// What is shown is in the URL's query, so that a view can be sent to a colleague.
+// The query of the URL determines what the page shows, so that users can share a view by its address.
 
-/** The views that have a tab, in their order. */
+/** The views that have a tab, in the order of the tabs. */
 export const VIEWS = ["board", "timeline", "capacity", "activity"];
 const DEFAULTS = {
   view: "board",
@@ -24,7 +24,7 @@ export function readQuery(search = location.search) {
   return query;
 }
 
-/** Return the address of a query, without what is as usual. */
+/** Return the address of a query, without parameters that have their default. */
 export function address(query) {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
@@ -48,7 +48,7 @@ export function states({ state }) {
   return new Set(state.split(",").filter(Boolean));
 }
 
-/** Of kind/namespace/name. */
+/** Return the namespace in the id of a workload, kind/namespace/name. */
 export function namespaceOf(workload) {
   return workload.split("/")[1] ?? "";
 }
@@ -75,7 +75,7 @@ function textOf(item, pool) {
   return text;
 }
 
-/** Return a function that tells whether a slice, pool, workload or entry, and the pool of a slice, are asked for. */
+/** Return a function that returns whether the query matches an item and, for a slice, its pool. */
 export function matcher(query) {
   const wanted = words(query);
   const among = states(query);

@@ -1,8 +1,8 @@
-// The states of slices and node pools, and of hosts: words, icons, order.
+// States of slices, node pools and hosts, with their texts, icons and order.
 
 import { make, makeSvg, setAttribute, setClass, setText } from "./dom.js";
 
-/** In the order in which a slice goes through them; what needs somebody to look comes first. */
+/** Titles of states: first states with problems, then states in the order in which a slice passes them. */
 export const STATES = {
   rejected: "Rejected",
   failed: "Failed",
@@ -35,7 +35,7 @@ export const STATE_HELP = {
 
 const UNKNOWN = "none";
 
-/** A state as an icon and a word. */
+/** Create an icon with a word for a state. */
 export function stateChip() {
   const use = makeSvg("use");
   const word = make("span");
@@ -53,7 +53,7 @@ export function stateChip() {
   };
 }
 
-/** The letters of `hosts`, from the best to the worst. */
+/** Meanings of the letters in `hosts`, from the best to the worst. */
 export const HOSTS = {
   R: "running",
   r: "ready",
@@ -69,7 +69,7 @@ export function countHosts(letters) {
   return counts;
 }
 
-/** Return the distance between cells and how many are in a row, so that a slice of 2,000 hosts still fits. */
+/** Return the distance between cells in pixels and the number of cells in a row, so that 2,000 hosts fit. */
 function layout(count) {
   if (count <= 16) return [11, 16];
   if (count <= 64) return [9, 16];
@@ -85,7 +85,7 @@ const SHAPES = {
   ".": (x, y, s) => `M${x} ${y}h${s}v${s}h-${s}z`,
 };
 
-/** Hosts as a grid of cells: one path for each state, however many hosts there are. */
+/** Create a grid with a cell for each host. All cells of a state are one path, so the grid is cheap for any number of hosts. */
 export function hostGrid() {
   const node = makeSvg("svg", { class: "hosts", role: "img" });
   let shown = null;

@@ -1,4 +1,4 @@
-// The latest document of the API, and which of its items have changed.
+// The latest document of the API, and the ids of its items that changed.
 
 import { noteServerTime } from "./times.js";
 
@@ -7,26 +7,26 @@ const LISTS = { workloads: "id", slices: "id", pools: "name", tracks: "pool" };
 export class Store {
   about = null;
   leading = true;
-  /** The pod that leads; empty where none is known to. */
+  /** Name of the leading pod; empty if unknown. */
   leader = "";
   problems = [];
-  /** Nothing has been decided for a minute. */
+  /** Whether this process has decided nothing for a minute. */
   stalled = false;
-  /** The view without its lists; null before the first decision, and where another process leads. */
+  /** The view without its lists; null before the first decision, or if another process leads. */
   summary = null;
   workloads = new Map();
   slices = new Map();
   pools = new Map();
   tracks = new Map();
   activity = [];
-  /** What changed since the last look: null for everything, else the ids by list. */
+  /** Ids of items that changed since the last call of `takeChanged`, by list; null if everything changed. */
   #changed = null;
 
   get loaded() {
     return this.about !== null;
   }
 
-  /** Take over a document. */
+  /** Replace the data by a document, and record the changes. */
   load(document) {
     const { view } = document;
     const lists = { workloads: view?.workloads, slices: view?.slices, pools: view?.pools, tracks: document.tracks };
@@ -50,14 +50,14 @@ export class Store {
     noteServerTime(document.served_at);
   }
 
-  /** Return what changed since the last call; null for everything. */
+  /** Return the ids of items that changed since the last call, by list; null if everything changed. */
   takeChanged() {
     const changed = this.#changed;
     this.#changed = Object.fromEntries(Object.keys(LISTS).map((name) => [name, new Set()]));
     return changed;
   }
 
-  /** Node pools that serve no slice, or not as the one that their slice counts on. */
+  /** Return the node pools without a slice, or whose slice counts on another pool. */
   poolsWithoutSlice() {
     return [...this.pools.values()].filter((pool) => this.slices.get(pool.slice)?.pool !== pool.name);
   }

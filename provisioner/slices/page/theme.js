@@ -1,10 +1,10 @@
-// Sets the theme before the first paint; a classic script, since modules run after it.
+// Sets the theme before the first paint. This is a classic script, because modules run after the first paint.
 (() => {
   let theme = "";
   try {
     theme = localStorage.getItem("theme") ?? "";
   } catch {
-    // Storage is blocked: the system's theme it is.
+    // The browser blocks storage, so the system's theme is used.
   }
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 })();

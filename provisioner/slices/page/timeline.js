@@ -1,4 +1,4 @@
-// The timeline: one row for each node pool, from the slice that waited for it to its end, grouped by workload.
+// The view "Timeline": a row for each node pool, from the slice that first waited for it to its delete, by workload.
 
 import { Keyed, make, setAttribute, setClass, setLink, setName, setText, showTexts } from "./dom.js";
 import { matcher, nameOf, namespaceOf } from "./query.js";
@@ -10,13 +10,13 @@ const MINUTE = 60 * 1000;
 export const ZOOMS = { "1h": [HOUR, 10 * MINUTE], "6h": [6 * HOUR, HOUR], "24h": [24 * HOUR, 4 * HOUR] };
 const MOST_ROWS = 500;
 const MOST_LINES = 1000;
-/** A bar that is narrower has no room for its word. */
+/** Minimum width in pixels of a bar that shows the name of its state. */
 const WORD_PIXELS = 64;
 
 const collator = new Intl.Collator("en", { numeric: true });
 const groupOf = (slice) => slice.split("/").slice(3).join("/");
 
-/** Return a track with its moments as numbers, and whose it is: the slice that had it last tells, else who it was made for. */
+/** Return a track with its times as numbers, and its owner: the slice that had the pool last, otherwise its last workload. */
 function read(track) {
   const segments = track.segments.map((each) => ({
     ...each,
@@ -96,7 +96,7 @@ function trackGroup() {
   };
 }
 
-/** Columns of the timeline as a table. */
+/** Column heads of the timeline as a table. */
 const HEADS = ["Workload", "Slice", "Node pool", "State", "From", "Until", "Duration"];
 
 function tableRow() {
@@ -140,7 +140,7 @@ export function makeTimeline(panel, links) {
     last = [store, query];
     const zoom = query.zoom in ZOOMS ? query.zoom : "1h";
     const [span, step] = ZOOMS[zoom];
-    // Between ticks the window stands still, so that only rows that changed are drawn.
+    // The time window moves only with each tick. Between ticks, only rows that changed are drawn.
     if (changed === null || drawn.now === 0) drawn = { start: serverNow() - span, now: serverNow() };
     const { start, now } = drawn;
     showSwitch(zooms, Object.keys(ZOOMS), zoom, (each) => [each.replace("h", " h"), links({ zoom: each })]);
@@ -211,7 +211,7 @@ function legend() {
   return make("p", { className: "legend" }, ...items);
 }
 
-/** Show a choice of which one holds, as links. */
+/** Show choices as links, with the current choice marked. */
 function showSwitch(parent, names, current, about) {
   const entries = names.map((each) => [each, ...about(each), each === current]);
   showTexts(parent, entries, ([, label, href, isCurrent]) => {

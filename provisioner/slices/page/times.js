@@ -1,15 +1,15 @@
-// Moments and durations by the server's clock, and keeping those that are on the screen up to date.
+// Times and durations by the server's clock, and updates of the times on the screen.
 
 const SECOND = 1000;
 const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
-/** Ages are shown to the minute; a countdown is looked at each second. */
+/** Interval in milliseconds between updates of ages, which are shown in minutes; countdowns change each second. */
 const AGE_TICK = 10 * SECOND;
 
 let offset = 0;
 
-/** Take note of the server's clock. */
+/** Compute the difference between the clocks of the server and the browser. */
 export function noteServerTime(text) {
   offset = Date.parse(text) - Date.now();
 }
@@ -20,7 +20,7 @@ export function serverNow() {
 
 const two = (number) => String(number).padStart(2, "0");
 
-/** Return a duration in at most two units. */
+/** Return a duration as text, in at most two units. */
 export function duration(milliseconds) {
   const time = Math.max(0, milliseconds);
   if (time < MINUTE) return `${Math.floor(time / SECOND)} s`;
@@ -29,7 +29,7 @@ export function duration(milliseconds) {
   return `${Math.floor(time / DAY)} d ${Math.floor((time % DAY) / HOUR)} h`;
 }
 
-/** Ages below a minute are told in steps, so that nothing changes more often than it is looked at. */
+/** Return an age as text. Below a minute it grows in steps of 10 s, so that the text changes with each update. */
 function age(milliseconds) {
   if (milliseconds < AGE_TICK) return "< 10 s";
   return duration(milliseconds < MINUTE ? Math.floor(milliseconds / AGE_TICK) * AGE_TICK : milliseconds);
@@ -58,13 +58,13 @@ export function dayAndTime(milliseconds) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clockTime(milliseconds)}`;
 }
 
-/** A time of day, with the date where that is not today's. */
+/** Return a time of day, with the date unless it is today. */
 export function timeOfDay(milliseconds) {
   const isToday = dayAndTime(milliseconds).startsWith(dayAndTime(serverNow()).slice(0, 10));
   return isToday ? clockTime(milliseconds) : dayAndTime(milliseconds);
 }
 
-/** Let a <time> tell a moment in one of these ways; an empty text for none. */
+/** Show a time in a <time> element, in the form `kind`; an empty text shows nothing. */
 export function setTime(node, kind, text) {
   const mark = `${kind} ${text ?? ""}`;
   if (node._mark !== mark) {
@@ -94,7 +94,7 @@ const observer = new IntersectionObserver((entries) => {
   }
 });
 
-/** Keep the <time>s of a row up to date while it is on the screen. */
+/** Update the <time> elements of a row while the row is on the screen. */
 export function keepTimes(row) {
   observer.observe(row);
 }
@@ -120,7 +120,7 @@ function tick() {
 
 const onAges = new Set();
 
-/** Call something each time that ages are brought up to date. */
+/** Register a function that is called with each update of the ages. */
 export function everyAge(call) {
   onAges.add(call);
 }

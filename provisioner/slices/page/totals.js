@@ -1,10 +1,10 @@
-// Sums above the board: slices and chips by state, cost, what is not used, and the causes of waiting.
+// Totals above the board: slices and chips by state, cost, unused chips, and causes of waits.
 
 import { make, showTexts } from "./dom.js";
 import { countHosts } from "./states.js";
 import { duration, serverNow } from "./times.js";
 
-/** What the totals count: name, states, and what that means. */
+/** Totals in their order: title, states that are counted, and explanation. */
 const TOTALS = [
   ["Rejected", ["rejected"], "slices that get no node pool unless their workload or a setting is changed"],
   ["Failed", ["failed"], "slices and node pools that failed"],
@@ -14,9 +14,9 @@ const TOTALS = [
   ["Running", ["running", "draining"], "slices with pods on their node pool"],
   ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
 ];
-/** So many causes of waiting are named. */
+/** Maximum number of causes of waits that are shown. */
 const MOST_CAUSES = 4;
-/** Totals that are shown only if there are any. */
+/** Totals that are shown only if they are not 0. */
 const RARE = new Set(["Rejected", "Failed", "Split"]);
 
 export const number = (value) => value.toLocaleString("en");
@@ -25,7 +25,7 @@ export const costInWords = (value, store) =>
 export const priced = (store) => [...store.pools.values()].some((each) => each.cost_per_hour !== null);
 export const sum = (items, of) => items.reduce((all, each) => all + (of(each) ?? 0), 0);
 
-/** Say why slices wait, and what to do: one line for each of the commonest causes. */
+/** Show why slices wait and what to do, with a line for each of the most frequent causes. */
 export function showCauses(node, store) {
   const waiting = [...store.slices.values()].filter((each) => each.state === "waiting" && each.cause);
   const causes = [...Map.groupBy(waiting, (each) => each.cause)].toSorted(([, a], [, b]) => b.length - a.length);
@@ -40,13 +40,13 @@ export function showCauses(node, store) {
   node.hidden = !lines.length;
 }
 
-/** Chips that are paid for and not used: of node pools that nothing needs, and of ready hosts without pods. */
+/** Return the chips, and their cost, that are paid for but unused: chips of unneeded or failed pools, and of ready hosts without pods. */
 function wasted(pools) {
   const share = ({ state, hosts }) => (["idle", "failed"].includes(state) ? 1 : state === "running" ? countHosts(hosts).r / hosts.length : 0);
   return [Math.round(sum(pools, (each) => each.chips * share(each))), sum(pools, (each) => (each.cost_per_hour ?? 0) * share(each))];
 }
 
-/** Show what there is in all: slices and chips by state, cost, and the oldest wait. */
+/** Show the totals: slices and chips by state, cost, and the longest wait. */
 export function showTotals(node, store) {
   const items = [...store.slices.values(), ...store.poolsWithoutSlice()];
   const counted = TOTALS.map(([name, among, words]) => {
