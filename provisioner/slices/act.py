@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a create or delete of a node pool. Neither is sent if the Lease may end within this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first rejection of a change. Each further one doubles the pause, up to the maximum.
+#: Pause in seconds after the first rejection of a change. Each further rejection doubles the pause, up to the maximum.
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.

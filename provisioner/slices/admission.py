@@ -345,7 +345,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes only numbers of pods or groups; if `up` is False, whether it also increases none."""
+    """Whether an update changes only numbers of pods or groups and, if `up` is False, increases none of them."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()

@@ -125,7 +125,7 @@ class Gate:
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, which are in no pool."""
+        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, whose pool is unknown."""
         if living is None or not unknown:
             return
         for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name, living.uid):
@@ -168,7 +168,7 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the workload if it still needs pools, otherwise None. Raises KeptError if the reason is wrong."""
+        """Return the workload if it needs pools, otherwise None. Raises KeptError if the delete's reason is wrong."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -182,8 +182,7 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # For the reasons in `_ENDED`, `living` would be None, so the workload still needs pools, and the reason is
-            # wrong.
+            # If a reason in `_ENDED` were true, `living` would be None, so the workload still needs pools.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]

@@ -246,7 +246,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return `wanted`. If it would exceed the maximum number of accounts or namespaces, its namespace is OTHERS."""
+    """Return `wanted`; if there would be too many accounts or namespaces, with the namespace OTHERS."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}

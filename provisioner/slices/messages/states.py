@@ -59,7 +59,7 @@ WHY_UNUSED = {
     Refusal.ZONE: "all node pools of the workload must be in another zone",
     Refusal.LIMIT: "a limit does not allow its chips for the slice",
 }
-#: Reasons of Events about a slice that has a pool but no bound pods; their messages explain the state of the slice.
+#: Reasons of Events whose messages explain the state of a slice that has a pool.
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )

@@ -69,7 +69,7 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose booking may be extended: a leader pod waits, for less than the booking time so far.
+        """Requests whose booking may be extended: a leader pod has waited for less than the booking time.
 
         If no leader pod waits, the pods may run on pools of other requests: the scheduler binds pods to any node that
         fits.
@@ -87,7 +87,7 @@ class _Facts:
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first waiting slice waits, without amounts that other workloads change; empty if no wait."""
+        """Return why the first waiting slice waits, without amounts that other workloads change; empty if none."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 

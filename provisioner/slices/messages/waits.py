@@ -52,7 +52,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
 
 
 def cause(wait: WaitsFor) -> str:
-    """Return why a slice waits, in a few words such as "stockout"; the status command groups waiting slices by them."""
+    """Return why a slice waits, in a few words such as "stockout"; the status command groups slices by this text."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
     found = ("missing permission" if reason == FailureKind.PERMISSION.value else reason for reason in wait.causes)
@@ -104,7 +104,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield a notice for each waiting slice in `joined`, whose values are the slices that share the pool of the key."""
+    """Yield a notice for each waiting slice, except slices that share the pool of another (values of `joined`)."""
     for slice_id, wait in found.items():
         if slice_id not in joined or wait.silent:
             continue

@@ -278,7 +278,7 @@ class _Remarks:
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
-        """Warn if the pods of a slice may get on several pools, unless the files label the namespace for placement."""
+        """Warn if the pods of a slice may be on several pools, unless the files label the namespace for placement."""
         workload = slice_.workload
         labels = self.reading.namespace_labels.get(workload.namespace, {})
         if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:
@@ -384,7 +384,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function that returns the settings for an object, with its region if no variable names a region."""
+    """Return a function from an object to its settings; without a region variable, with the region of the object."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own

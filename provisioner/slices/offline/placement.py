@@ -13,7 +13,7 @@ from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
 
-#: Start of the message about a slice whose pods may get on several node pools.
+#: Start of the message about a slice whose pods may be bound to several node pools.
 NOT_PLACED = "nothing keeps the "
 #: Keys of node selectors that keep pods together: their values differ between node pools, or between child Jobs.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")

@@ -443,7 +443,7 @@ def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, ctx) else None
-    # No pod of such a slice has to be bound now, so its claim has no `since`, and does not expire.
+    # If `waits`, no pod of the slice has to be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""

@@ -147,7 +147,7 @@ class Transition:
     """A change of a pool's phase. A phase that the pool passed between two rounds has a separate transition."""
 
     pool: PoolName
-    #: None if the pool did not exist before.
+    #: Phase before the change; None if the pool did not exist.
     old: Phase | None
     new: Phase
     at: datetime

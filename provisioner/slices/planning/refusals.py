@@ -71,7 +71,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice by host, size and growth, None if it does; `why_unfit` checks more."""
+    """Return why a pool does not suit a slice, None if it does. Selectors, tolerations and resources do not matter."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):

@@ -163,8 +163,9 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # This back-off is kept even if the slice does not exist now: Kueue suspends and resumes a workload whose pods
-        # do not become ready, and a pod without a workload is absent until its controller has replaced it.
+        # This back-off is kept even if the slice does not exist now. Kueue suspends and resumes a workload whose pods
+        # do not become ready. A workload of kind POD with a single pod does not exist until its controller has replaced
+        # the pod.
         or entry.unschedulable is not None
     }
     slices |= {
@@ -272,7 +273,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    # Replaced pods that are not unschedulable yet also get a back-off: the scheduler reports them only after some time.
+    # New pods that are not unschedulable yet also get a back-off: the scheduler reports them only after some time.
     unbound = (slice_ for slice_ in own.values() if slice_.leader is not None and not slice_.leader.node_name)
     new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
@@ -286,7 +287,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return only the earliest and the latest back-off of equal pods: later pods that replace them need no other."""
+    """Return the earliest and the latest back-off of equal pods: pods that replace them later need only these two."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)

@@ -55,7 +55,7 @@ class Snapshot:
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Kinds whose CRD has been missing for longer than an API server's start, so that no workload of these kinds
+    #: Kinds whose CRD has been missing for longer than an API server takes to start, so that no workload of these kinds
     #: exists.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
     #: Workloads that node pools were created for and whose delete this process has seen.

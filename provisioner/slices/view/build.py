@@ -38,7 +38,7 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: States by precedence: the state of a slice with pools in several states is the one that comes first in this list.
+#: States by precedence: the state of a slice with pools in several states is the first of them in this list.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),

@@ -229,7 +229,7 @@ def _is_in_reason(message: str, each: SliceView) -> bool:
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries about a slice without texts that its headline and facts contain; all entries if None."""
+    """Return the entries about a slice without texts of its headline and facts; all entries without a slice."""
     if each is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, each))

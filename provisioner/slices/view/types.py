@@ -179,7 +179,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """Choice of capacity that failed, or request that failed, and that is not tried again before `until`."""
+    """Choice of capacity, or request, that failed and is not tried again before `until`."""
 
     #: Zone, machine type, shape and terms as one text; the slice's id if only one slice is delayed.
     capacity: str

@@ -31,7 +31,7 @@ class Slots:
     calls: int
     #: Maximum number of deletes that the threads accept before the next decision.
     delete_calls: int
-    #: Whether the last started call was a delete, so that a create has the next slot.
+    #: Whether the last slot went to a delete, so that a create is next.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None

@@ -175,8 +175,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             supply[place[slice_.id]] for slice_ in slices if slice_.id in place and not matching.held.get(slice_.id)
         ]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # A workload that holds the accelerator without pools also has only PARTIAL_HOLD, because others wait for its
-        # hold.
+        # PARTIAL_HOLD also limits a hold without pools, because other workloads wait for the accelerator.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue

@@ -110,8 +110,7 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # The capacity of every such back-off is contended, even without an entry in `waiting`, because the back-off
-        # blocks slices.
+        # Capacity with a back-off is contended even without an entry in `waiting`, because the back-off blocks slices.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for candidate in self._candidates:
             scopes = (

@@ -46,7 +46,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # At most 6 pools are created on the first day. Each of them costs money until the scheduler has bound no pod to it.
+    # At most 6 pools are created on the first day. Each costs money until the scheduler is known to bind no pod to it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
 #: Wait of a request whose pool ended in ERROR for another reason than its capacity.
@@ -172,7 +172,7 @@ def refused(
     one = min(new)
     failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
     first = min((*new, *(slice_id for slice_id in known if slice_id in present)))
-    # Slices that are refused at about the same time count as one failure, so only one earlier back-off is counted on.
+    # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
     before = known.get(one) or (known[min(known)] if known else None)
     soon = _longer(before, str(one), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
@@ -246,7 +246,7 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 
 
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
-    """Return the counts after GKE accepted a create: the workload and its namespace may send one more immediately.
+    """Return the counts after GKE accepted a create: workload and namespace may send another create immediately.
 
     Counts are reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
     """

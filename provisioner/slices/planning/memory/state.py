@@ -221,7 +221,7 @@ class PhaseEntry:
     since: datetime
     #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
     entered_before: bool = False
-    #: Time since which all pods on the pool have belonged to ended or suspended workloads; None if this is not so.
+    #: Time since which the pods on the pool have all belonged to ended or suspended workloads; None if not all do.
     draining_since: datetime | None = None
 
 

@@ -254,8 +254,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # UnmeetableError if a shape may be found later: Google may list a new machine type, and the number of pods may
-        # change.
+        # The error is no ImpossibleError if a shape may be found later: Google may list a new machine type, and the
+        # number of pods may change.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -392,7 +392,7 @@ class Candidates:
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
         #: Specifications by slice, number of nodes, and `id` of the choice: `choices` returns the same objects again.
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
-        #: Number of blueprints, by namespace, that only one slice can use.
+        #: Number of blueprints that only one slice can use, by namespace.
         self._own: Counter[str] = Counter()
         #: Number of pairs of a slice and a choice, by namespace, and the slices that are within the bound.
         self._pairs: Counter[str] = Counter()

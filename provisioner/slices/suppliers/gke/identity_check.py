@@ -112,7 +112,7 @@ class ClusterProof:
                 self._prove(found)
         except (GkeError, ClusterError) as error:
             if self.proven:
-                # The proof and the last release channel remain valid.
+                # After a failed read, the proof and the last release channel remain valid.
                 _log.info("cluster.not_read", error=str(error))
             else:
                 self._set_problem(
