@@ -42,7 +42,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of concurrent writes of statuses: deletes of later rounds use the same threads, and wait for these.
+#: Maximum number of concurrent writes of statuses: deletes of later rounds use the same threads, and wait for writes.
 _MAX_WRITES = 64
 
 

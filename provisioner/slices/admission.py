@@ -58,7 +58,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: The number is smaller if slices have several choices of capacity: a long review of one object delays all others.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-#: Kinds of workloads whose objects the provisioner reads. If another kind controls pods, it reads only the pods.
+#: Kinds of workloads whose objects the provisioner reads. If another kind controls pods, only the pods are read.
 _KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 #: Label of workloads that Kueue admits.
@@ -92,8 +92,8 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
-            # Only too many pods are impossible: if there are too few, other pods may use the remaining hosts. The pods
-            # of a StatefulSet may fill several slices, one after the other.
+            # Only too many pods are reported as impossible: with too few pods, other pods may use the remaining hosts.
+            # The pods of a StatefulSet may fill several slices, one after the other.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -177,12 +177,10 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
-    the labels of the namespace are unknown. Errors come first. Each finding is about one slice: its field `slices` is
-    1.
+    the labels of the namespace are unknown. Errors come first. `slices` of each finding is 1.
 
     The function makes no calls, and never raises. Its duration depends on the size of the object, not on the number of
-    slices: it checks at most 256 slices and 1,024 choices. A limit that only more slices exceed is reported later, by
-    an Event.
+    slices: it checks at most 256 slices and 1,024 choices. Limits that only more slices exceed are reported by Events.
     """
     document = Document(raw)
     most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -268,8 +266,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
     # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes. A
-    # finding about the placement of the pods is not a mistake in this sense: it does not change the environment
-    # variables.
+    # finding about the placement of pods does not change them, and is no mistake in this sense.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found

@@ -72,8 +72,7 @@ class Gate:
     node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
     for_each: ForEach = one_by_one
-    #: For each pool that pods keep, a node with such a pod. As long as this node has such a pod, no other node is
-    #: checked.
+    #: A node with a pod that keeps the pool, by pool. As long as the node has such a pod, no other node is checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     #: Pools whose nodes the gate has cordoned, and has not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)

@@ -59,8 +59,8 @@ class Loop(RoundLoop[answers.Answer]):
     _stalled_since: float | None = None
     #: Monotonic time of the last notification of owners that no decision is possible; None if none was sent.
     _notified_stalled: float | None = None
-    #: The last round, whose slices and pools the next round reuses; None if the catalogue of machine types changed
-    #: since.
+    #: The last round, whose slices and pools the next round reuses; None after a change of the catalogue of machine
+    #: types.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
 
@@ -171,8 +171,7 @@ class Loop(RoundLoop[answers.Answer]):
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan is discarded, because its changes need a newer list of the pools. The next plan uses this
-            # list.
+            # The first plan is discarded, because its changes need a newer list of the pools.
             self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()

@@ -76,8 +76,7 @@ def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
     for index, term in enumerate(fields.sequence(fields.mapping(required).get("nodeSelectorTerms"))):
         expressions = fields.sequence(fields.mapping(term).get("matchExpressions"))
         excluded = any(_KEPT_OFF.items() <= fields.mapping(expression).items() for expression in expressions)
-        # A term without expressions and fields is not changed: it matches no node, but with an expression it would
-        # match some.
+        # An empty term is not changed: it matches no node, but with an added expression it would match nodes.
         if (expressions or fields.mapping(term).get("matchFields")) and not excluded:
             path = pointer(*_TERMS, index, "matchExpressions")
             yield Operation(op="add", path=path, value=[*expressions, _KEPT_OFF])

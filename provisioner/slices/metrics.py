@@ -344,8 +344,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A postponed delete counts as blocked also during the next attempt; otherwise the value would drop with each
-    # attempt.
+    # A postponed delete counts as blocked also during the next attempt; otherwise the value would drop each time.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -413,8 +412,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # A slice whose create tries capacity that failed before is not in `plan.waits`, but it still waits because of the
-    # failure.
+    # A slice whose create tries capacity that failed before is not in `plan.waits`, but waits because of that failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

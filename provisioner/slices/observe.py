@@ -161,8 +161,7 @@ def make_watches(
             [watch(replace(collection, namespace=namespace), parse, bound) for collection, namespace in pairs]
         )
 
-    # If a namespace exceeds a bound, its records are reduced, but keep the opt-in label, which decides whether they are
-    # served.
+    # Records that are reduced because of a bound keep the opt-in label, which decides whether they are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {

@@ -74,8 +74,7 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods select, and that nodes only have if the request for their pool contains
-    #: them.
+    #: Labels of Google or Kubernetes that pods select, and that nodes only have if the request for the pool has them.
     passed_on: frozenset[str]
     #: Further labels of Google or Kubernetes that a pod may request for its nodes, because they switch on a feature of
     #: the supplier, and no other program relies on them.

@@ -11,7 +11,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
 
 
-# A tuple, because slice IDs are the keys of most mappings, and are hashed tens of thousands of times in one decision.
+# Slice IDs are tuples, because they are keys of most mappings, and hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
     """Identity of a slice: restarts of the workload keep it, but a later workload of the same name has other IDs."""
 
@@ -98,9 +98,8 @@ def _groups_by_key(
 ) -> Mapping[GroupKey, ListedGroup]:
     """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`.
 
-    Each of `entries` has the index of an entry in the spec, its name, its replicas, and whether its groups are
-    numbered. Only references without the full name of a group need this: keys in the memory, and labels that are too
-    short for the name.
+    Each of `entries` is the index of an entry in the spec, its name, its replicas, and whether its groups are numbered.
+    Needed only for references without the full name of a group: in the memory, and in labels with a long name.
     """
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))

@@ -67,7 +67,7 @@ def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) 
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
-# Cached, because the annotations are the same in every round and in most pods of a workload.
+# The result is cached, because the annotations are the same in every round and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
     asked = dict(zip(_KEYS, texts, strict=True))

@@ -181,8 +181,7 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant: the pools in the message may change with each further pod, which must not create a new
-        # Event.
+        # The key is constant, because a change of the pools in the message must not create a new Event.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 

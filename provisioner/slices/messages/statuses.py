@@ -71,8 +71,7 @@ class _Facts:
     def awaited(self) -> AbstractSet[tuple[str, str]]:
         """Requests whose booking may be extended: a leader pod has waited for less than the booking time.
 
-        If no leader pod waits, the pods may run on pools of other requests: the scheduler binds pods to any node that
-        fits.
+        If no leader pod waits, the pods may run on pools of other requests: the scheduler binds them to any that fits.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
@@ -110,8 +109,7 @@ def statuses(
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
-        # A request without a topology is checked as if it had one, so that it gets a status that reports the missing
-        # topology.
+        # A request without a topology is checked as if it had one, so that a status reports the missing topology.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.

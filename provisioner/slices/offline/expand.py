@@ -53,8 +53,7 @@ class Template(NamedTuple):
     pods: int = 1
     #: Whether pods have an index; pods without an index have no leader.
     indexed: bool = True
-    #: For a LeaderWorkerSet, the worker index that the first pod of this template has in its group; the leader pod has
-    #: 0.
+    #: For a LeaderWorkerSet, the worker index of the first pod of this template in its group; the leader pod has 0.
     first: int = 0
 
 

@@ -148,7 +148,7 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # The concurrency limits the creates of one decision, so it is raised: the forecast must contain the pools of all
+    # The concurrency, which limits the creates of one decision, is raised, because the forecast has the pools of all
     # slices.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     return decide(snapshot, Memory(), settings, rules, MOMENT)
@@ -263,8 +263,7 @@ class _Remarks:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._remark(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # No Event reports the problem of a workload that is not served, so a remark with this problem is added
-                # here.
+                # No Event reports the problem of a workload that is not served, so a remark reports it.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._remark_not_served(workload, asked):
                     self._remark(workload, not_created(workload))
@@ -315,7 +314,7 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # The pool in the message may be the pool of another slice of the workload, so the pattern matches any last
+            # The message may name a pool that another slice of the workload shares, so the pattern matches any last
             # digits.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)

@@ -74,8 +74,7 @@ class Matching:
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
-    #: For each idle pool, the first waiting slice of its accelerator and topology, and why this slice may not have the
-    #: pool.
+    #: For each idle pool, the first waiting slice of its accelerator and topology, and why it may not have the pool.
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
@@ -148,8 +147,8 @@ class Matcher:
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # In this pass, slices take no node that is for other slices, so that the slices that a pool was created for
-        # come first.
+        # In this pass, slices take no node that is for other slices, so the slices that a pool was created for come
+        # first.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
@@ -288,8 +287,7 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # Marks of the slice's own namespace are not in the requirements, so a mark in them is forged: it names another
-        # namespace.
+        # Marks of the slice's own namespace are not in the requirements, so a mark here is forged.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -299,8 +297,7 @@ class Matcher:
             return Refusal.UNUSABLE
         if name in self._claimed:
             return Refusal.CLAIMED
-        # Pods of this slice do not count, even if they are being deleted: the slice may count on the pool of its own
-        # pods.
+        # Pods of this slice do not count, even if they are being deleted: the slice may count on their pool.
         if self._occupants.get(name, frozenset()) - {slice_.id}:
             return Refusal.IN_USE
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
@@ -311,8 +308,7 @@ class Matcher:
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # For a suspended workload, only the selected host has to fit: Kueue changes the other requirements at each
-        # resume.
+        # For a suspended workload, only the selected host counts: Kueue changes the other requirements at each resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit

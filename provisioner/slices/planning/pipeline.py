@@ -106,8 +106,7 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], most: int) -> Unneeded:
     """Return `unneeded` with at most `most` deletes; other deletes wait until operations of the supplier have ended."""
-    # Evicted pools come first, because a limit refuses slices until their delete. Pools that were idle for longest
-    # follow.
+    # Evicted pools come first, because a limit refuses slices until their delete. Then the longest idle pools come.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[most:]}
     return replace(unneeded, deletes=tuple(urgent[:most]), due={**unneeded.due, **late})

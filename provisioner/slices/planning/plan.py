@@ -104,7 +104,7 @@ class Assignment(NamedTuple):
     """Labels to write on one node. The labels decide which pods can be bound to the node."""
 
     node: str
-    #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
+    #: Values of labels by key (`placement.MARKS`, or the label for one child Job); None removes a label.
     labels: Mapping[str, str | None]
     #: Names of nodes to check live: the labels are written only if none of them has an unfinished pod with chips.
     verify: tuple[str, ...] = ()
@@ -203,8 +203,7 @@ class PoolState(NamedTuple):
     claimant: SliceId | None = None
     #: Slices that share the pool and wait for one of its nodes.
     seated: frozenset[SliceId] = frozenset()
-    #: If the pool is idle: the first waiting slice of its topology, and why this slice may not have the pool. Otherwise
-    #: None.
+    #: First waiting slice of an idle pool's topology, and why this slice may not have the pool; otherwise None.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
@@ -238,8 +237,7 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    #: The round of this decision. If no decision was possible, the round of the last decision; None before the first
-    #: decision.
+    #: The round of this decision or, if no decision was possible, of the last one; None before the first decision.
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0

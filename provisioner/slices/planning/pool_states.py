@@ -96,8 +96,7 @@ def state_of(
     since, since_start = phase.since, phase.entered_before
     known = ctx.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
-        # `unneeded_since` is the better time, because restarts of the process and attempts to delete the pool do not
-        # change it.
+        # `unneeded_since` is the better time: it does not change with restarts and attempts to delete the pool.
         since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -147,8 +146,7 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
     """Return why a pool is in its phase, empty if no reason is known; `call` is the delete of the pool."""
-    # The note of a failed pool is shown to the owner of its workload, but `call.reason` may name pods of other
-    # workloads.
+    # The note of a failed pool is shown to its owner, but `call.reason` may name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:

@@ -25,8 +25,7 @@ class Refusal(Enum):
     TURN = "turn"
     #: The pods select a label that the provisioner writes for slices of another namespace.
     FORGED = "forged"
-    #: The slice does not wait for a pool, and has no tie to this pool: it was not created for the slice, assigned to
-    #: it, or used by it last.
+    #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
     NOT_WAITING = "not_waiting"
     #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
     EXPIRED = "expired"
@@ -98,8 +97,8 @@ class FreePools:
         self._fits = Fits([*(pool.view for pool in pools), *(view for pool in pools for view in pool.offered)])
         ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
-        #: For each pool: the positions in `_fits` of the specified node and of the first existing node, and a mask with
-        #: a bit for each existing node.
+        #: For each pool: positions in `_fits` of its specified and first existing node, and a mask with a bit for each
+        #: node.
         self._places = {
             pool.name: (place, start, (1 << len(pool.offered)) - 1)
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))

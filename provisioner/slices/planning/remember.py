@@ -171,8 +171,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
-    # Slices that share a new pool get a claim on it. Otherwise other slices could take its nodes, and a second pool
-    # would be created.
+    # Without this claim, other slices could take the nodes of a new shared pool, and a second pool would be created.
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
@@ -301,8 +300,7 @@ def _until(last: Backoff) -> datetime:
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     """Whether the pods of a refused slice have changed since the refusal; False if this is unknown."""
-    # While volumes and their claims and classes are unknown, the requirements differ although the pods have not
-    # changed.
+    # While objects in `_OF_VOLUMES` are unknown, the requirements differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
     # A slice without pods has the requirements of a template, which Kueue changes. An entry of the hints has no key.

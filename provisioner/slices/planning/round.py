@@ -31,8 +31,7 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
 #: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min. On
-#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools that wait for capacity are
-#: RUNNING.
+#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools are RUNNING while they wait.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
@@ -55,8 +54,7 @@ class Snapshot:
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Kinds whose CRD has been missing for longer than an API server takes to start, so that no workload of these kinds
-    #: exists.
+    #: Kinds whose CRD has been missing for so long that no workload of these kinds can exist.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
     #: Workloads that node pools were created for and whose delete this process has seen.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()

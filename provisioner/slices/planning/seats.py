@@ -32,8 +32,7 @@ _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a pod that is being deleted and whose node counts as free. Users may choose longer
 #: grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after the end of its grace period for which a pod counts as being deleted, because the kubelet needs some
-#: seconds.
+#: Time after its grace period for which a pod counts as being deleted, because the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark (`Slice.mark`) of slices that may use a pool together; None for slices that share no pool.
 _Party = tuple[str, str] | None

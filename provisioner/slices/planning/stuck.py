@@ -79,8 +79,7 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
-    # The phase in the memory is the phase of the last round. A phase that begins in this round would not have lasted
-    # long.
+    # The memory has the phase of the last round. A phase that begins in this round would not have lasted long.
     entry = ctx.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None

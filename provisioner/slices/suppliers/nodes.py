@@ -67,11 +67,9 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # A machine type without pd-standard gets the first of its disk types. For other machine types, Google
-            # chooses.
+            # A machine type without pd-standard gets the first of its disk types. Otherwise, Google chooses the type.
             value = shape.machine_type.disk_types[0]
-        # The value False is left out, because it is the default, except for `node_private`, whose default depends on
-        # the cluster.
+        # False is the default and is left out, except for `node_private`, whose default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):

@@ -263,12 +263,11 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # The pool was used by an earlier leader pod, so the state of the slice begins with the current leader
-                # pod.
+                # An earlier leader pod has used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The next pool may have had another name before, so the slice has waited since its leader pod became
-                # unschedulable.
+                # The slice has waited since its leader pod became unschedulable; its next pool may have had another
+                # name before.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,

@@ -160,7 +160,7 @@ class PoolView:
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
     capacity: str
-    #: Name or path of the reservation; empty if the pool is not in one.
+    #: Name or path of the reservation; empty if the pool is in no reservation.
     reservation: str
     accelerator: str
     machine_type: str

@@ -62,8 +62,8 @@ def find_slots(ctx: Round) -> Slots:
     known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - len(running) - len(coming)
-    # Creates and deletes alternate: the kind of the last accepted call decides if slots are free, otherwise the kind of
-    # the last tried call.
+    # Creates and deletes alternate: after the last accepted call if slots are free, otherwise after the last tried
+    # call.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
@@ -79,8 +79,7 @@ def find_slots(ctx: Round) -> Slots:
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
-        # An operation may have ended between the rejection and this decision, so the larger of both numbers is the
-        # bound.
+        # An operation may have ended since the rejection, so the larger of both numbers is the bound.
         most = max(running, operations.running)
         operations = replace(operations, limit=most, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:

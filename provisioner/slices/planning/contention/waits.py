@@ -181,7 +181,6 @@ def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         until=until,
         warning=not quiet,
         silent=quiet and not lasts,
-        # A slice that waits in line has not failed, because another slice may show that the capacity is available
-        # again.
+        # A slice in line has not failed, because another slice may find that the capacity is available again.
         failed=line is None and not any(blocker.last.failure.kind in _QUIET for blocker in passing),
     )

@@ -136,8 +136,7 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # The pause begins when the released pools are deleted. It begins after `_SLOWEST` even if they still exist,
-        # because their deletes may always be rejected.
+        # After `_SLOWEST` the pause begins even if released pools exist, because their deletes may always be rejected.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -204,8 +203,7 @@ def _pauses(
 ) -> dict[str, Hold]:
     """Return the pauses that begin now, for accelerators of the workloads in `released`.
 
-    A pause begins if the workload held the accelerator, or if no workload held it and no other workload in line needs
-    it.
+    The workload must have held the accelerator. If no workload held it, no other workload in line may need it.
     """
     pauses = {}
     for uid in sorted(released):

@@ -59,8 +59,7 @@ class Launches:
         memory = ctx.memory
         self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
-        #: Names in use, and names of former pools that still have nodes or deletes: a new pool would be mistaken for
-        #: these pools.
+        #: Names in use, and names of former pools with nodes or deletes: a new pool would be mistaken for these pools.
         self._names: set[PoolName] = {pool.name for pool in ctx.snapshot.pools}
         self._names |= {node.pool_name for node in ctx.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
@@ -141,8 +140,8 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A rejected request is tried until its pool is up, because the operation of a create may also end with the
-        # rejection.
+        # A rejected request is tried until its pool is up, because a create may also be rejected when its operation
+        # ends.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():

@@ -27,8 +27,7 @@ class LaunchOptions:
     """The pools that a slice could have now, without regard to limits and to other slices."""
 
     choices: Choices
-    #: Possible pools, best first. Capacity that has not failed ends the list: only the last pool may have such
-    #: capacity.
+    #: Possible pools, best first. Only the last pool may have capacity that has not failed.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     #: Choices of capacity that are blocked by back-off.
     blockers: tuple[ChoiceBlocker, ...]

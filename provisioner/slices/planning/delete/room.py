@@ -34,8 +34,7 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # `free` has the amounts of pools that are being deleted or were chosen, less the amounts that earlier entries
-        # use.
+        # `free` has the amounts of pools that are being deleted or were chosen, less the use of earlier entries.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue

@@ -84,8 +84,7 @@ def find_unneeded(
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
-            # No delete is planned, but the time since which the pool is unneeded is kept, because the pool may become
-            # usable again.
+            # The time since which the pool is unneeded is kept, because the pool may become usable again.
             if known.unneeded_since is not None and not holders:
                 since[pool.name] = known.unneeded_since
             continue

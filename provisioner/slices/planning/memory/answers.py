@@ -122,8 +122,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 
 def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        # The rejection does not concern the slice, which has no back-off: its create is retried when operations have
-        # ended.
+        # The rejection causes no back-off of the slice: its create is retried when operations have ended.
         return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
@@ -151,8 +150,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # Deletes of pools that are still needed are retried at full minutes, so that one list of workloads serves all
-        # of them.
+        # Deletes of needed pools are retried at full minutes, so that one list of workloads serves all of them.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -327,8 +325,7 @@ def _confirm_delete(
     if delete.operation:
         found.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # The delete has no operation, because GKE responded that the pool does not exist. It is retried, because the pool
-    # is listed.
+    # GKE responded to the delete that the pool does not exist, but lists the pool, so the delete is retried.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 

@@ -20,7 +20,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backof
 #: Number of failed creates of a workload, in addition to the number of its slices, that cause no wait; and the wait in
 #: seconds before each further create.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
-#: The same two values for a namespace, without the number of slices.
+#: Number and wait as above, for a namespace; its number of slices does not count.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
 #: Seconds for which an ended back-off is remembered.
@@ -53,8 +53,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 #: Failures after which all creates of the capacity wait; after other failures, only the slice or its request waits.
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of times that the bound on concurrent creates after a stockout doubles, from 1 to 64. Then the bound is
-#: dropped.
+#: Number of doublings, from 1 to 64, of the bound on concurrent creates after a stockout. Then the bound is dropped.
 _DOUBLINGS = 6
 #: Wait of a request that GKE rejects as invalid. The request is retried, because an administrator may correct the
 #: cause, such as a permission, a quota, a service account or a policy.

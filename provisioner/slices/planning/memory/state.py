@@ -132,8 +132,7 @@ class Backoff:
     #: Time of the first of the consecutive failures.
     since: datetime
     until: datetime
-    #: Reserved capacities that the slice may not use, so that its back-off blocks only these; empty if it blocks all
-    #: creates.
+    #: Reserved capacities that the slice may not use: its back-off blocks only these. Empty if it blocks all creates.
     capacities: frozenset[CapacityKey] = frozenset()
     #: Slice whose request GKE rejected as invalid; None after other failures.
     slice_id: SliceId | None = None
@@ -237,8 +236,7 @@ class PoolMemory:
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice that used the pool last, and returns to it after a restart. None if the pool's labels are enough to find
-    #: the slice.
+    #: Slice that used the pool last, and returns to it after a restart; None if the pool's labels identify the slice.
     last_user: SliceId | None = None
     #: Zone and machine type; None before the pool has had nodes. When the pool vanishes, creates in this zone with this
     #: machine type are retried immediately, because the capacity may be free.

@@ -55,8 +55,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # If a setting forbids a reservation, the reservation may still exist in node pools of other clients: no
-        # ImpossibleError.
+        # No ImpossibleError: node pools of other clients may use a reservation that a setting forbids here.
         impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
@@ -82,8 +81,7 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
-    # GKE rejects NAME/reservationBlocks/B with 404, but accepts the full path with the project (cluster-toolkit issue
-    # 5043).
+    # GKE rejects NAME/reservationBlocks/B with 404, and accepts the full path (cluster-toolkit issue 5043).
     project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 

@@ -44,7 +44,7 @@ _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: characters in a single request". Node groups have the same limit, so that both suppliers serve the same workloads.
 LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
-#: Characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
+#: Number of characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
 _KINDS = {kind.value: kind for kind in WorkloadKind}
@@ -58,8 +58,7 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal arguments give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # In a workload of kind POD, the name begins with the kind of the controller (`Deployment.`), which is left out
-    # here.
+    # The name of a workload of kind POD begins with the kind of the controller (`Deployment.`), which is left out.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -254,8 +253,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # The error is no ImpossibleError if a shape may be found later: Google may list a new machine type, and the
-        # number of pods may change.
+        # No ImpossibleError if a shape may be found later: machine types may be added, and the number of pods may
+        # change.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -319,8 +318,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # With the name of the workload as its value, this label only identifies the owner of the pool, and is
-            # allowed.
+            # With the workload's name as its value, this label only identifies the owner of the pool, and is allowed.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:

@@ -231,8 +231,7 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # Testing permissions needs no permission, so no grant would help; the message of the rejection names the
-        # reason.
+        # Testing permissions needs no permission, so no grant would help; the message of the rejection has the reason.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)

@@ -72,8 +72,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         labels[constants.POOL_TOPOLOGY] = request.topology
     flex_start = completed.capacity is CapacityKind.FLEX_START
     if flex_start and any(taint.key == constants.JOB_TAINT for taint in completed.taints):
-        # GKE's cluster autoscaler only adds nodes for pods that fit the template of the pool. The template lacks this
-        # label.
+        # GKE's cluster autoscaler only adds nodes for pods that fit the template of the pool, which lacks this label.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
             f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"

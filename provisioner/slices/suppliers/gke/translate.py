@@ -248,8 +248,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum number of nodes is set per zone: GKE rejects a total maximum for a slice ("0 is not a valid
-        # size").
+        # The maximum is set per zone: GKE rejects a maximum for all zones of a slice ("0 is not a valid size").
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),

@@ -85,8 +85,7 @@ _TEXTS = (
     text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
     *TEXTS,
 )
-#: Kind of failure by reason of the condition, used if its text does not determine the kind. Other reasons are no
-#: failures.
+#: Kind of failure by reason of the condition, if the text does not determine the kind. Other reasons are no failures.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -96,8 +95,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons of conditions whose texts come from the controller of node groups and not from Google, and are not
-#: classified.
+#: Reasons of conditions whose texts the controller of node groups writes, so that the texts are not classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -206,14 +204,12 @@ def _progress_of(
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # A group that waits for a limit does not fail: the oldest group gets machines first, so a new group would wait
-        # longer.
+        # A group at a limit does not fail: the oldest group gets machines first, so a new group would wait longer.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # This is also the status of a group whose machines are created again, so that they get as much time as new
-    # machines.
+    # A group whose machines are created again also has this status: they get as much time as new machines.
     return PoolStatus.PROVISIONING, None
 
 
