@@ -148,7 +148,7 @@ class Actor(CallingActor[Answer]):
         except SupplierError as error:
             return self._create_failed(name, error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # The request may have reached the supplier before the exception.
+            # The outcome is unknown, because the request may have reached the supplier before the exception.
             _log.exception("create.crashed", node_pool=name)
             return self._create_failed(name, Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)))
         return CreateAnswer(name=name, at=self.clock(), operation=operation)

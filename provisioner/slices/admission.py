@@ -119,7 +119,7 @@ def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
 
 def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
     if kind == WorkloadKind.LEADER_WORKER_SET.value:
-        # The leader of a group may request no chips, or another shape than the workers.
+        # Both templates are checked, because the leader may request no chips, or another shape than the workers.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]

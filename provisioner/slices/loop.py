@@ -139,7 +139,7 @@ class Loop(RoundLoop[answers.Answer]):
         if self._machine_configs is before:
             return False
         self._last_round = None
-        # Pods and workloads are parsed with the catalogue, which determines how many pods form a slice.
+        # Pods and workloads are parsed again, because the catalogue determines how many pods form a slice.
         for objects in (self.watches.pods, *self.watches.workloads.values()):
             objects.relist()
         return True

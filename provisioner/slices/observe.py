@@ -186,7 +186,7 @@ def make_watches(
     ]
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
-    # Only nodes of the provisioner's pools are watched.
+    # These labels select the nodes of the provisioner's pools; other nodes are not watched.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
     own = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     with_asks = any(not kind.has_pods for kind in kinds)

@@ -168,7 +168,7 @@ class Reporter:
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:
-            # The pool may have passed several phases since the last round.
+            # Earlier phases are measured as well: the pool may have passed several phases since the last round.
             for phase in TIMED_PHASES[: TIMED_PHASES.index(new) + 1]:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))

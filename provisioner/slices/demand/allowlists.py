@@ -63,7 +63,7 @@ class ServingPolicy:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
-        # Pods for dynamic slicing have their topology in the annotation SLICE_TOPOLOGY, not in a nodeSelector.
+        # Pods for dynamic slicing are not served. They have their topology in this annotation, not in a nodeSelector.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:

@@ -67,7 +67,7 @@ def _with_slices(
 ) -> Workload:
     """Return the workload with its groups: one for each pod set with chips. The namespace may have `room` more slices.
 
-    A request or buffer with a problem gets no slices. Its templates then only determine whether it is served.
+    A request or buffer with a problem gets no slices. The templates then only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload

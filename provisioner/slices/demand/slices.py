@@ -233,7 +233,8 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     others = 0
     for entry in listed_groups(workload, wanted):
-        # Chips that a webhook adds are visible only in pods. A suspended workload has no pods, so all its groups count.
+        # Chips that a webhook adds are not in the template, only in pods. A suspended workload has no pods, so its
+        # groups count.
         with_chips = bool(groups[entry.place].template.chips)
         if with_chips or wanted[entry.key].pods or workload.suspended:
             listed.append(entry)
@@ -257,8 +258,8 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for entry in listed:
         pods = wanted[entry.key].pods if entry.key in wanted else []
         group = groups[entry.place]
-        # The status has only the number of succeeded groups. If at most this number of groups has no pods, all groups
-        # without pods have succeeded.
+        # The status has the number of succeeded groups, but not their names. If at most this number of groups has no
+        # pods, all groups without pods have succeeded.
         ended = not pods and 0 < group.replicas - groups_with_pods[entry.place] <= group.succeeded
         slices[SliceId(workload.uid, entry.key)] = _slice(workload, entry, pods, siblings, policy, ended=ended)
     return slices
@@ -277,12 +278,12 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    # GKE's API server adds this toleration to pods that are created from the template.
+    # The template gets the toleration that GKE's API server adds to the pods that are created from it.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    # A leader pod without chips runs on a node of its workers: the requirements are those of the workers' template.
+    # A leader pod without chips runs on a node of its workers, so the requirements are those of the workers' template.
     if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
@@ -291,7 +292,8 @@ def _slice(
         inherited = {key: text for key, text in workload.annotations.items() if key in _INHERITED}
         if inherited:
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
-    # Pods that were created before the admission policy was installed have no mark; later pods of the group have it.
+    # The mark of any pod is used, because pods that were created before the installation of the admission policy have
+    # none.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     mark = next(filter(None, marks), "")
     shape: tpu.Shape | None = None
@@ -338,7 +340,7 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
-        # Each pod of a StatefulSet has its own volume claims; only the zones and disks of their volumes matter.
+        # Pods of a StatefulSet have different volume claims, so only the zones and disks of their volumes are compared.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
     return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
@@ -361,8 +363,8 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Whether a leader pod is older than the last suspension or resume of its workload, and requests another slice.
 
-    Such a pod exists only in a stale cache: the workload was changed while it was suspended. The slice is not enough to
-    recognize the pod, because a webhook may have changed the pod, so that it differs from the template.
+    Such a pod exists only in a stale cache: the workload was changed while it was suspended. The age is also
+    compared, because a webhook may have changed the pod, so that it differs from the template.
     """
     changed_at = workload.suspension_changed_at
     return (

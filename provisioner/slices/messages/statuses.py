@@ -181,7 +181,7 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # The time may be in the future: another clock was ahead, or a user wrote the status.
+    # A time in the future counts as `now`: a clock was ahead, or a user wrote the status.
     return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 

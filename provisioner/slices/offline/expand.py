@@ -99,7 +99,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.at(entry, "template", "spec")
-        # JobSet sets an absent completionMode to Indexed; the API server would set it to NonIndexed.
+        # JobSet sets an absent completionMode to Indexed, although the default of the API server is NonIndexed.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
@@ -111,7 +111,7 @@ def _has_chips(spec: Json) -> bool:
     try:
         return podspec.requested_chips("pod template", spec) > 0
     except fields.MalformedObject:
-        # The amount is invalid, which is reported when the workload is parsed.
+        # An invalid amount counts as a request of chips here; it is reported when the workload is parsed.
         return True
 
 

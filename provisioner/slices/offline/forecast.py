@@ -163,7 +163,8 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
     if name := asked.node_selector.get(constants.COMPUTE_CLASS):
         own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         asked = replace(asked, tolerations=(*asked.tolerations, own))
-    # Only slices whose pods have these node selectors start together.
+    # If the workload is all-or-nothing, the pod gets these node selectors, without which its slices do not start
+    # together.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if key and (settings.all_or_nothing if together is None else together):
         asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})

@@ -312,7 +312,7 @@ def _remark_on_malformed(
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
     group = workload.groups[template.place]
-    # A workload with a problem gets one remark and no slices.
+    # A workload with a problem gets no slices; its problem is reported in one remark about the workload.
     if workload.problem or group.template.chips == 0:
         return
     if group.jobs > 1:
@@ -360,12 +360,12 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        # The input may be the output of `kubectl get`, which contains objects that a controller created.
+        # An object that a controller created, for example in the output of `kubectl get`, is not planned: its owner is.
         owner = bounds.cut(maker.kind)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
-    # A Job with a domain in its apiVersion, such as Volcano's batch.volcano.sh, is not meant to be Kubernetes' Job.
+    # A Job of another API group, such as Volcano's batch.volcano.sh, is not a misspelled Job of Kubernetes.
     same = (described for described in workloads.KINDS.values() if described.kind.value.lower() == kind.lower())
     meant = next(same, None) if kind != "Job" or "." not in version else None
     what, advice = bounds.cut(kind), "plan a pod that it creates"

@@ -36,7 +36,8 @@ def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document
     found: dict[Path, tuple[Document, Template]] = {}
     for path in chips_in(document):
         container = path[:-3]
-        # Most kinds have a list of containers; KServe has one container in the field `model`, Argo in `container`.
+        # The container is an entry of a list in most kinds, but a single object in KServe (`model`) and Argo
+        # (`container`).
         listed = container[-2:-1] in (("containers",), ("initContainers",))
         holder = container[: -2 if listed else -1]
         if holder in found:

@@ -72,8 +72,8 @@ def _wanted(
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked slice needs open nodes. If the nodes have the labels of the slice itself, some of its pods were
-        # created with the mark while the admission policy was installed: the labels are kept for these pods.
+        # An unmarked slice needs open nodes. If the nodes have its own labels, some of its pods were created with the
+        # mark while the admission policy was installed, so the labels are kept for these pods.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:

@@ -195,7 +195,7 @@ class PoolState(NamedTuple):
     delete_reason: DeleteReason | None = None
     #: None if no delete is planned, or if the delete waits only for its deletion delay.
     delete_waits_for: DeleteWait | None = None
-    #: Whether the pool may look idle although it is needed: workload not watched, or machine type unknown.
+    #: Whether the pool may look idle although it is needed: its workload or its machine type is unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()

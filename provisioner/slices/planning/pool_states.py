@@ -166,7 +166,8 @@ def changes(
             entries[name] = before
             continue
         steps += _steps(name, before, phase, now)
-        # A pool that is first seen in a planned phase has entered it in this round.
+        # If a pool is first seen in a planned phase, this phase began in this round. Other phases may have begun
+        # earlier.
         entries[name] = PhaseEntry(phase=phase, since=now, entered_before=before is None and phase not in _PLANNED)
     for name, before in old.items():
         if name not in new:

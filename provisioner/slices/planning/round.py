@@ -160,7 +160,7 @@ def begin_round(
     )
 
 
-# Without slots, because `cached_property` needs a `__dict__`.
+# The dataclass has no slots, because `cached_property` needs a `__dict__`.
 @dataclass(frozen=True, kw_only=True)
 class Supply:
     """One pool of the provisioner."""
@@ -444,6 +444,6 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # The view has the resources of the specification, and the labels and taints of the node.
+        # Until the node is ready with all its chips, the resources of the specification are used.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

@@ -126,7 +126,7 @@ def _unseen_class(raw: Any) -> str | None:
     """Return the name of a DeviceClass if it offers TPUs as an extended resource that admission does not know."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
-    # A DeviceClass without selectors selects the devices of all drivers.
+    # A DeviceClass without selectors offers the devices of all drivers, including TPUs.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in selector for selector in selectors)
     seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
     return _label_of(raw)[0] if of_tpus and not seen else None
@@ -155,7 +155,7 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
     try:
         return [record for record in list_all(api, path, {}, read) if record is not None]
     except (NotFound, Forbidden):
-        # `check_kind` reports a kind that is not served, and `check_rights` a missing right.
+        # No finding is needed: `check_kind` reports a kind that is not served, and `check_rights` a missing right.
         return []
 
 

@@ -166,7 +166,7 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KINDS.get(kind.lower().partition(".")[0])
-    # A name with more than one slash is an id, and is not split.
+    # A name with more than one slash is the id of an object, so its first part is not a kind to split off.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 
@@ -193,9 +193,9 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
         return False
     index = stem.removeprefix(group)
     if len(stem) == _MAX_STEM:
-        # Kubernetes may have cut the name within the index.
+        # Kubernetes cuts long names, so the index may be incomplete or missing.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
-    # If a slice has a leader pod, all of its pods have an index.
+    # A name without an index matches only a slice without a leader pod: pods without an index have no leader.
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
 
 
@@ -281,7 +281,7 @@ def _doing(each: SliceView, now: datetime) -> str:
         # While no decision is possible, the time of the next try may pass without a try.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     words = f"{words} ({', '.join(about)})" if about else words
-    # The reason RUNS only repeats the state.
+    # The reason RUNS is left out, because it only repeats the state.
     return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
 
 

@@ -329,7 +329,7 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
-        # `left` are slices for which the pool has no node, because a limit reduced its nodes.
+        # The slices in `left` wait for the limit that reduced the nodes of the pool, so that it has no node for them.
         if left and (refusal := self._refusal(left[0])) is not None:
             self.joined |= {slice_.id: others, left[0].id: left[1:]}
             self._names_of[left[0].id] = self._free_name(left[0])
@@ -340,7 +340,7 @@ class Launches:
         listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
-            # A pool with this name exists, or existed before and left deletes or nodes.
+            # This name is in use, or a former pool of this name still has deletes or nodes.
             attempt += 1
         return attempt, name
 

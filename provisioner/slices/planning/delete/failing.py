@@ -90,7 +90,7 @@ def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
         return pool.name in matching.claimed or not pool.undecided
     holder, *others = holders
     slice_ = ctx.slices.get(holder) if holder is not None else None
-    # If the pods of a slice can only run together, its bound pods wait for its unschedulable pods.
+    # If the pods of a slice can only run together, its bound pods make no progress while other pods are unschedulable.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 

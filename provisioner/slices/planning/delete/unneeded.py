@@ -94,7 +94,7 @@ def find_unneeded(
         if stuck is None and (holders or (pool.name in matching.claimed and not failed)):
             uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
-        # A time in the future was written by a clock that was ahead.
+        # A time in the future counts as `now`: a clock that was ahead has written it.
         since[pool.name] = min(now, known.unneeded_since or now)
         if pool.leaving:
             continue
@@ -134,7 +134,8 @@ def _reason(
         (DeleteReason.WORKLOAD_FINISHED, workload is not None and workload.finished),
         (DeleteReason.WORKLOAD_SUSPENDED, suspended),
         (DeleteReason.RESERVATION_ENDED, pool.ended),
-        # The gate keeps a pool of unknown machine type as long as its workload exists.
+        # For an unknown machine type the reason is WORKLOAD_GONE, with which the gate keeps the pool if its workload
+        # exists.
         (DeleteReason.WORKLOAD_GONE, not pool.in_catalogue),
         (DeleteReason.NO_READY_NODES, pool.lost),
         (DeleteReason.SLICE_ELSEWHERE, owner in matching.held or owner in matching.elsewhere),

@@ -310,7 +310,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
     for key, _ in settings.node_labels:
-        # All nodes have the administrator's value of these labels.
+        # These labels need not be copied, because all nodes have the administrator's values of them.
         selected.pop(key, None)
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)

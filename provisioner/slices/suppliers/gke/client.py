@@ -171,7 +171,7 @@ class GkeClient:
         """Submit the creation of a node pool: see `Supplier.create_pool`."""
         api: Any = container_v1
         if request.node.get("idle_maintenance_seconds"):
-            # v1 has no hostMaintenancePolicy, and v1beta1 no REST transport. This import takes 14 MiB.
+            # v1beta1 is used only here, because v1 lacks hostMaintenancePolicy, and this import takes 14 MiB.
             from google.cloud import container_v1beta1  # noqa: PLC0415
 
             api = container_v1beta1
@@ -272,8 +272,9 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # The transport takes no session as an argument, so its own session is replaced: it follows redirects, renews
-    # credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this machine.
+    # The transport takes no session as an argument, so its own session is replaced. That session follows redirects,
+    # renews credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this
+    # machine.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
     transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001

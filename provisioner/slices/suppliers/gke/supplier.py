@@ -191,7 +191,7 @@ class GkeSupplier:
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
                 return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
-            # If the policy already exists, another thread or process has created it.
+            # With ALREADY_EXISTS, another thread or process has created the policy, which is then checked.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
         return self._judge_policy(request, self._call(self.gke.get_workload_policy, policy.name))

@@ -123,7 +123,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
     status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
     config, labels = pool.config, dict(pool.config.labels)
     policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
-    # ANY_RESERVATION and similar types name no reservation.
+    # Only this key names a reservation; types such as ANY_RESERVATION name none.
     reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
     return NodePool(
         name=PoolName(pool.name),
@@ -167,7 +167,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
     conditions = _pairs(pool.conditions, body.get("conditions"))
-    # statusMessage is deprecated in favor of the conditions, but often contains more.
+    # statusMessage is read although the conditions replace it, because it often contains more.
     failure = _failure(0, conditions, (pool.status_message,), user_texts_of(pool))
     return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
@@ -184,7 +184,7 @@ def _failure(
     for condition, body in conditions:
         code = code or condition.canonical_code
         name, message = _word(condition, "code", body), condition.message
-        # Many messages already begin with the name of the code.
+        # The name of the code is added unless the message already contains it, as many messages do.
         words[f"[{name}] {message}".strip() if name and name not in message else message] = None
     text = " ".join(filter(None, words))
     for other in texts:

@@ -159,7 +159,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
                 return FailureKind.ALREADY_EXISTS, ""
             return FailureKind.OPERATION_IN_THE_WAY, ""
         case Forbidden() if "exceeded quota" in error.message:
-            # A ResourceQuota of the namespace is used up.
+            # The API server returns this error if a ResourceQuota of the namespace is used up.
             return FailureKind.QUOTA, ""
         case Forbidden():
             return FailureKind.PERMISSION, _GRANT_HELP
@@ -169,7 +169,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
             return FailureKind.INVALID, ""
         case TooManyRequests() | Gone():
             return FailureKind.UNAVAILABLE, ""
-    # The call may have taken effect, or may still do so.
+    # After any other error, a changing call may have taken effect, or may still do so.
     return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""
 
 
