@@ -357,7 +357,7 @@ def take_snapshot(
 
 
 def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
-    """Return the objects about volumes; None for the kinds whose source is not known."""
+    """Return volumes, claims and storage classes; None in place of a kind whose source is unknown."""
 
     def known(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
         return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None

@@ -65,9 +65,9 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Return the workload with its groups: one for each pod set with chips. The namespace may have `room` more slices.
+    """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
 
-    A request or buffer with a problem gets no slices. The templates then only determine whether it is served.
+    A request or buffer with a problem gets no slices. In this case, the templates only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload

@@ -27,7 +27,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return a notice if pods leave chips of their slice unused, with a smaller machine type if any; otherwise none."""
+    """Return a notice if pods leave chips of their slice unused; the notice names a smaller machine type, if any."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()

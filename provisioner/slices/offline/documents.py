@@ -42,7 +42,7 @@ class Document(NamedTuple):
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The object; empty if the value is not an object."""
+        """The value; empty if the value is not a JSON object."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property

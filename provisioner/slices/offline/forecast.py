@@ -230,7 +230,7 @@ class _Remarks:
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def add(self) -> None:
-        """Add all remarks. Called once."""
+        """Add all remarks about the decision. Must be called only once."""
         slices = self.plan.decided.slices
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}

@@ -70,7 +70,7 @@ def _candidates(
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the JSON objects that contain a template, and those in it, but none of hundreds of other templates."""
+    """Yield the JSON objects that contain a template, and the objects in it, but not those of other templates."""
     above: Path = template.path if template is not None else ()
     # If the object is a pod, it is its own template, and all its JSON objects are yielded by the last statement.
     if above or template is None:

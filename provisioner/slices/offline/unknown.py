@@ -29,7 +29,7 @@ def chips_in(document: Document) -> Iterator[Path]:
 
 
 def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
-    """Return each pod template with chips, moved to where a Deployment has its template.
+    """Return each pod template with chips, in a document that has the template at the path of a Deployment.
 
     Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
     """

@@ -126,7 +126,7 @@ class Notice:
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Text by which messages with different numbers and times are recognized as the same; empty if there is none.
+    #: Text that is equal for messages that differ only in numbers and times; empty if the message has no such text.
     key: str = ""
     warning: bool = True
 

@@ -43,7 +43,7 @@ def find_phases(
     due: Mapping[PoolName, Due],
     split: Collection[PoolName],
 ) -> Phases:
-    """Return the phases of all pools; `wanted` are pools that do not exist yet, `split` are `Splits.affected_pools`."""
+    """Return the phases of all pools. `wanted` are pools that do not exist yet, `split` is `Splits.affected_pools`."""
     observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
     observed |= {state.name: state.phase for state in wanted}
     before = {name: known.phase for name, known in ctx.memory.pools.items() if known.phase is not None}

@@ -124,7 +124,7 @@ def find_unneeded(
 def _reason(
     pool: Supply, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
-    """Return the reason of a delete; the pool was created for `workload`, None if the workload no longer exists."""
+    """Return the reason of a delete; `workload` is the creator of the pool, None if it no longer exists."""
     owner, keep_suspended = ctx.made_for.get(pool.name), ctx.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (

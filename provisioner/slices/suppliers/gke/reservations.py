@@ -85,7 +85,7 @@ class Reservations:
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
-        """Return the end of a request's reservation, None as in `known_end`. Blocks if the reservation must be read."""
+        """Return the end of a request's reservation, None in the cases of `known_end`. Blocks if a read is due."""
         reservation_id = _id_of(request)
         if reservation_id is None:
             return None
