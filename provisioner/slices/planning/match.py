@@ -213,7 +213,7 @@ class Matcher:
                 self._settle(slice_id.workload_uid, self._ctx.supply[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let each slice count on a pool that it has a tie to. All slices try the first kind in `_ties`, then the next."""
+        """Let slices count on pools that they have a tie to. All slices try the first tie in `_ties`, then the next."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
