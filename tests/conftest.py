@@ -14,8 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 from provisioner import tpu
 from provisioner.runtime import logs
 
-# Derandomized, so that a change that breaks a property fails in every run, and never in the run of an unrelated change.
-# No deadline and no check for slow generation, because a busy machine must not fail a test.
+# The examples are the same in every run, so that only a change that breaks a property fails. There is no deadline and
+# no check for slow generation, because a busy machine must not fail a test.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 # `make explore` searches for new examples.
@@ -35,7 +35,7 @@ structlog.configure(
     ]
 )
 
-#: A real control plane starts, and a test waits up to 80 s for each of a few conditions (`PATIENCE_SECONDS`).
+#: Time-out in seconds: a control plane starts, and tests wait up to 80 s for each condition (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
 #: Tests that share one installation on one control plane.
 _ON_ONE_INSTALLATION = frozenset(

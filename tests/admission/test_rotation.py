@@ -1,4 +1,4 @@
-"""Rotation of certificates: a trusted one is always served, even if replicas read late or write at the same time."""
+"""Rotation: every served certificate is trusted, even if replicas read late or write at the same time."""
 
 from __future__ import annotations
 

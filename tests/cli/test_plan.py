@@ -114,7 +114,7 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names have the maximum length, and output to a file has no colours."""
+    """The names are long, and output that is not for a terminal has no colours."""
     raw = raw_jobset("a" * 50, uid="", job="b" * 60, pod=pod_spec(accelerator="tpu7x", topology="2x2x2"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, GOOD))
     table = told.partition("\n\n")[0]

@@ -17,12 +17,12 @@ from tests.deploy import mainjob
 from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy, disable_component
 from tests.e2e.kit import Ground, has_mutating_policies, simulator_settings
 
-#: Time limit of each test in seconds: the first test that uses a tool (helm, kustomize, ...) builds it.
+#: Time-out of a test in seconds: the first test that uses a tool, such as helm, builds the tool, which takes minutes.
 _LIMIT_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the time limit to the tests of this folder."""
+    """Add the time-out to the tests of this folder that set none."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LIMIT_SECONDS))

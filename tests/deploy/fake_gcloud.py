@@ -1,4 +1,4 @@
-"""A fake gcloud for tests of the installation pages. It stores resources, and rejects commands like Google Cloud.
+"""A fake gcloud for tests of the installation pages. It stores resources, and rejects invalid commands.
 
 Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only the commands on these pages,
 and does not prove that the real gcloud accepts their flags.
@@ -18,11 +18,11 @@ EMPTY: dict[str, Any] = {"roles": {}, "accounts": [], "bindings": [], "repositor
 
 
 class RefusedError(Exception):
-    """Google Cloud would reject the command."""
+    """Raised for a command that Google Cloud would reject."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; return the exit code."""
+    """Run one command; return the exit code, 1 if the command is rejected."""
     path = Path(arguments[0])
     state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else json.loads(json.dumps(EMPTY))
     words = [argument for argument in arguments[1:] if not argument.startswith("--")]

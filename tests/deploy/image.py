@@ -95,7 +95,7 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
 
 
 def clean_environment(python: Path, home: Path) -> dict[str, str]:
-    """Return an environment with only PATH, HOME, and this machine's settings for the package index."""
+    """Return an environment with PATH, HOME, and this machine's package index, proxies and certificates."""
     names = ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
     return {
         "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
@@ -143,7 +143,7 @@ def finish(stage: Stage, scratch: Path) -> None:
 
 
 def _base_python(scratch: Path) -> Path:
-    """Return the Python to use instead of the base image's: that of this process, or a copy that all users may run."""
+    """Return the Python of this process, or a copy of it if other users cannot enter one of its folders."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if all(parent.stat().st_mode & 0o001 for parent in python.resolve().parents):
         return python

@@ -106,7 +106,7 @@ def copy_of_deploy(folder: Path) -> Path:
 
 
 def example(folder: Path, name: str, *, options: str = "") -> Path:
-    """Return a copy of an example of overlays, in which comment lines that match `options` are enabled."""
+    """Return a copy of an example overlay, in which comment lines that match `options` are enabled."""
     path = copy_of_deploy(folder) / "example-project" / name / "kustomization.yaml"
     if options:
         path.write_text(re.sub(rf"(?m)^# ({options})", r"\1", path.read_text("utf-8")), encoding="utf-8")
@@ -136,7 +136,7 @@ def enable_component(overlay: Path, name: str) -> None:
 
 
 def disable_component(overlay: Path, name: str) -> None:
-    """Disable a component in an overlay by a comment sign before its line, which the template enables."""
+    """Disable a component that the template enables, by a comment sign before its line in the overlay."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not enable the component {name}"
@@ -144,7 +144,7 @@ def disable_component(overlay: Path, name: str) -> None:
 
 
 def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, str]:
-    """Return the settings of a Deployment's container, from ConfigMaps (manifests) or its own variables (chart)."""
+    """Return the settings of a Deployment's container: its ConfigMaps, and its variables, which take precedence."""
     container = container_of(documents, deployment)
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
@@ -153,7 +153,7 @@ def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT
 
 
 def flags_of(documents: list[dict[str, Any]]) -> list[str]:
-    """Return the container's arguments without addresses, because each process of the tests needs its own ports."""
+    """Return the provisioner's arguments without addresses, because each process of the tests needs its own ports."""
     return [flag for flag in container_of(documents)["args"] if "-bind-address=" not in flag]
 
 
@@ -280,7 +280,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Serve until the context ends."""
+        """Run the proxy until the context ends."""
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -321,7 +321,7 @@ def test_every_alert_has_a_case_in_which_it_fires() -> None:
 
 
 def test_description_of_an_alert_that_ends_after_a_day_names_its_end() -> None:
-    """A controller that has not run for a day counts as uninstalled, but may be broken and cost money."""
+    """The alert ends when the controller has not run for a day, although node pools may still cost money."""
     ending = [rule for rule in alerts.RULES if "last_over_time" in rule.query]
     assert ending
     assert all(ENDS in rule.description for rule in ending)
@@ -357,7 +357,7 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """The first paragraph of a section names its alerts and their severity, and the index lists all pages."""
+    """A section begins with the names of its alerts, then has cause and remedy; the index lists all pages."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (_ROOT / RUNBOOKS).glob("*.md")}
     index = pages.pop("README.md")
     assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+\.md)\)", index)) == sorted(pages)

@@ -216,7 +216,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
 @pytest.mark.parametrize("product", ["webhook", "nodegroups"])
 @pytest.mark.parametrize("value", ["enabled", "only"])
 def test_service_monitor_with_products_that_it_does_not_scrape_is_rejected(product: str, value: str) -> None:
-    """Without metrics, alerts about these products would never fire."""
+    """Without metrics of the webhook server or of node groups, the alerts about them would never fire."""
     with pytest.raises(ValueError, match=r"use podMonitor\.enabled"):
         _template({**_IMAGE, "serviceMonitor": {"enabled": True}, product: {value: True}})
 

@@ -46,7 +46,7 @@ _each = pytest.mark.parametrize("board", _METRICS, ids=lambda board: board.uid)
 
 
 def _exposed(board: Dashboard) -> dict[str, set[str]]:
-    """Return every series that the process of a dashboard can export, with its labels."""
+    """Return the labels of every series that the process of a dashboard can export, by name of the series."""
     found: dict[str, set[str]] = {}
     for metric in described(_METRICS[board](version="test").registry):
         name, labels = metric.name, set(metric.labels)
@@ -107,7 +107,7 @@ def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -
 
 
 def test_every_metric_of_slices_is_on_a_panel() -> None:
-    """The dashboards of other products show only a selection of metrics."""
+    """The dashboards of node groups, partitions and the webhook server show only some of their metrics."""
     shown = {
         re.sub(r"_(?:bucket|count|sum|total)$", "", name)
         for query, _ in _queries(dashboard.SLICES)
@@ -158,7 +158,7 @@ def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, value
 
 
 def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
-    """The ConfigMap is equal to that of the chart, and its name has no hash."""
+    """The ConfigMap has the label that Grafana's sidecar selects and all dashboards. Its name has no hash."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

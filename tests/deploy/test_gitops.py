@@ -104,7 +104,7 @@ def test_rendering_is_repeatable_and_each_object_is_unique(rendered: tuple[list[
 
 
 def _without_value(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of empty fields. The API server drops them, so they would differ from the live object."""
+    """Yield the paths of null fields and of empty labels or annotations, which the API server drops."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -163,7 +163,7 @@ def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) ->
 def _synced(
     rendered: tuple[list[Json], list[Json]], rehearsal: Rehearsal, installed: list[Json]
 ) -> Iterator[list[Json]]:
-    """Apply a rendering as a GitOps controller does, and write the fields of running controllers; yield the objects."""
+    """Apply a rendering like a GitOps controller, write the fields that controllers write, and yield the objects."""
     documents = rendered[0]
     namespaces = [document for document in documents if document["kind"] == "Namespace"]
     kept = {key_of(document) for document in installed}
@@ -180,7 +180,7 @@ def _synced(
 
 
 def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str, force: bool = True) -> list[Json]:
-    """Send a server-side apply; return the objects of the response. Without `force`, conflicts raise."""
+    """Send a server-side apply; return the objects of the response. Without `force`, a conflict is an error."""
     command = ("apply", "--server-side", "-f", "-", "-o", "json", *(("--force-conflicts",) if force else ()))
     answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=yaml.safe_dump_all(documents)))
     items: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
@@ -188,7 +188,7 @@ def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str, force: bool
 
 
 def _write_as_controllers(rehearsal: Rehearsal, documents: list[Json], value: str | None) -> None:
-    """Write or remove the fields that the provisioner and the webhook server write into objects of the manifests."""
+    """Set the fields that the provisioner and the webhook server write to a value; None removes the fields."""
     for document in documents:
         kind, name = key_of(document)
         if kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):

@@ -46,9 +46,9 @@ _PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{
 _PLUGIN, _PLUGIN_ELSEWHERE = (
     (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
 )
-#: The second group has the rights of a kubelet, because this cluster has no authorizer for nodes.
+#: The group system:masters grants the rights of a kubelet, because this cluster has no authorizer for nodes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
-#: A pod on another node that may patch all nodes, such as the agent of a network plugin.
+#: Account of the agent of a network plugin, which may patch all nodes. The token is of a pod on another node.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
 #: All nodes of GKE share this identity, which may patch the status of nodes.
 _DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")
@@ -181,7 +181,7 @@ _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "changes no assignment": (_ASSIGNED, _CAPTURED, False),
     "changes no assignment by the status": (_ASSIGNED, {**_CHIPS, **_CAPTURED}, False),
     "removes no assignment": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), False),
-    # The provisioner can cordon only nodes with this label, and deletes a pool only after that.
+    # The provisioner deletes a pool only after cordoning its nodes, and can cordon only nodes with this label.
     "keeps its node from no delete": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
 }
 _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
@@ -268,7 +268,7 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
     """Yield a cluster in which all controllers have their rights, and their policies are in force."""
     for manifest in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", *manifest)
-    # The wait is needed because the API server uses new policies and roles late.
+    # The wait is needed because the API server uses new policies and roles after a delay.
     for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD), (_PLUGIN_ELSEWHERE, _MACHINE)):
         change = _annotated("tried", uuid.uuid4().hex)
         wait_for(

@@ -36,7 +36,7 @@ def stages() -> list[Stage]:
 
 
 def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
-    """The entry point accepts the flags of the Go provisioner."""
+    """The entry point runs the provisioner, and the command of the Go provisioner is a copy of the program."""
     base, made, final = stages
     # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
     # name.
@@ -148,7 +148,7 @@ class Image:
     final: Stage
 
     def run(self, *arguments: str, environment: dict[str, str], command: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the entry point or another command as the image's user, with only the image's environment."""
+        """Start the entry point or `command` in the image's environment; if the tests run as root, as its user."""
         image = self.final.environment()
         image = {name: value.replace(_INSTALLED, f"{self.root}{_INSTALLED}") for name, value in image.items()}
         program, *fixed = command or self.final.words("ENTRYPOINT")
@@ -193,7 +193,7 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.e2e
 def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
-    """The package contains version, examples and licence."""
+    """The package has the version of the program, and contains the examples."""
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output

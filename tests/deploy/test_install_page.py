@@ -115,11 +115,11 @@ class Reader:
         return output
 
     def gcloud(self) -> dict[str, Any]:
-        """Return the resources in Google Cloud."""
+        """Return the resources that the fake gcloud has stored."""
         return dict(json.loads(self.gcloud_state.read_text(encoding="utf-8")))
 
     def pools(self) -> list[object]:
-        """Return the node pools in GKE."""
+        """Return the node pools in the simulated GKE."""
         path = "v1/projects/my-project/locations/us-central2/clusters/my-cluster/nodePools"
         return list(requests.get(f"{self.gke.url}/{path}", timeout=10).json().get("nodePools", []))
 

@@ -42,7 +42,7 @@ def base() -> list[dict[str, Any]]:
 
 
 def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[dict[str, Any]]) -> None:
-    """`tpu-provisioner check` tests exactly the rights that the manifests grant, also with each component."""
+    """`tpu-provisioner check` tests exactly the granted rights, also with components that add rights."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
     for component, changes, role in (
         ("opt-in-label", {"opt_in_label": ("key", "value")}, {"kind": "ClusterRole", "metadata": {}}),

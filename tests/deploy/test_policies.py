@@ -44,7 +44,7 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of all products. The chart for TPUs is left out, because its objects are equal (test_chart.py)."""
+    """The objects of all products. The chart for TPUs is left out: it creates equal objects (test_chart.py)."""
     if request.param == "manifests":
         return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {

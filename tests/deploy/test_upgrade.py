@@ -361,7 +361,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert before.keys() == {*names, other}
         assert all("envFrom" in each["spec"]["template"]["spec"]["containers"][0] for each in before.values())
 
-        # The takeover is rejected, and deletes nothing, until the user has moved the variable of another product.
+        # The takeover is rejected, and deletes nothing, until the user has moved the variable of node groups.
         reader.run("takeover", 0)
         refused = reader.attempt("takeover", 1)
         assert refused.returncode
@@ -402,7 +402,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         metadata = rehearsal.api.get(hints)["metadata"]
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
         assert metadata["annotations"]["meta.helm.sh/release-name"] == "tpu-provisioner"
-        # Keys of other clients in the ConfigMap are kept.
+        # The save has replaced the value.
         assert rehearsal.api.get(hints)["data"]["kept"] == "still"
         rehearsal.kubectl("delete", "-k", str(DEPLOY / "partitions"))
         helm = ["helm", "uninstall", "tpu-provisioner", f"--namespace={NAMESPACE}"]
@@ -465,7 +465,7 @@ def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal:
 
 @pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
-    """After the test, delete its Lease, Deployment, JobSets and pools."""
+    """After the test, delete its Lease, Deployment, JobSets and pools, and scale the provisioner to 1 again."""
     yield
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:

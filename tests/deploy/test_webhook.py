@@ -518,7 +518,7 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
 
 
 def _controller(kind: str, owner: tuple[str, str] | None = None, resources: Json = _BOTH, group: str = "apps") -> Json:
-    """Return a Job or an apps controller of pods with `resources`; `owner` is API version and kind of its own owner."""
+    """Return a controller of pods with `resources`; `owner` is the API version and kind of the controller's owner."""
     template = {
         "metadata": {"labels": {"app": "serve"}},
         "spec": {
@@ -585,7 +585,7 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
 
 
 def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """For these pods, the server needs exactly the rights that its manifests grant."""
+    """For these pods, the server uses the rights that its manifests grant, except two, and no other rights."""
     namespace = ground.namespace
     template = {
         "metadata": {"labels": {"app": "serve"}},

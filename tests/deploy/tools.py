@@ -77,7 +77,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the objects of a kustomization with components and folders of deploy/, written to an empty folder."""
+    """Write a kustomization with components and folders of deploy/ to an empty folder; return its objects."""
     # The paths are relative, because kustomize accepts no absolute paths.
     kustomization = {
         "resources": [os.path.relpath(_DEPLOY / resource, folder.resolve()) for resource in resources],

@@ -92,7 +92,7 @@ def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
 
 @contextmanager
 def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
-    """Yield a namespace; delete all pools, faults and changed settings afterwards."""
+    """Yield a namespace. Afterwards, delete pools, faults and changed settings, and fail if a log has a crash."""
     ground = Ground(rehearsal)
     ground.gke.reset_calls()
     settings = ground.gke.settings.as_json()

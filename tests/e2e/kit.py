@@ -186,7 +186,7 @@ class Ground:
         return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
-        """Return the leader pod of a JobSet's first job."""
+        """Return a leader pod of a JobSet; None if the JobSet has none."""
         for pod in self.pods():
             labels = pod["metadata"].get("labels", {})
             if labels.get(constants.JOBSET_NAME) == name and labels.get(constants.COMPLETION_INDEX) == "0":
@@ -390,7 +390,7 @@ class NodeGroups:
         client = ComputeClient(endpoint=settings.gce_endpoint)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=leader_elect)
         api = connect(str(kubeconfig))
-        # The wait for late calls of an earlier process is shortened: no test here has such calls.
+        # The wait for calls of an earlier process that may still arrive is shortened: no test here has such calls.
         self._patches = pytest.MonkeyPatch()
         self._patches.setattr(child, "_ARRIVED_SECONDS", 2.0)
         self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
@@ -436,8 +436,8 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
 def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetime) -> None:
     """Wait until the provisioner has made a whole round that began after the given time.
 
-    A test can then check the effects of such a round. A node of one of the pools must exist, because a change of
-    its labels triggers the round.
+    A test can then check the effects of such a round. A node of one of the provisioner's pools must exist,
+    because a change of its labels triggers the round.
     """
     wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
     node = next(

@@ -184,7 +184,7 @@ def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned
 
 
 def _held(ground: Ground) -> int:
-    """Return the number of slices whose pools are held."""
+    """Return the number of pods with an Event that their pool is held."""
     held = [event for event in ground.events("Pod") if event["reason"] == constants.HELD_FOR_OTHERS]
     return len({event["involvedObject"]["name"] for event in held})
 
@@ -210,7 +210,7 @@ def daemons(assigned: Ground) -> Iterator[None]:
 
 @pytest.fixture
 def urgent(assigned: Ground) -> Iterator[str]:
-    """Name of a PriorityClass."""
+    """Name of a PriorityClass with a higher priority than that of other pods."""
     name, root = f"urgent-{assigned.namespace}", "/apis/scheduling.k8s.io/v1"
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
     assigned.api.post(collection_path("priorityclasses", root=root), body)
@@ -250,7 +250,10 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
 
 
 def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
-    """Create pods that would fit on the nodes of a victim; return their namespaces and names."""
+    """Create pods that would fit on the nodes of a victim, except pods with forged marks, which are rejected.
+
+    Return the namespaces and names of the pods.
+    """
     labels = victim["metadata"]["labels"]
     shown = {"labels": labels, "annotations": victim["metadata"]["annotations"]}
     spec = pod_spec(tolerations=_TOLERATES_ALL)

@@ -67,8 +67,8 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
     try:
         alone.wait(lambda: "JobSet CRD is not installed" in ready(process)[1], "readiness says why", 90)
         assert ready(process)[0] == 503
-        # The JobSet was deleted with its CRD. Its Job is deleted here if the garbage collector is late, so
-        # the pool looks idle.
+        # The JobSet was deleted with its CRD. Its Job is deleted here in case the garbage collector is slow,
+        # so that the pool looks idle.
         alone.rehearsal.kubectl("delete", "jobs", "--all", "-n", alone.namespace)
         alone.wait(lambda: not alone.pods(), "its pod is gone")
         rounds = metric(process, "rounds_total", result="ok")

@@ -31,7 +31,7 @@ def job(
     served: bool = True,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Return a Job of one slice of two hosts."""
+    """Return a Job of one slice, by default of two hosts; if it is not `served`, the annotation is missing."""
     selector = {**pod_spec(topology=topology)["nodeSelector"], constants.LEGACY_POOL_ID: name}
     return raw_job(
         name,

@@ -94,7 +94,7 @@ class Ray:
         self._path = object_path(resource, "ray", namespace=self.ground.namespace, root=_ROOT)
 
     def change(self, **spec: Any) -> None:
-        """Change the specification."""
+        """Change fields of the specification."""
         self.ground.api.patch(self._path, {"spec": spec})
 
     def scale(self, replicas: int) -> None:
@@ -132,7 +132,7 @@ class Ray:
         self.ground.wait(lambda: len(self.workers) == count, f"{count} workers run")
 
     def await_nothing(self) -> None:
-        """Wait until no pod, no pool and no node of the cluster is left."""
+        """Wait until no pod, no pool and no node except that of heads is left."""
         self.ground.wait(lambda: not self.ground.pods(), "no pod is left")
         self.ground.await_gone()
         self.ground.wait(lambda: len(self.ground.nodes()) == 1, "no node is left but that of heads")

@@ -95,7 +95,7 @@ class Queue:
     def set_up(
         self, flavors: Mapping[str, Mapping[str, Any]], *, chips: int = 64, check: bool = True, **spec: Any
     ) -> None:
-        """Create a queue `tpu` with flavors, each of which has a quota of `chips`."""
+        """Create a queue `tpu`, by default with an admission check; each flavor has a quota of `chips`."""
         quota = [{"name": constants.TPU_RESOURCE, "nominalQuota": chips}]
         names = [self.make("ResourceFlavor", name, flavor) for name, flavor in flavors.items()]
         entries = [{"name": name, "resources": quota} for name in names]
@@ -223,7 +223,7 @@ def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue:
 
 
 def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
-    """Kueue retries the request once for the next choice. It would change the flavor only because of quota."""
+    """Kueue retries the request once for the next choice. Kueue changes a flavor only because of quota."""
     # The test needs its own provisioner, because a provisioner remembers stockouts.
     alone.provisioner(environment=EAGER)
     queue.set_up(_V4)
@@ -246,7 +246,7 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 @pytest.mark.usefixtures("provisioner")
 @pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
 def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
-    """Pods of a request get no job key, because its pools have none. By quota, pods get the key, and no spot pools."""
+    """Pods get the job key only without a request, because pools of a request lack it. No pool is a spot pool."""
     ground = queue.ground
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
     trial = f"{collection_path('pods', namespace='default')}?dryRun=All"

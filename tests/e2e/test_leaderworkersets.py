@@ -83,7 +83,7 @@ def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
 
 
 def places(ground: Ground) -> dict[tuple[str, str], set[str]]:
-    """Return the node pools of the running pods by group and subgroup; check that the pods are parsed accordingly."""
+    """Return the node pools of the running pods by group and subgroup; check the names of the parsed groups."""
     pool_of = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     found: dict[tuple[str, str], set[str]] = {}
     for raw in ground.pods():

@@ -24,7 +24,7 @@ _TWO_HOSTS = {"topology": "2x2x2", "parallelism": 2, "run_for": "10m"}
 
 
 def _needs(**versions: str) -> None:
-    """Skip a test if another version runs."""
+    """Skip a test unless Kubernetes and JobSet have the given versions."""
     for module, version in versions.items():
         if os.environ.get(VERSION_VARIABLES[module]) != version:
             pytest.skip(f"it needs {module} {version}: run make test-versions")
@@ -131,7 +131,7 @@ def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: 
 
 
 def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """If pods exceed the hosts of the topology, they wait; idle hosts are reported; running pods continue."""
+    """Pods beyond the hosts of the topology wait, an idle host is reported, and running pods continue."""
     _needs(jobset="0.12")
     body, job = _body(ground)
     job["completions"] = 2

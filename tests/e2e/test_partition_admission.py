@@ -324,7 +324,8 @@ def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehear
             *("create", "rolebinding", "looks", f"--namespace={namespace}", "--clusterrole=view"),
             f"--serviceaccount={namespace}:default",
         )
-        # The wait is needed because the API server applies new rights late, and the server caches an answer for 10 s.
+        # The wait is needed because the API server applies new rights after a delay, and the REST API keeps reviews
+        # for 10 s.
         wait_for(
             lambda: ground.send("GET", path, token(None)).status == 200, what="it may look", seconds=PATIENCE_SECONDS
         )

@@ -103,7 +103,7 @@ def _review(namespace: str, pod: Json) -> Answer:
 
 
 def marks(spec: Json) -> dict[str, str]:
-    """Return the marks of a pod."""
+    """Return the marks in the nodeSelector of a pod."""
     return {key: value for key, value in spec.get("nodeSelector", {}).items() if key in MARKS}
 
 
@@ -154,7 +154,7 @@ def test_marks_that_the_author_wrote_are_overwritten(admission: Admission) -> No
     assert marks(admission.admit(_ASSIGNED, spec, labels=_GROUP)) == labels_of(slice_key(_GROUP), _ASSIGNED)
 
 
-def test_pod_of_another_namespace_with_the_same_key_gets_another_mark(admission: Admission) -> None:
+def test_pod_of_another_namespace_with_the_same_key_gets_no_mark(admission: Admission) -> None:
     """In a namespace without the placement label, a pod with the labels of a group is kept off all slices."""
     spec = admission.admit(_OPEN, pod_spec(tolerations=[{"operator": "Exists"}]), labels=_GROUP)
     assert (marks(spec), terms(spec)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])

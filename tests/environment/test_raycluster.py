@@ -103,7 +103,7 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
 def test_number_of_slices_requests_a_multislice_as_with_kuberays_webhook(
     given: dict[str, str], label: str, added: dict[str, str]
 ) -> None:
-    """Before, the pods got neither the other variables nor a warning."""
+    """In the past, the pods got neither the other variables nor a warning."""
     raw = worker(**{constants.INJECT: "enabled"}, **({constants.MULTISLICE: label} if label else {}))
     own = {f"MEGASCALE_{key}": value for key, value in given.items()}
     raw["spec"]["containers"][0]["env"] = [{"name": key, "value": value} for key, value in own.items()]

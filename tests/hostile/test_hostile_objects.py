@@ -42,9 +42,9 @@ LIMIT_BYTES = 1_500_000
 CALLS = 60_000
 #: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
-#: Maximum number of bytes for each KB during parsing and decision, and of bytes that records and slices keep
-#: afterwards.
+#: Maximum number of bytes during parsing and decision for each KB of JSON.
 PEAK_BYTES_PER_KB = 6_000
+#: Maximum number of bytes for each pod that records and slices keep afterwards.
 KEPT_BYTES = 600_000
 #: Maximum length of a message, in characters; an Event shows the first 1,024 bytes.
 MESSAGE = 2_000

@@ -20,7 +20,7 @@ POOLS = (
 
 
 def node(name: str, told: PoolName) -> Node:
-    """Return a node."""
+    """Return a node whose annotation or label names the pool `told`."""
     return Node(name=name, pool_name=told, created_at=NOW)
 
 

@@ -40,7 +40,7 @@ _PACKAGES = {
     "provisioner/tpu": ("tests/tpu",),
     "provisioner/workloads": ("tests/workloads", "tests/kube", "tests/slices/offline"),
 }
-#: Options that leave out the simulations, which run in separate processes, and only as the last resort.
+#: Options that leave out the simulations, because they run only as the last resort, in separate processes.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 

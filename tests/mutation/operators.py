@@ -194,7 +194,7 @@ def _is_left_alone(node: ast.AST) -> bool:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the children of a node, without decorators and annotations."""
+    """Yield the children of a node, without decorators, annotations and base classes."""
     for name, value in ast.iter_fields(node):
         if name in ("decorator_list", "annotation", "returns", "bases"):
             continue

@@ -107,7 +107,7 @@ class BrokenSuiteError(Exception):
 
 
 def make_copy(project: Project, to: Path) -> Path:
-    """Copy the project."""
+    """Copy the project without its caches; return the path of the copy."""
     return Path(shutil.copytree(project.root, to, ignore=_LEFT_OUT))
 
 

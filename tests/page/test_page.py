@@ -304,7 +304,7 @@ def test_empty_view_shows_the_reason(
 
 
 def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Bars are in the order of time and in proportion, also of the former workload. A table has a row for each bar."""
+    """All bars, also of the former workload, have positions and lengths by time. A table has a row for each bar."""
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
     second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")

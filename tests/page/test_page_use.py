@@ -215,7 +215,7 @@ def test_page_can_be_used_by_keyboard(browser: Chrome, many: str) -> None:
 
 
 def each_view(browser: Chrome, url: str, board: HandMadeBoard) -> Iterator[str]:
-    """Show one view after the other, then the details of each object; yield a name."""
+    """Show one view after the other, then the details of each object; yield the name of each."""
     for view in VIEWS:
         browser.find_element(By.ID, f"tab-{view}").click()
         until(browser, "return !document.getElementById(arguments[0]).hidden", view)

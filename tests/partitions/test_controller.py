@@ -125,7 +125,7 @@ def test_no_change_is_sent_without_time_left_on_the_lease(controller: Controller
 
 
 def test_waiting_and_created_partitions_are_reported_as_events(controller: Controller) -> None:
-    """The Events have the reason to wait, and report the active partition."""
+    """Metrics show the number of waiting pods, and the size of the pod that has waited longest."""
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
     controller.create_pod("second", 64)

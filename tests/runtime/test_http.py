@@ -244,8 +244,8 @@ def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, se
     assert lines == []
 
 
-def test_responses_that_are_not_read_are_created_once(serve: Serve) -> None:
-    """A client that sends 1,000 requests without reading needs the memory of one response, and its connection ends."""
+def test_at_most_two_responses_are_created_for_a_client_that_does_not_read(serve: Serve) -> None:
+    """For a client that sends 1,000 requests and reads nothing, two responses are created; its connection ends."""
     made = 0
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:

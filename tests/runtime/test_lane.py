@@ -19,7 +19,7 @@ async def settle() -> None:
 
 
 async def held(lane: Lane, go_on: asyncio.Event, weight: int = 1) -> asyncio.Task[None]:
-    """Return a task that occupies a place in a lane until `go_on` is set."""
+    """Return a task that occupies, or waits for, a place in a lane until `go_on` is set."""
 
     async def hold() -> None:
         async with lane.place(weight):

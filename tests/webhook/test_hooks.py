@@ -46,7 +46,7 @@ def answered(
     tell: Callable[[Notice], None] = pytest.fail,
     **variables: str,
 ) -> Json:
-    """Post a review of an object that is created, or of a scale that changes; return the response."""
+    """Review the create of an object, or the change of a scale; check the outcome, and return the response."""
     settings = read_webhook_settings(variables)
     (hook,) = [candidate for candidate in make_hooks(settings, kube or FakeKube(), variables) if candidate.path == path]
     seen: list[tuple[str, str]] = []

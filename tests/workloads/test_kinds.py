@@ -45,7 +45,7 @@ def test_templates_of_every_kind_are_found() -> None:
 
 @pytest.mark.parametrize(("completions", "pods"), [(None, 8), (2, 2), (16, 8)])
 def test_no_more_pods_of_a_child_job_run_at_the_same_time_than_complete_it(completions: int | None, pods: int) -> None:
-    """The hosts of further pods were paid for and never used."""
+    """In the past, hosts for further pods were paid for and never used."""
     raw = raw_jobset(parallelism=8)
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] = completions
     assert parse_jobset(raw).groups[0].parallelism == pods

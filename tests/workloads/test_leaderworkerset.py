@@ -50,7 +50,7 @@ def raw_pod(
     controller: Any = True,
     **annotations: str,
 ) -> dict[str, Any]:
-    """Return a pod with the label of a set, and an owner reference."""
+    """Return a pod with the label of a set, a reference to its owner, and a reference to another owner."""
     reference = {
         "apiVersion": api_version,
         "kind": kind,
@@ -222,7 +222,7 @@ _V4_16 = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: 
 def divided(
     chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str = "", leader: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a set whose leader and workers request these chips of slices of four hosts; 0 makes no subgroups."""
+    """Return a set whose leader and workers request `chips` of slices of four hosts; size 0 makes no subgroups."""
 
     def template(count: int) -> dict[str, Any]:
         limits = {constants.TPU_RESOURCE: str(count)} if count else {}
@@ -424,7 +424,7 @@ def test_pod_of_a_jobset_with_a_label_of_a_set_belongs_to_the_jobset() -> None:
 def test_workers_of_a_leader_without_chips_are_the_hosts(
     *, exclusive: bool, on_slice: bool, startup: str, problem: str
 ) -> None:
-    """With exclusive placement, the workers are bound after their leader, so the leader is the demand."""
+    """With exclusive placement, the workers are bound after their leader, so the leader must select a TPU node."""
     raw = raw_set()
     raw["metadata"]["annotations"] = {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL} if exclusive else {}
     selector = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "4x4"}

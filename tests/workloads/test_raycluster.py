@@ -35,7 +35,7 @@ class Ray(World):
     """A world with a RayCluster "ray", whose replicas have two hosts."""
 
     def scale(self, *replicas: tuple[str, int]) -> None:
-        """Set the replicas, by name and number; existing pods remain."""
+        """Set the replicas, by name and number. Add missing pods, and delete the pods of other replicas."""
         self.workloads = {}
         cluster = parse_raycluster(raw_raycluster(replicas=len(replicas)))
         self.workloads[cluster.uid] = cluster

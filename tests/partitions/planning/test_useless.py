@@ -96,7 +96,7 @@ def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str,
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
-    """Run rounds for some hours with servers that reject the calls for which `refuses` is true."""
+    """Run rounds for some hours. Calls for which `refuses` is true fail, and pods with a partition get a node."""
 
     def fails(call: Call) -> FailureKind | None:
         kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE

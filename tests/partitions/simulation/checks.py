@@ -49,7 +49,7 @@ class Checks:
     # --- pods and their partitions
 
     def _open(self, pod: Pod, gate: OpenGate) -> None:
-        """Check that a gate is removed only if the pod's own partition is active."""
+        """Check that a gate is removed once, and only if the pod's own partition is active and in the ledger."""
         if gate.partition_id != names.partition_id(CLUSTER, pod.uid, gate.server.address):
             self.stage.violate(f"pod {pod.name} is told of partition {gate.partition_id}, which is not its own")
         other = self.kube.pods.get(self.handed.get(gate.partition_id, pod.uid))
@@ -156,7 +156,7 @@ class Checks:
                     self.stage.violate(f"partition {partition_id} has outlived its pod by {age:.0f} s")
 
     def none_waits_for_a_server(self, since: float) -> None:
-        """Check that a server that failed `stuck_seconds` ago, or at `since`, has no entries of gated pods."""
+        """Check that no gated pod has an entry on a server that is down too long, counted from `since` or later."""
         for entry in self.kube.read_ledger().entries:
             server, pod = self.servers[entry.server], self.kube.pods.get(entry.pod_uid)
             down = self.stage.agenda.now - max(since, server.down_at)

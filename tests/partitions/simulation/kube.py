@@ -47,7 +47,7 @@ class Kube:
         self.runs: dict[str, float] = {}
         #: UIDs of pods for which there is no node.
         self.homeless: set[str] = set()
-        #: UIDs of pods that got a node late.
+        #: UIDs of pods for which `make_room` added a node.
         self.late: set[str] = set()
         self.data: dict[str, str] | None = None
         self._version = 1

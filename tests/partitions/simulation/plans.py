@@ -24,7 +24,9 @@ from tests.partitions.simulation.process import own
 
 #: Number of stockouts in an empty allocation after which a pod may never fit.
 _MAX_IN_VAIN = 3
+#: Number of failed creates after which a pod delays no other pods.
 _MAX_TRIES = 3
+#: Number of failed removes after which a partition counts as not removable.
 _MAX_REMOVES = 6
 #: Tolerance in seconds for the comparison of start times.
 _NOTHING_SECONDS = 1.0
@@ -334,7 +336,7 @@ class _Placement:
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return the seconds left of a deadline. A pod that is placed now starts now, even without a gate."""
         since = entry.recorded_at.timestamp()
-        # The start time is from the kubelet's clock: if that is ahead, the time of the entry is used.
+        # The start time is from the kubelet's clock. If this clock is ahead, the time of the entry is used.
         if pod.started_at is not None and pod.started_at.timestamp() <= self.now and entry.id not in self.new:
             since = pod.started_at.timestamp()
         return deadline_seconds - max(0.0, self.now - since)

@@ -200,7 +200,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, asked_at, fate))
 
     def _arrive(self, call: Call, asked_at: datetime, fate: str) -> None:
-        """Deliver a request, even if its process was killed after sending it."""
+        """Deliver or lose a request as `fate` says, even if its process was killed after sending it."""
         if fate == "before":
             self._done(call, asked_at, None, _lost(call))
         elif fate == "bad":

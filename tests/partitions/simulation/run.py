@@ -101,7 +101,10 @@ class Run:
     # --- the run
 
     def run(self) -> dict[str, float]:
-        """Run; return the seconds until all pods are served, and for which partitions outlive pods. Raises Violated."""
+        """Run; return the seconds until all pods were served, and the longest time that a partition outlived its pod.
+
+        Raises Violated.
+        """
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
@@ -221,7 +224,7 @@ class Run:
                     self.stage.after(rng.uniform(50.0, 400.0), lambda uid=pod.uid: self.kube.make_room(uid))
 
     def _end_early(self, pod: Pod) -> None:
-        """With some probability, delete, release or end a pod early, or lose its node."""
+        """With some probability, delete, release, end or narrow a pod early, or lose its node."""
         rng = self.stage.rng
         after, kind = rng.uniform(0.0, 200.0), rng.random()
         if kind < 0.15:
@@ -312,7 +315,7 @@ class Run:
         self._lead()
 
     def _tamper(self) -> None:
-        """Replace the ledger with invalid data, or delete its entries."""
+        """Add an invalid entry to the ledger, spoil or delete an entry, or delete the ConfigMap."""
         rng, data = self.stage.rng, dict(self.kube.data or {})
         kind = rng.randrange(4)
         self.stage.fault("ledger tampered with", str(kind))

@@ -120,7 +120,7 @@ class VipuServer:
     # --- faults
 
     def restart(self, *, keeps_partitions: bool, down_seconds: float) -> None:
-        """Restart the server; its partitions may be lost."""
+        """Restart the server; unless `keeps_partitions` is true, its partitions are lost."""
         if not keeps_partitions:
             self._rob(*self.partitions())
         self._rob(*(view.id for view in self.partitions().values() if view.phase is not Phase.ACTIVE))
@@ -130,7 +130,7 @@ class VipuServer:
         self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
 
     def vanish(self, partition_id: str) -> None:
-        """Delete a partition behind the controller's back, as a user may."""
+        """Delete a partition without the controller, as a user may."""
         self._rob(partition_id)
         self.world.vanish(partition_id)
 
