@@ -58,7 +58,7 @@ _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder i
 #: End-to-end tests come next, because they mostly wait and leave the cores to the simulations. The many short tests
 #: come last, so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
-#: Tests of simulators and of tools of the tests. The tests of the product use both, and notice most of their faults.
+#: Tests of simulators and of tools of the tests. Other tests use both, and notice most of their faults.
 _OF_TOOLS = (
     "tests/mutation/",
     "tests/simulators/",
@@ -93,7 +93,7 @@ def catalogue() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Set the time-out of end-to-end tests, mark tests of tools, and move the longest tests to the start."""
+    """Set the time-out of end-to-end tests, mark tests of tools as nightly, and move the longest tests to the start."""
     for item in items:
         if item.nodeid.startswith(_OF_TOOLS):
             item.add_marker(pytest.mark.nightly)

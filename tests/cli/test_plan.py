@@ -293,6 +293,6 @@ def test_unset_settings_are_assumed_and_reported(
 
 
 def test_unknown_setting_is_reported_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    """The warning is the same as in the log of `run`."""
+    """A misspelt limit has no effect, so the plan would show pools that exceed the limit."""
     Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
     assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]

@@ -1,4 +1,4 @@
-"""Tests of rules that the manifests of all products must follow."""
+"""Tests of rules that all manifests and the chart for IPUs must follow."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of all products. The chart for TPUs is left out: it creates equal objects (test_chart.py)."""
+    """The objects of the manifests or of the chart for IPUs. The chart for TPUs has equal objects (test_chart.py)."""
     if request.param == "manifests":
         return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {

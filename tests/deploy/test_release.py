@@ -184,7 +184,7 @@ def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(produc
 
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
-    """Return the manifest and the settings of a product in a release."""
+    """Return the manifest and the settings that a release has for the provisioner, node groups or partitions."""
     folder = copy_of_deploy(tmp_path / product) / "release" / product
     assert release.main([product, _RELEASED, str(folder)]) == 0
     return tools.run("kustomize", "build", str(folder)), tools.run("kustomize", "build", str(folder / "settings"))

@@ -56,7 +56,7 @@ def _rendered(chart: str, namespace: str = NAMESPACE) -> list[Json]:
 
 @pytest.fixture(name="documents", scope="module", params=["manifests", *_CHARTS])
 def _documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """Return the objects of the manifests of all products, or of a chart."""
+    """Return the objects of all manifests, or of a chart."""
     folder = tmp_path_factory.mktemp("tenants")
     return _manifests(folder) if request.param == "manifests" else _rendered(request.param)
 
@@ -93,7 +93,7 @@ def test_each_kind_has_a_rule_for_tenants(documents: list[Json]) -> None:
 
 
 def _policies(documents: list[Json]) -> Iterator[Json]:
-    """Yield the specifications of the policies that are bound with the action Deny."""
+    """Yield the specs of the policies that are bound with the action Deny; check that their failurePolicy is Fail."""
     bound = {
         document["spec"]["policyName"]
         for document in documents

@@ -315,7 +315,7 @@ def _image_of(folder: Path) -> str:
 
 
 def test_value_of_the_chart_installs_only_the_webhook_server(component: _Documents) -> None:
-    """Validation is off by default, because its warnings are about node pools, which this product does not create."""
+    """Validation is off by default, because its warnings are about node pools, which are not created here."""
     assert bare(_alone()) == bare(component)
     assert environment_of(_alone(), _NAME) == {"VALIDATION": "off", **_LIMITS}
     documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})

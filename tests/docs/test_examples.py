@@ -16,7 +16,7 @@ from provisioner.settings import OPTIONS
 from tests.docs.shell import ROOT
 
 EXAMPLES = ROOT / "examples"
-#: Examples of other products, which `plan` does not read.
+#: Examples of node groups and partitions, which `plan` does not read.
 _OTHER_PRODUCTS = {"nodegroups", "partitions"}
 
 

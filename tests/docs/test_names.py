@@ -59,7 +59,7 @@ def test_every_test_exists() -> None:
 
 
 def test_every_path_on_a_page_exists() -> None:
-    """A path may be relative to the repository, a package or a product. Other texts with a slash are ignored."""
+    """A path is relative to the repository, to `provisioner` or to its package `slices`; other texts are ignored."""
     named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50
     assert [reference for reference in named if not any((top / reference[1]).exists() for top in _FOLDERS)] == []

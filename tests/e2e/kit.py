@@ -132,7 +132,7 @@ class Ground:
         self.post(jobset(name, self.namespace, **options))
 
     def post(self, body: dict[str, Any]) -> None:
-        """Create a JobSet from its manifest."""
+        """Create a JobSet from its manifest; retry while a JobSet with its name exists."""
         name = body["metadata"]["name"]
 
         def posted() -> bool:
@@ -240,7 +240,7 @@ class Ground:
         requests.post(f"{self.gke.url}{self._pools_path}", json={"nodePool": body}, timeout=10).raise_for_status()
 
     def drop_pool(self, name: str) -> None:
-        """Delete a pool as another client would."""
+        """Delete a pool as another client would; ignore errors of GKE."""
         requests.delete(f"{self.gke.url}{self._pools_path}/{name}", timeout=10)
 
     @property

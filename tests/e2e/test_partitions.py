@@ -1,4 +1,4 @@
-"""Tests of the ends of pods with partitions, on a real API server with a simulated V-IPU server.
+"""Tests of pods with partitions that end in different ways, on a real API server with a simulated V-IPU server.
 
 The controller is a process with only the rights of deploy/partitions; it calls V-IPU with the simulated command.
 """

@@ -89,7 +89,7 @@ def test_document_of_a_follower_is_empty(controller: Controller) -> None:
 
 
 def test_unreadable_server_is_reported(controller: Controller) -> None:
-    """The page and the terminal show the server's message."""
+    """The document and the terminal show the server's message."""
     for _ in range(40):
         controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
     controller.rounds(20, seconds=30.0)

@@ -280,7 +280,7 @@ def test_slow_scrapes_do_not_block_probes_and_other_clients(serve: Serve) -> Non
         assert {future.result(10) for future in waiting} == {(200, "late\n")}
 
 
-# --- pages of a product
+# --- pages of a controller
 
 _LARGE = b'{"a": "b"}' * 10_000
 _HEADERS = {"Content-Security-Policy": "x", "ETag": 'W/"abc"'}

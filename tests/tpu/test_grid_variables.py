@@ -106,7 +106,7 @@ def test_part_of_a_slice_is_used_unless_it_is_invalid(part: str, expected: str):
 
 
 def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
-    """Return the main variables by the documented rules, implemented independently of the product."""
+    """Return the main variables by the documented rules, implemented independently of the provisioner."""
     dims = [int(size) for size in topology.split("x")]
     dims += [1] * (3 - len(dims))
     x, y, z = dims

@@ -236,7 +236,7 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`, or no partition for None.
+    """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`. None means no partition.
 
     With `gone`, the pod does not exist any more.
     """

@@ -30,7 +30,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
-    """The ledger's entry is written before the create and removed after the partition; the gate is removed last."""
+    """The pod gets the address of the server and loses its gate. After its end, partition and entry are removed."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
