@@ -95,7 +95,7 @@ _END = 1000
 @dataclass(frozen=True, slots=True)
 class _Case:
     name: str
-    #: Series that replace those of healthy replicas.
+    #: Series of the case by name; each replaces the series of that name of a healthy replica.
     series: dict[str, str]
     #: First minute in which each alert fires, and first later minute in which it does not.
     want: dict[str, tuple[int, int]] = field(default_factory=dict)

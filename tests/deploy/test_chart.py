@@ -227,13 +227,13 @@ def test_service_monitor_with_products_that_it_does_not_scrape_is_rejected(produ
     ids=["settings", "of the webhook", "of node groups", "a part of the chart"],
 )
 def test_null_value_is_rejected_by_its_name(values: dict[str, Any]) -> None:
-    """A key with only comments below it is null in YAML."""
+    """A key with only comments below it is null in YAML, so users set null by mistake."""
     with pytest.raises(ValueError, match=f"missing property '({'|'.join([*values, 'settings'])})'"):
         _template({**_IMAGE, **values})
 
 
 def test_failure_policy_that_is_null_is_the_default() -> None:
-    """Kubernetes' own default, Fail, would reject pods while no replica of the webhook server answers."""
+    """The chart's default is Ignore. Kubernetes' own, Fail, would reject pods while no webhook server answers."""
     documents = _template({**_IMAGE, "webhook": {"enabled": True, "failurePolicy": None}})
     assert {each["failurePolicy"] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
 

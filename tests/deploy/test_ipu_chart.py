@@ -101,7 +101,7 @@ def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
 
 
 def test_null_in_place_of_an_optional_map_is_the_default() -> None:
-    """A key with only comments below it is null in YAML."""
+    """A key with only comments below it is null in YAML, so users set null by mistake."""
     assert render(**dict.fromkeys(("podSecurityPolicyContext", "securityContext", "autoscaling"))) == render()
 
 
@@ -184,7 +184,7 @@ def test_value_of_the_plugin_has_its_effect(
 
 
 def test_settings_are_also_settings_of_the_webhook_server() -> None:
-    """Otherwise, the server could reject pods that the controller serves, or gate pods that it does not serve."""
+    """Otherwise, the server could reject pods that the controller serves, or gate pods that the controller ignores."""
     given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
     objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
     wanted = {"LARGEST_PARTITION": "128", "SERVED_NAMESPACES": "ml"}
@@ -249,7 +249,7 @@ def test_credentials_are_mounted_only_for_the_controller() -> None:
 
 
 def _manifest(file: str, kind: str) -> dict[str, Any]:
-    """Return an object of the manifests, with the service account of the chart's release instead of its own."""
+    """Return an object of the manifests, with the service account of the chart's release in it."""
     text = (_ROOT / "deploy" / file).read_text("utf-8")
     text = text.replace("tpu-provisioner-system:tpu-provisioner-partitions", "ipus:ipu-ipu-partitions")
     return only(yaml.safe_load_all(text), kind)

@@ -173,11 +173,11 @@ def test_network_policies_allow_only_the_needed_connections(documents: _Document
         name = policy["metadata"]["name"].replace("ipu-ipu-partitions-", "tpu-provisioner-")
         ports, reached = _NETWORKS[name.replace("ipu-ipu-", "tpu-provisioner-")]
         assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == ports
-        # Ports for init containers and API servers are open to all, because these have no fixed addresses.
+        # Ports for init containers and API servers are open to all addresses: these clients have no fixed addresses.
         anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
         assert anyone == [port for port in ports if port in ("api", "webhooks")]
         agents = [agent for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for agent in rule["from"]]
-        # Agents are selected by namespace and label together: a tenant can create pods with the label.
+        # Agents are selected by namespace and label together: a tenant can set the label of an agent on own pods.
         assert all(agent.keys() == {"namespaceSelector", "podSelector"} for agent in agents)
         assert {
             port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}

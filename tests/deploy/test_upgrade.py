@@ -123,7 +123,7 @@ def _original_deployment() -> dict[str, Any]:
 
 
 def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hightpu-4t") -> dict[str, Any]:
-    """Return the body with which the Go provisioner creates a pool: its labels, but none of this provisioner."""
+    """Return the body with which the Go provisioner creates a pool, which has no labels of this provisioner."""
     job = f"{jobset}-w-0"
     labels = {
         constants.NODEPOOL_MANAGER: constants.MANAGER,

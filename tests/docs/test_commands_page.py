@@ -28,7 +28,7 @@ from tests.support.settings import settings
 from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
 
-#: Some examples start Python with all of Google's libraries.
+#: Long time-out, because some examples import all of Google's libraries.
 pytestmark = pytest.mark.timeout(60)
 
 PAGE = ROOT / "docs" / "commands.md"

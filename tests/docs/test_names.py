@@ -35,7 +35,7 @@ def _named(pattern: str) -> set[tuple[str, str]]:
 
 
 def test_every_name_in_capitals_is_in_the_code() -> None:
-    """Such a name with an underscore is a setting, a variable or a value."""
+    """A name in capitals with an underscore is a setting, a variable or a value."""
     named = _named(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`")
     assert len(named) > 50
     assert [reference for reference in named if reference[1] not in _FOREIGN and reference[1] not in _CODE] == []

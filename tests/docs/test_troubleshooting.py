@@ -11,7 +11,7 @@ from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.preflight import Status
 from tests.docs import vocabulary
 
-#: The first test parses the controller's code, which takes seconds on a busy machine.
+#: Long time-out, because the first test parses the code of the controllers.
 pytestmark = pytest.mark.timeout(30)
 
 _DOCS = Path(__file__).parents[2] / "docs"

@@ -94,7 +94,7 @@ def _is_one_of(node: ast.AST, names: set[str]) -> bool:
 
 
 def reasons_of_slices() -> set[str]:
-    """Return the reasons of Events on slices: constants of at least two capitalized words, except conditions."""
+    """Return the reasons of Events on slices: constants of two or more capitalized words that name no condition."""
     conditions = {constants.BOOKING_EXPIRED, constants.CAPACITY_REVOKED, constants.READY_FOR_PROVISIONING}
     return {
         value

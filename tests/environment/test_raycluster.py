@@ -92,7 +92,7 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
 @pytest.mark.parametrize(
     ("given", "label", "added"),
     [
-        # kubernetes-engine-samples, ai-ml/gke-ray/raytrain/maxtext/ray-cluster.tpu-multi-slice.yaml
+        # From kubernetes-engine-samples, ai-ml/gke-ray/raytrain/maxtext/ray-cluster.tpu-multi-slice.yaml
         ({"NUM_SLICES": "3", "PORT": "9915"}, "", {"SLICE_ID": "2", "COORDINATOR_ADDRESS": "tpus-0-0.ray-headless"}),
         ({"NUM_SLICES": "3"}, "false", {}),
         ({"NUM_SLICES": ""}, "", {}),

@@ -178,7 +178,7 @@ def put(**fields: Any) -> Change:
 
 
 def label(count: int) -> Change:
-    """Add this many labels."""
+    """Add `count` labels."""
 
     def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata.setdefault("labels", {}).update({f"k{index}": "v" for index in range(count)})
@@ -198,7 +198,7 @@ def not_in(*values: str) -> dict[str, Any]:
 
 
 def nested(depth: int) -> Any:
-    """Return objects that are nested to this depth."""
+    """Return an object with `depth` levels of nested objects."""
     raw: Any = {}
     for _ in range(depth):
         raw = {"a": raw}
@@ -380,7 +380,7 @@ def bomb(rng: random.Random, size: int) -> Any:
 
 
 def plant(rng: random.Random, holder: Any, size: int) -> None:
-    """Put a bomb at a random place of an object, or add one to a map of the object."""
+    """Put an expensive value (`bomb`) at a random place of an object, or into a map of the object under a new key."""
     while True:
         places = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         if isinstance(holder, dict) and rng.random() < 0.2:
@@ -397,7 +397,7 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_cost_of_random_objects_is_bounded_and_others_are_unaffected(seed: int) -> None:
-    """Bombs of any size are at any place of a JobSet and its pod."""
+    """Expensive values of random sizes are at random places of a JobSet and its pod."""
     rng = random.Random(seed)
     workload, pod = evil_jobset(), evil_pod()
     for raw in (workload, pod):

@@ -40,7 +40,7 @@ class Results:
 
 
 def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterator[Mutation]:
-    """Yield, for each old mutation, the mutation of the current code with the same text at the nearest line."""
+    """For each old mutation, yield the nearest mutation of the current code with the same text, if there is any."""
     for each in old:
         alike = [new for new in mutations if _kind(new) == _kind(each)]
         if alike:

@@ -209,7 +209,7 @@ def _fate(project: Project, tests: list[str], copy: Path, last_resort: tuple[str
 
 
 def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | None:
-    """Return the exit code, or None after the time-out."""
+    """Run Python in a copy with the given arguments; return the exit code, None after the time-out."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=copy,

@@ -108,7 +108,7 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
 def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The row has GKE's message and a countdown by the server's clock, the details have the notices."""
+    """The row has GKE's message and a countdown by the server's clock; the details have the notices."""
     notice = NoticeView(reason="WaitingForCapacity", message="All choices are backed off.", warning=True)
     about_all = NoticeView(reason="InvalidAnnotation", message="Use one of these.", warning=False)
     workload = a_workload(notices=(about_all,))

@@ -225,7 +225,7 @@ def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: 
 
 
 def test_pod_with_the_nodes_network_of_its_author_gets_a_warning_unless_the_patch_sets_its_dns() -> None:
-    """With hostNetwork, Kubernetes treats ClusterFirst, the default, as Default."""
+    """With hostNetwork, Kubernetes treats the default, ClusterFirst, as Default, which resolves no Services."""
     pod = raw_pod(hostNetwork=True)
     [warning] = review(pod, replace(LEAST, ipu_api_url="")).warnings
     assert "dnsPolicy ClusterFirst and hostNetwork" in warning

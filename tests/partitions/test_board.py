@@ -160,7 +160,7 @@ def test_page_serves_its_files_with_a_content_security_policy() -> None:
 
 
 def test_document_has_stable_field_names(controller: Controller) -> None:
-    """Programs read the document, so names are kept, and new fields have defaults."""
+    """Programs read the document, so a field must not be renamed or removed."""
     assert set(json.loads(controller.loop.board.page().make().body)) == {
         "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
         "rejected", "partitions", "left_out",

@@ -120,7 +120,7 @@ def test_total_size_of_large_bodies_is_limited(serve: Serve, monkeypatch: pytest
         assert [response[9:12] for response in answers] == [b"503", b"200"]
         first.sendall(b"a" * 100_000)
         assert read_all(first).endswith(b"100000")
-    # The size of a request is released after its response, and when its connection ends.
+    # The bytes reserved for a request are released after its response, and when its connection ends.
     wait_for(lambda: answer(port, large + b"a" * 100_000).endswith(b"100000"))
 
 
@@ -172,7 +172,7 @@ _FRAGMENTS = [
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
 def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut: int) -> None:
-    """The kept data are bounded, and the last response is the one that closes the connection."""
+    """If a response says that it closes the connection, it is the last response."""
     sent = b"".join(pieces)
 
     async def play() -> bytes:

@@ -66,7 +66,7 @@ def test_detail_of_an_event_is_part_of_the_message(out: io.StringIO, key: str) -
 
 
 def test_lines_are_written_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    """Cloud Logging treats standard error as errors."""
+    """Cloud Logging shows each line on standard error as an error."""
     logs.configure("info")
     structlog.get_logger("x").info("thing.seen")
     captured = capsys.readouterr()

@@ -28,7 +28,7 @@ def test_repeats_are_logged_once_a_minute_with_their_count():
 
 
 def test_failures_of_arbitrary_kinds_are_logged_at_a_limited_rate(monkeypatch: pytest.MonkeyPatch):
-    """A client can choose the kind, such as the namespace of an invented review, and must not fill the log."""
+    """A client can choose the kind of failure, such as the namespace of a review, and must not fill the log."""
     monkeypatch.setattr(repeats, "_MAX_KINDS", 3)
     clock = FakeClock()
     counted = Repeats(monotonic=clock)

@@ -100,7 +100,7 @@ def test_other_controller_of_a_job_is_read(managed_by: str | None, want: str) ->
 
 @pytest.mark.parametrize("place", ["labels", "annotations"])
 def test_job_whose_pods_count_for_a_jobset_has_a_problem(place: str) -> None:
-    """Otherwise, its pods would not be served, without any report."""
+    """Without the problem, its pods would not be served, and no message would report it."""
     raw = sweep()
     raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
     assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem

@@ -187,7 +187,7 @@ class _Placement:
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Return whether other clusters' partitions leave too few IPUs in all large enough allocations of a pod."""
+        """Return whether partitions that are not removed leave too few IPUs in each allocation that could fit a pod."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
@@ -291,7 +291,7 @@ class _Placement:
     # --- holders of IPUs, and their ends
 
     def _counts(self, entry: Entry) -> bool:
-        """Return whether an entry counts against its namespace. Unneeded entries count if they can be removed."""
+        """Return whether an entry counts against its namespace. Unneeded entries count if their server can be read."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return False

@@ -25,7 +25,7 @@ from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.waiting import wait_for
 
-#: A command takes 0.1 s of CPU time to start, and the machine may be busy.
+#: Long time-out, because each command takes 0.1 s of CPU time to start, and the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
 #: Allocations and users of the simulated server.

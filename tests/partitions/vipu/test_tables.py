@@ -15,7 +15,7 @@ from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import TableError
 
-#: Drawing a table takes many choices, each of which Hypothesis records, so examples take long.
+#: Long time-out, because Hypothesis records each of the many choices that draw a table.
 pytestmark = pytest.mark.timeout(20)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 CELLS = st.text("abAB01 ()/é-", max_size=9).map(str.strip)

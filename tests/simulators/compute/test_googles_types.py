@@ -11,7 +11,7 @@ from google.cloud import compute_v1
 
 from rehearsal.simulators.compute import faults, records, schema
 
-#: The import of the library takes seconds.
+#: Long time-out, because the import of the library takes seconds.
 pytestmark = pytest.mark.timeout(60)
 
 T = compute_v1.types
