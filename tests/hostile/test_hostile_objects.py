@@ -84,7 +84,7 @@ def evil_pod(*, job: int = 0) -> dict[str, Any]:
 
 
 def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
-    """Parse like the list-watch, which leaves malformed objects out."""
+    """Parse like the list-watch, which leaves out malformed objects. An error with a long message is raised."""
     try:
         record = parse(raw)
     except MalformedObject as error:

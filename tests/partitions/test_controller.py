@@ -31,7 +31,7 @@ def entries(controller: Controller) -> list[str]:
 def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """The call counts as lost after a time limit. If recording the loss raises as well, the call is repeated."""
+    """Without a recorded result, the call counts as lost after 60 s, and is repeated even if recording this raises."""
 
     def crashing(*_: object) -> None:
         raise ValueError

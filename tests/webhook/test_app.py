@@ -57,7 +57,7 @@ def kube() -> FakeKube:
 
 
 def installed(fake: FakeKube) -> FakeKube:
-    """Add the objects of the manifests, and a workload."""
+    """Add the objects of the manifests, and a StatefulSet; return the API server."""
     fake.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
     fake.put_object(SECRET, {"metadata": {"name": "tpu-provisioner-webhook-certificates"}})
     spec = {"replicas": 4, "serviceName": "workers"}

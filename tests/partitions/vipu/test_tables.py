@@ -29,7 +29,7 @@ PUBLIC = """\
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a table."""
+    """Layout in which `vipu` may print a table."""
 
     framed: bool
     rule_first: bool
