@@ -54,7 +54,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
             self.executor if proof is None else self.gate_executor,
             lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
             check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
-            # NOT_FOUND is a failure only of a create: a resource that its request refers to is missing.
+            # For a create, NOT_FOUND is a failure: a resource to which the request refers is missing.
             may_be_absent=not isinstance(call, actions.Insert),
         )
 
@@ -63,7 +63,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return NOT_NOW for an eviction that was answered with 429, otherwise the kind that all products use."""
+        """Return NOT_NOW for an eviction that was answered with 429, otherwise the kind of failure as for any write."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)

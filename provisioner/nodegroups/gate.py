@@ -114,7 +114,7 @@ class Gate:
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Return whether a node belongs to the group, and is ready or is one of the machines that may run."""
+    """Return whether a node belongs to the group, and is ready or is the node of a machine that may run."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

@@ -15,7 +15,7 @@ PREFIX = "tpu_provisioner_nodegroups_"
 NODE_STATES = ("ready", "reconciling", "failed")
 #: Value of the label `reason` if the condition Ready is missing, or has a reason that this controller does not set.
 UNKNOWN = "Unknown"
-#: Other values of the label `reason`.
+#: All other values of the label `reason`: the reasons that this controller sets.
 _REASONS = frozenset(Reason)
 #: Meaning of labels, for docs/metrics.md.
 LABELS = {

@@ -104,7 +104,7 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
     # Before the pod has begun (`Pod.begun`), only its init container has run, which does not use the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
-    # The loop has measured only the grace period of the deletion with the deletionTimestamp `past_deletion`.
+    # The loop has waited only for the grace period of the deletion whose deletionTimestamp is `past_deletion`.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")

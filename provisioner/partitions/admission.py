@@ -135,7 +135,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
 
 
 def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
-    """Return the capabilities that a security context adds or drops, spelled as container runtimes read them."""
+    """Return the capabilities that a security context adds or drops, in capitals and without the prefix CAP_."""
     listed = fields.sequence(fields.mapping(security.get("capabilities")).get(part))
     return {fields.text(capability).upper().removeprefix("CAP_") for capability in listed}
 
@@ -154,7 +154,7 @@ def _volumes(settings: WebhookSettings) -> list[dict[str, Any]]:
     if settings.ipu_api_ca_config_map:
         items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.ipu_api_ca_config_map, "items": items}})
-    # The API server's defaults are included, so that a second review finds no difference.
+    # defaultMode has the API server's default, so that a second review finds no difference.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.ipu_injection == _COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})

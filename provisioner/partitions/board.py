@@ -34,7 +34,7 @@ class ServerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Number of lines beyond the maximum, by kind."""
+    """Numbers of lines that the document omits, by kind of line."""
 
     waiting: int = 0
     rejected: int = 0
@@ -114,7 +114,7 @@ class Board:
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
-    """Return at most _MAX_LINES lines in their order. The first lines of each namespace are kept."""
+    """Return at most _MAX_LINES lines in their order: the first lines of each namespace."""
     before = Counter[str]()
     ranks = []
     for place, line in enumerate(rejected):

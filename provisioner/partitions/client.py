@@ -28,7 +28,7 @@ _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _UNAUTHORIZED_SECONDS = 300.0
 #: Interval in seconds at which an unchanged message is printed again.
 _SAY_SECONDS = 60.0
-#: Mode of the written file: every container of the pod may read it, regardless of its user.
+#: Mode of the file with the configuration: every container of the pod may read it, regardless of its user.
 _MODE = 0o644
 _FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
 
@@ -63,7 +63,7 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-#: Posts a body with a token. Raises Unreachable unless the whole answer arrives within the given seconds.
+#: Posts a body: gets token, body and seconds. Raises Unreachable unless the whole answer arrives within these seconds.
 Send = Callable[[str, bytes, float], Reply]
 
 

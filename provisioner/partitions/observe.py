@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 #: Interval in seconds between reads of the ledger. Only the leader writes it, but a user may repair it by hand.
 _REREAD_SECONDS = 60.0
-#: Short, because the loop waits for these reads.
+#: Time-outs of reads of the ledger and of the cluster's UID. They are short, because the loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
@@ -69,7 +69,7 @@ class Known(Rereading):
     #: Namespace of the controller and of the ledger.
     namespace: str
     servers: Sequence[Server]
-    #: None if the ledger has to be read before the next decision.
+    #: Ledger as last read or written; None if it has to be read before the next decision.
     ledger: Ledger | None = None
     #: UID of the namespace kube-system; empty until it has been read.
     cluster_uid: str = ""

@@ -1,4 +1,4 @@
-"""Reads and writes the JSON of the four kinds. Objects that were created under an earlier CRD may lack fields.
+"""Reads and writes the JSON of TPUNodeGroups and their children. Objects from an earlier CRD may lack fields.
 
 Specs are written with the defaults of the API server, so the spec of a child equals the spec it was created with.
 """

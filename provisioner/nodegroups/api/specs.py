@@ -1,4 +1,4 @@
-"""Specs of the four kinds, with the defaults of the API server; the folder crds describes and bounds each field.
+"""Specs of TPUNodeGroups and their children, with the API server's defaults. The folder crds describes the fields.
 
 Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
 are optional, and combinations that never work are rejected. An absent text is read as empty, an absent number or choice
@@ -73,7 +73,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join. By default, version, address and port are the cluster's; a given address has port 6443."""
+    """How machines join. Unset fields are taken from the cluster; the default port of a set address is 6443."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""

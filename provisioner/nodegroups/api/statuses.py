@@ -33,7 +33,7 @@ class ConditionStatus(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions. All but those of the last section are gke-labs/tpu-operator's."""
+    """Reasons of conditions. gke-labs/tpu-operator has the same reasons, except for those in the last section."""
 
     # --- a TPUNodeGroup's Ready ---
     READY = "Ready"

@@ -1,4 +1,4 @@
-"""Records of the four kinds of tpu.google.com/v1alpha1."""
+"""Records of TPUNodeGroups and their three kinds of children, in the API tpu.google.com/v1alpha1."""
 
 from __future__ import annotations
 

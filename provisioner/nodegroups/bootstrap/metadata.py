@@ -14,7 +14,7 @@ from importlib import resources
 
 from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_labels
 
-#: Keys that the startup script reads; all except those of version and port are gke-labs/tpu-operator's.
+#: Keys that the startup script reads. All keys except PORT and VERSION are those of gke-labs/tpu-operator.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
 #: Key that is omitted if the port is 6443.
@@ -53,7 +53,7 @@ class Join:
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine must have, None if `items` are equal. Without `join`, only labels are added."""
+    """Return all items that a machine must have, None if it has them. Without `join`, only labels are added."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
     if join is not None:

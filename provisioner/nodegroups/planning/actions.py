@@ -82,7 +82,7 @@ class ListManagers(_OfTarget):
     """`list_managers` for the project of the target. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
-    #: Names of managed instance groups that have an object, when the call is sent.
+    #: Names of the managed instance groups that have an object in Kubernetes when the call is sent.
     own: frozenset[str] = field(default=frozenset(), repr=False)
 
 
@@ -174,7 +174,7 @@ class SetMetadata(_OfTarget):
 
     @property
     def machines(self) -> tuple[ManagedInstance, ...]:
-        """The machine, in the form of `ReadMachines.machines`."""
+        """The machine as a tuple, like `ReadMachines.machines`."""
         return (self.machine,)
 
 
@@ -226,7 +226,7 @@ class PatchStatus(_OfRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfObject:
-    """A write of an object whose name is unique: its kind has no namespaces, or only one is used."""
+    """A write of an object that its name identifies: its kind has no namespaces, or only one is used."""
 
     kind: ClassVar[str]
     name: str

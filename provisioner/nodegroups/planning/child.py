@@ -38,11 +38,12 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Time in seconds after which an insert of an earlier process, or one without an answer, no longer takes effect.
+#: Time in seconds after which an insert no longer takes effect if an earlier process sent it, or if it got no answer.
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after which the caches of all processes show that an object is being deleted.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: First and maximum interval in seconds between polls of an operation. Each is _POLL_GROWTH times its predecessor.
+#: First and maximum interval in seconds between polls of an operation, and the growth of the interval with each poll.
+#: The maximum is reached before _MAX_POLLS_COUNTED polls, which only limit the exponent.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5

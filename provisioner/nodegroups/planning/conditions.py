@@ -80,7 +80,7 @@ def report(sightings: Sightings, ctx: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
-    """Return `step` with the condition that reports the progress of a deletion and the step's first rejected write."""
+    """Return `step` with a condition about the deletion, whose message also names the step's first rejected write."""
     condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), ctx.now)
 
@@ -159,7 +159,7 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
-        # The transition time of ManagedInstanceGroupReady starts again with the new machines.
+        # The transition time of ManagedInstanceGroupReady is cleared, so that it becomes that of the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(condition, last_transition_time=None) if condition.type == kind else condition

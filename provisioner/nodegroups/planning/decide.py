@@ -161,7 +161,7 @@ def _conclude(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
 
 
 def _tell(record: Record, error: Exception, ctx: Round) -> Step:
-    """Return a step that reports an exception in the condition Ready, or NOTHING if that raises one as well."""
+    """Return a step that reports an exception in the condition Ready, NOTHING if that raises an exception as well."""
     # The message does not contain the text of the error: it may differ in each round, and so cause a write each time.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "
@@ -273,7 +273,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls by the number of their party's calls in flight or before them, then by the party's last call."""
+    """Sort due calls as the module docstring says. Calls that are earlier in the result count as in flight."""
     turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
     for due in sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)):

@@ -85,7 +85,7 @@ def propose(
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:
-    """Return a step that replaces the finalizers of an object, and reports if Kubernetes has rejected that before."""
+    """Return a step that replaces an object's finalizers. Report why Kubernetes rejected this before, if it did."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):

@@ -27,7 +27,7 @@ _ABSENT_SECONDS = 30.0
 #: Machines that must be read within this time in seconds are read together. It is shorter than _CHECK_SECONDS, so that
 #: a machine whose metadata was just set is not read before the change is visible.
 _TOGETHER_SECONDS = 30.0
-#: Write whose key is that of all applies of the device plugin.
+#: Represents any apply of the device plugin, because all of them have the same key.
 _PLUGIN = actions.ApplyDevicePlugin(version="")
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
@@ -81,7 +81,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Give machines the data to join, and delete old tokens. `ends` is true if all are about to be recreated."""
+    """Give machines the data to join; delete old tokens. `ends`: whether all machines are about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)

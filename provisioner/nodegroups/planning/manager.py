@@ -32,7 +32,8 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: While machines are created or nodes awaited, a group is read after this share of its age, limited to 10 s to 60 s.
+#: Interval between reads while machines are created or nodes awaited: this share of the group's age, at least 10 s and
+#: at most 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
@@ -105,7 +106,7 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
 
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, ctx: Round) -> tuple[Condition | Proof | None, Step]:
-    """Return why the delete waits, or the proof that it needs (None if forced); and a step to end the wait."""
+    """Return why the delete waits or the proof that it needs (None if forced), and a step that ends the wait."""
     if ctx.is_set(names.FORCE, manager):
         return None, NOTHING
     fleet = fleet_of(manager, ctx)

@@ -246,7 +246,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # The resource does not exist, as in a reading that did not find it.
+        # Record that the resource does not exist, like a reading that did not find it.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known

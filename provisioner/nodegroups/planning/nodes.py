@@ -30,9 +30,9 @@ class Member:
     node: Node | None = None
     #: Whether the node is ready and has all chips.
     ready: bool = False
-    #: Message about a node that is not ready or lacks chips; empty without a node or such a problem.
+    #: Message about a node that is not ready or lacks chips; empty if there is no node or no such problem.
     lacks: str = ""
-    #: Reason why Compute Engine rejects calls for the metadata of a machine without a node; empty if it does not.
+    #: Reason why Compute Engine rejects calls for the metadata of a machine without a node; empty if it rejects none.
     refusal: str = ""
 
     @property
@@ -87,7 +87,7 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node,
 
 
 def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
-    """Return why the kubelets of a group may be reporting to another control plane, empty without a sign of that.
+    """Return why a group's kubelets may report to another control plane; empty if there is no sign of it.
 
     A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
     If a node that is older than the backup reports (`Round.oldest_ready`), the control plane was only unavailable.
@@ -96,7 +96,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # The backup was made after the last report, which it contains.
+    # If the control plane was restored, its backup contains the last report, so it was made after this report.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:
@@ -228,9 +228,10 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With a
-    fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
-    listed, nodes without a listed machine are also left out if their name is not in `lost` (`repair.lost_for_good`).
+    The nodes of a group are found by their labels, their tokens, or the machines in the status. Without a `fleet`, no
+    machine exists, so all nodes are returned. With a fleet, ready nodes are left out, because their machines may not be
+    listed yet. While fewer than `count` machines are listed, nodes without a listed machine are also left out if their
+    name is not in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):

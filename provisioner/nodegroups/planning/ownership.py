@@ -71,7 +71,7 @@ def squats(child: Child, ctx: Round) -> Condition | None:
 
 
 def not_served(child: Child, ctx: Round) -> Condition | None:
-    """Return why a child is not served, None if it is."""
+    """Return the refusal of a child that is not served, None if it is served."""
     problem = names.resource_name_problem(child.meta.name)
     if not problem and isinstance(child, WorkloadPolicy) and not REGION.fullmatch(child.spec.region):
         problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"

@@ -120,7 +120,8 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
-        # The status does not show `stopped_since`: an earlier process may only have seen that chips are missing.
+        # The status does not show `stopped_since`, so this time begins now: an earlier process may have seen only
+        # missing chips.
         stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
@@ -181,7 +182,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Ro
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
     if not (member.machine.has_machine or member.reports):
-        # A machine that is still awaited has an action, or is PENDING.
+        # A placeholder that still waits for its machine has a current action, or the status PENDING.
         return f"machine {name} is gone" if member.machine.action == NO_ACTION and not member.machine.status else ""
     if member.ready:
         return ""

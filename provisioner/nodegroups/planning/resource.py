@@ -151,7 +151,7 @@ def _addresses(config: InstanceConfig) -> dict[str, str]:
     }
     for account in config.service_accounts:
         if account.email != "default":
-            # An account in another form has no project id, so it is not allowed.
+            # If the account's address has another ending, the whole host counts as project, which is never allowed.
             host = account.email.rpartition("@")[2]
             project = host.removesuffix(".iam.gserviceaccount.com")
             addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"

@@ -95,7 +95,8 @@ class Pod:
     def holds_chips(self, proof: Proof | None = None) -> bool:
         """Return whether the pod has started with chips and, with a `proof`, was not created after the delete request.
 
-        Pods that tolerate the cordon could otherwise replace each other on the machines without end.
+        Otherwise, pods that tolerate the cordon could replace each other on the machines, and prevent the delete
+        forever.
         """
         requested_at = proof.requested_at if proof is not None else None
         late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
@@ -178,7 +179,7 @@ class PlanningSettings(NodeGroupSettings):
 #: Time in seconds from the first decision of this process until nodes count as reporting. After a restore of etcd, the
 #: nodes of the backup are ready for up to a minute, until Kubernetes finds that they do not report.
 _STALE_SECONDS = 300.0
-#: Up to this number of nodes of a zone may fail independently, even if they are most of its nodes.
+#: Number of failing nodes up to which a zone is not doubtful, even if they are most of its nodes.
 _FEW_NODES = 3
 
 #: Namespace and name of a group.
@@ -430,5 +431,5 @@ def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Ro
 
 
 def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return the time after `seconds`, shortened by up to a tenth that depends on `key`, so that reads spread out."""
+    """Return `moment` plus `seconds`, less up to a tenth that depends on `key`, so that reads spread out."""
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))

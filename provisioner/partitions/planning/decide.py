@@ -110,7 +110,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield the release, or its time, of partitions whose pods found no node for too long and whose IPUs are needed."""
+    """Yield the release of partitions that are needed and whose pods have had no node for too long, or its time."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return

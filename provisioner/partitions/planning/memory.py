@@ -49,8 +49,8 @@ class Refusal:
     backoff: Backoff
     #: Time of the first failure.
     since: datetime
-    #: Ids of the allocation's partitions after a stockout: a retry is due when one of them is removed. None after
-    #: another failure.
+    #: Ids of the partitions in the allocation if the last failure was a stockout: a retry is due when one of them is
+    #: removed. None if it was another failure.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -89,8 +89,8 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
 }
-#: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long. In
-#: between, another server may create the partition.
+#: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long.
+#: During the wait, another server may create the partition.
 IN_VAIN = (300, 600)
 #: First and maximum wait in seconds after a remove that was not sent, because the partition's pod still exists.
 _KEPT = (2, 30)
@@ -140,7 +140,7 @@ def _created(memory: Memory, call: actions.CreatePartition, answer: actions.Call
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # A successful create also starts a wait, in case the server does not list the partition.
+    # A successful create also starts a wait, after which it is repeated if the server has not listed the partition.
     wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:

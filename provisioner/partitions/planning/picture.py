@@ -60,8 +60,8 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # A partition that no pod needs does not count against the limit of its namespace if it cannot be removed or
-        # read, because it may remain for long.
+        # A partition that no pod needs is not counted if it cannot be removed, or its server cannot be read: it may
+        # remain for long, and would use up the limit of its namespace.
         if (
             standing.phase not in OVER
             and not standing.stays

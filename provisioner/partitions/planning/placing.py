@@ -22,7 +22,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, d
 from provisioner.partitions.planning.round import Guard
 from provisioner.settings.partitions import PartitionSettings
 
-#: Minimum shadow time in seconds: IPUs of a partition that may end at any moment are not free yet.
+#: Minimum shadow time in seconds. It is not 0, because IPUs of a partition that may end at any moment are not free yet.
 SOON_SECONDS = 0.001
 
 
@@ -64,8 +64,8 @@ class _Ground:
 
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
-        #: Whether the number of IPUs is unknown. Then one partition at a time is created, and the server decides if it
-        #: fits.
+        #: Whether the number of IPUs is unknown. Then partitions are created one at a time, and the server decides
+        #: whether each of them fits.
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)

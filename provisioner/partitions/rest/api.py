@@ -43,8 +43,8 @@ _T = TypeVar("_T")
 
 #: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: The body of a request has about 300 bytes, its token 1,500. If a V-IPU server is slow, the request is answered 503
-#: before `request_seconds` are over.
+#: Limits of each address. The body of a request has about 300 bytes, its token 1,500. A request that waits for a slow
+#: V-IPU server is answered 503 before `request_seconds` are over.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
@@ -90,7 +90,7 @@ class Shared:
             # A client that disconnects must not cancel the call for the other clients.
             found: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # Without this, the traceback of a failure would refer through `task` to the failure itself, and this cycle
+            # Otherwise, the traceback of a failure would refer through `task` to the failure itself, and this cycle
             # would keep the request in memory.
             del task
         return found[1]

@@ -23,7 +23,7 @@ from provisioner.partitions.vipu import errors, tables
 from provisioner.partitions.vipu.errors import Verb
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, VipuError
 
-#: Maximum duration of a read and of a remove in seconds; then the command is killed.
+#: Maximum duration in seconds of a read and of a remove, after which the command is killed.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
 #: Maximum number of bytes of stdout, and of stderr.
 _MAX_OUTPUT_BYTES = 2 << 20

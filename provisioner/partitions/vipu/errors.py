@@ -91,8 +91,8 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
     """Return the failure that the message `said` means.
 
-    The names `asked` in the message are ignored. If `whole` is false, the message does not determine the kind of
-    failure.
+    The names `asked` in the message are ignored. If `whole` is false, the command did not exit, so its message does not
+    determine the kind of failure.
     """
     return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 

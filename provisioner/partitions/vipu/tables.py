@@ -38,7 +38,8 @@ class TableError(ValueError):
     """The text is not the expected table. The message names the line."""
 
 
-#: An allocation, with `ipus` None if not reported, and its agents (IPU-Machines).
+#: An allocation, with None as `ipus` if the table does not report the number, and the names of its agents
+#: (IPU-Machines).
 Listed = tuple[Allocation, tuple[str, ...]]
 
 
@@ -157,7 +158,7 @@ class _Table:
     """A table: the header and the rows after it."""
 
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        # A generator: a list of pairs for millions of empty lines would take more memory than the process has.
+        # A generator, because a list of pairs for millions of empty lines could take more memory than the process has.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
         number, line = self._find_header()
         #: Whether each line begins and ends with the cell separator.
