@@ -115,7 +115,8 @@ PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
 #: Labels of nodes: name of the collection that their node pool is part of, and its purpose, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Nodes with them have NETWORKING_DRA_DRIVER.
+#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Nodes with such networks have the label
+#: NETWORKING_DRA_DRIVER.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Label of nodes: "true" if chips are offered in ResourceSlices of TPU_DRIVER_NAME, not as the resource google.com/tpu.
@@ -123,7 +124,8 @@ TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
 #: Label in a nodeSelector that is copied to the nodes: "false" disables the resiliency of the inter-chip links.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
-#: Label: GKE restarts the slice after a repair. Nodes get it if pods have the label and name it in COPY_LABELS.
+#: Label of pods with which GKE restarts the slice after a repair. Nodes get the label if COPY_LABELS of the pods names
+#: it.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
@@ -278,7 +280,7 @@ SLICE_FREE = "none"
 #: whose own labels name their slice.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
-#: Value of PLACEMENT with which pods get no such nodeSelector, even if the webhook adds it in namespaces without label.
+#: Value of PLACEMENT with which pods get no such nodeSelector, even if pods in namespaces without the label get it.
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"

@@ -1,1 +1,1 @@
-"""A server for admission webhooks over TLS: decodes reviews and encodes the answers. Independent of the products."""
+"""A server for admission webhooks over TLS: decodes reviews and encodes the answers. Contains no webhooks."""

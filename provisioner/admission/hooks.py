@@ -36,7 +36,7 @@ _SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
 #: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server, and minimum as which each body counts.
+#: Maximum bytes of all bodies whose answers wait for another server, and minimum number of bytes that a body counts.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 

@@ -62,7 +62,7 @@ def documents(remote: Remote) -> Documents:
 def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
     installed = not isinstance(failure, NotInstalledError)
     if installed and remote.server:
-        # A single address answers for all products, so partitions cannot be read either.
+        # A single address answers for all controllers, so partitions cannot be read either.
         raise failure
     try:
         found = partitions(remote)

@@ -72,7 +72,7 @@ class Frame(Command, click.Group):
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:
-    """Add the option -o for FORMATS and `more` formats; the command gets `form`, None without the option."""
+    """Add the option -o for FORMATS and `more` formats; the command gets `form`, None if the option is not used."""
     return click.option("-o", "--output", "form", type=click.Choice((*FORMATS, *more)), help="format of the output")
 
 

@@ -300,7 +300,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: boo
 
 
 def _wrapped(text: str, part: str) -> list[str]:
-    """Return the first cell of a row, and the rest of its text as indented lines."""
+    """Return the lines of a row's first cell: `text` and `part`, with all lines after the first indented."""
     if part and len(text) + len(part) + 2 <= _WIDTH:
         return [f"{text}: {part}"]
     pieces = [text, part] if part else [text]

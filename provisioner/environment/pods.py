@@ -90,7 +90,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the maximum of the sum over `workers` and the chips of init containers that end before."""
+        """Chips of the pod: the sum over `workers`, or the chips of an init container that runs alone if more."""
         alone = (container.chips for container in self.containers if container.alone)
         return max((sum(container.chips for container in self.workers), *alone))
 
@@ -135,7 +135,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return "disabled" if a label or annotation in INJECT_KEYS has this value, otherwise "enabled" or, if none, ""."""
+    """Return "disabled" if a label or annotation in INJECT_KEYS has this value, or else "enabled", or else ""."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")

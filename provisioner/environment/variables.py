@@ -35,7 +35,8 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; the others have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations in which an axis wraps around if it has the maximum length. In others, axes of whole cubes wrap around.
+#: Generations in which an axis wraps around if it has the maximum length. In other generations, axes of whole cubes
+#: wrap around.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4

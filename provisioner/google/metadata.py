@@ -26,7 +26,7 @@ def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.
         contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,
     ):
         found["project"] = _read(connection, "project/project-id")
-        # projects/NUMBER/zones/ZONE
+        # The response is projects/NUMBER/zones/ZONE.
         found["zone"] = _read(connection, "instance/zone").rpartition("/")[2]
         found["location"] = _read(connection, "instance/attributes/cluster-location")
         found["cluster"] = _read(connection, "instance/attributes/cluster-name")

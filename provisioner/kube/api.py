@@ -62,11 +62,11 @@ def _left_seconds() -> float:
 
 
 class _Incoming(io.RawIOBase):
-    """Bytes from a server. Reads end at the call's deadline; the socket's own time-out restarts with each byte."""
+    """Bytes from a server. Reads end at the call's deadline, because the socket's time-out restarts with each byte."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # Before it creates this object, urllib3 sets the time-out of the socket to the read time-out of the call.
+        # urllib3 has set the socket's time-out to the read time-out of the call before it creates this object.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:
@@ -112,7 +112,7 @@ class KubeApi(Api):
         self.context_name = context_name
         #: CA bundle that the client trusts; None if it trusts the public roots, verifies no certificate, or uses HTTP.
         self.ca_pem = ca_pem
-        # The kubernetes package refreshes credentials in shared state without a lock of its own.
+        # Needed because the kubernetes package refreshes credentials in shared state without a lock.
         self._auth_lock = threading.Lock()
 
     @property

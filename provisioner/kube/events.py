@@ -63,7 +63,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace: all in `known`, latest occurrence last; those to be written in `waiting`, next first."""
+    """Events of one namespace: `known` has all, latest occurrence last; `waiting` has those to write, next first."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class EventRecorder:
         self._changed = threading.Condition()
         #: Namespaces in the order of their last write, latest last.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: Number of further Events that each object may have, by UID or, without a UID, by name.
+        #: Budget of different Events of each object, by the object's UID or, if it has none, by its name.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False

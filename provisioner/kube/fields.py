@@ -23,7 +23,7 @@ _MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts with a limit on the sum of their characters. The limit of the reader `within` applies as well.
+    """Reads texts with a limit on the sum of their characters. They also count for the reader `within`, if given.
 
     `problem` is the message about the first limit that was exceeded; empty if none was.
     """

@@ -32,7 +32,8 @@ _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 _LONGEST_DURATION_SECONDS = 3600.0
 #: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds after the last renewal at which this process stops leading: after several attempts, before the lease ends.
+#: Seconds after the last renewal at which this process stops leading: enough for several attempts, and less than
+#: _DURATION_SECONDS.
 _RENEW_DEADLINE_SECONDS = 20.0
 #: Pause in seconds between two attempts.
 _RETRY_SECONDS = 5.0

@@ -59,9 +59,9 @@ class PoolNode:
     namespace: str = ""
 
     def pool_by(self, membership: Membership, namespace: str) -> PoolName:
-        """Return the node's pool, empty if unknown. Metadata count only if the node's namespace is `namespace`.
+        """Return the node's pool, empty if unknown. Labels and annotation count only if `namespace` is the node's.
 
-        The name of the node always counts, because pods may run on it before the label with the namespace is set.
+        The name of the node always counts, because pods may run on the node before it has the label with the namespace.
         """
         reported = self.pool_name if self.namespace == namespace else PoolName("")
         return membership.pool_of(self.name, reported)
@@ -93,7 +93,8 @@ def list_nodes_of_pool(
 ) -> list[PoolNode]:
     """Return the nodes of a pool, by name, among the nodes with the pool's label and the nodes named in `others`.
 
-    Each query is sent again for open nodes only, so a node that registers or is uncordoned in between counts as open.
+    Each query is sent again for nodes that are not cordoned, so a node that registers or is uncordoned in between
+    counts as open.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
     found: dict[str, PoolNode] = {}
@@ -262,7 +263,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message is the reason; `told` is a form of it that any user may see."""
+    """The object must not be deleted now. The message is the reason; `told` is the reason as any user may see it."""
 
     def __init__(self, message: str, *, told: str = "") -> None:
         super().__init__(message)

@@ -115,7 +115,7 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 
 def other_dns(spec: object) -> str:
-    """Return the fields because of which a pod does not use the cluster's DNS, as text; empty if the pod uses it.
+    """Return as text the fields that make a pod not use the cluster's DNS; empty if the pod uses it.
 
     With hostNetwork, Kubernetes treats the policy CLUSTER_DNS like "Default", which is the DNS of the node.
     """

@@ -300,7 +300,7 @@ class Reflector(Generic[T]):
         return delay
 
     def _absent(self, problem: str) -> float:
-        """Record that the kind is missing or forbidden, so that its records may become outdated."""
+        """Record that the kind is missing or forbidden, so its records may be outdated; return the seconds to wait."""
         self._resource_version = ""
         self._set_problem(problem)
         with self._lock:

@@ -16,7 +16,7 @@ _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 
 def parse_claim(raw: object) -> Claim:
-    """Read a PersistentVolumeClaim. `problem` is set if it is being deleted, lost its volume, or is partly bound."""
+    """Read a PersistentVolumeClaim. `problem` is set if the claim is being deleted, in phase Lost, or partly bound."""
     metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""

@@ -27,7 +27,7 @@ T = TypeVar("T")
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 #: Field selector of pods that have not ended.
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum seconds since the last contact with which records are fresh. A healthy watch has contact every 60 s.
+#: Maximum seconds since the last contact for records to count as fresh. A healthy watch has contact every 60 s.
 MAX_SILENCE_SECONDS = 150.0
 
 

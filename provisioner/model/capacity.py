@@ -14,7 +14,8 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: Matches generated names of node pools, and of instances, whose names contain those of the cluster and of the pool.
+#: Matches generated names of node pools, and the names of instances, which contain the names of the cluster and of the
+#: pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 #: Maximum digits of a Unix time; a longer label value is ignored.

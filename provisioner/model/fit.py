@@ -40,7 +40,8 @@ _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Decimal integers as Go's strconv.ParseInt reads them; at most 300 digits, because Python cannot read thousands.
+#: Matches decimal integers as Go's strconv.ParseInt reads them, with at most 300 digits, because Python does not read
+#: integers of thousands of digits.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
@@ -155,7 +156,7 @@ def offered(view: NodeView) -> dict[str, int]:
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
-    """Return an amount of chips, millicores or bytes as in manifests; `rounded` rounds tenths of Gi or Mi."""
+    """Return an amount of chips, millicores or bytes as manifests write it; `rounded` rounds tenths of Gi or Mi."""
     if resource == "chips":
         return str(amount)
     if resource == "cpu":

@@ -36,7 +36,7 @@ class Membership:
 
     @classmethod
     def of(cls, pools: Iterable[NodePool], nodes: Iterable[Node] = (), before: Membership | None = None) -> Membership:
-        """Return the membership by a list of pools, the nodes that exist, and the membership `before` this list."""
+        """Return the membership that follows from pools, existing nodes, and the membership `before`."""
         by_name = {pool.name: pool for pool in pools}
         by_prefix = {prefix: pool.name for pool in by_name.values() for prefix in pool.node_prefixes}
         known = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})

@@ -88,7 +88,7 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
 
 
 def _problem_of_class(claim: Claim, classes: Mapping[str, StorageClass] | None) -> str:
-    """Return why a claim without a volume cannot be bound; empty if it will be bound when its pod is scheduled."""
+    """Return why a claim has no volume; empty if it is bound when its pod is scheduled, or if classes are unknown."""
     if classes is None:
         return ""
     described = _class_of(claim, classes)

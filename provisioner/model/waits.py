@@ -22,7 +22,7 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call, by kind of failure. Products may use other waits.
+#: First and maximum wait in seconds after a failed call, by kind of failure. Controllers may use other waits.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
@@ -72,7 +72,7 @@ def share_of(key: str) -> float:
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """Return the time after a number of seconds; on overflow, which times from users can cause, the maximum."""
+    """Return `moment` plus `seconds`; the latest possible time on overflow, which times from users can cause."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:

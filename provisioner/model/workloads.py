@@ -369,7 +369,7 @@ class ObjectRef:
 
 
 def pod_ref(pod: Pod) -> ObjectRef:
-    """Return the reference to a pod. If the pod only represents a requested slice, return that to the request."""
+    """Return the reference to a pod or, if the pod only represents a requested slice, to the request."""
     if not pod.kind.has_pods:
         kind, uid = pod.kind, pod.workload_uid
         return ObjectRef(

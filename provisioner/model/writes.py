@@ -36,7 +36,7 @@ class Keyed(Protocol):
         ...
 
 
-#: Types of the writes and of the calls of one product.
+#: Types of the writes and of the calls of one controller.
 WriteT = TypeVar("WriteT", bound=Keyed)
 CallT = TypeVar("CallT", bound=Keyed)
 
@@ -102,7 +102,8 @@ class Proposed(Generic[WriteT]):
     """Write that a decision proposes."""
 
     write: WriteT
-    #: State of the object that the write is based on, such as its resource version. The write changes the state.
+    #: State of the object that the write is based on, such as its resource version. A successful write changes this
+    #: state.
     seen: str
     #: Minimum interval in seconds after the last write of the object; at most 10.
     pause_seconds: float = 0.0
@@ -116,7 +117,7 @@ class OpenActions(Generic[CallT, WriteT]):
     writes: Mapping[str, OpenWrite[WriteT]] = field(default_factory=dict)
 
 
-#: Types of the memory and of the proposed writes of one product.
+#: Types of the memory and of the proposed writes of one controller.
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
@@ -149,7 +150,7 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without completed and lost writes. `fold` records each lost call as of unknown outcome."""
+    """Return the memory without completed and lost writes. `fold` gets an unknown outcome for each lost call."""
     for call in lost_calls(memory.calls, live, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
@@ -227,7 +228,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
 
 
 def _is_over(write: OpenWrite[Any], now: datetime, *, live: bool) -> bool:
-    """Return whether a write is completed, forgotten or lost; `live` if a thread performs it."""
+    """Return whether a write is completed, forgotten or lost. `live` is true if a thread performs it."""
     if write.answered_at is None:
         return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()

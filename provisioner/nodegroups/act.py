@@ -41,7 +41,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     writer: Writer
     gate: Gate
     executor: Executor
-    #: Executor of the deletes that the gate checks first, which takes long for a group of thousands of nodes.
+    #: Executor of the deletes that the gate checks first. A check takes long for a group of thousands of nodes.
     gate_executor: Executor
 
     def exchange(self, call: actions.Call) -> Exchange:

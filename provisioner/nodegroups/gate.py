@@ -87,7 +87,7 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Return the node with the name of a machine. None if it does not exist, or belongs to another machine."""
+        """Return the node with the name of a machine. None if it is missing, or has another machine's provider id."""
         try:
             node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
         except NotFound:

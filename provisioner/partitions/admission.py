@@ -249,9 +249,9 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 
 
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield warnings: a pod may not get its partition, but this is not certain enough to reject it."""
+    """Yield warnings about a pod that may not find the REST API by DNS, which is too uncertain to reject the pod."""
     spec, host = fields.mapping(raw.get("spec")), urlsplit(_api_url(settings)).hostname or ""
-    # In the compatible mode, the patch replaces CLUSTER_DNS.
+    # In the compatible mode, the patch replaces CLUSTER_DNS, so that it causes no warning.
     replaced = settings.ipu_injection == _COMPATIBLE and spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS
     if (dns := other_dns(spec)) and not replaced and host.split(".")[2:3] == ["svc"]:
         yield (

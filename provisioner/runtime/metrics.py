@@ -148,7 +148,7 @@ class RequestMetrics:
             self._errors.labels(method, error_kind).inc()
 
 
-#: Result of a write that succeeded, and all results.
+#: Value of the label `result` for a write that succeeded, and all values of this label.
 WRITTEN = "ok"
 WRITE_RESULTS = (WRITTEN, *(failure.value for failure in WriteFailure))
 

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of Python's garbage collector: new objects, and collections of the younger generation.
+#: Thresholds of Python's garbage collector: number of new objects, and for each older generation the number of
+#: collections of the generation before it.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 

@@ -105,7 +105,7 @@ class PartitionSettings:
     backfill_allowance_seconds: float = 120.0
     #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
     stuck_seconds: float = 900.0
-    #: Seconds for which a pod that is rejected despite enough free IPUs delays others, if no deadlines are known.
+    #: Seconds for which a pod that is rejected despite enough free IPUs delays other pods, if no deadlines are known.
     crowded_seconds: float = 3600.0
     #: Maximum number of concurrent creates and removes on one server.
     max_changes_per_server: int = 4

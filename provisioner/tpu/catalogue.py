@@ -169,7 +169,7 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
-    """Yield the topologies of whole cubes: each axis a multiple of 4 up to 256, in non-decreasing order."""
+    """Yield the topologies of at most `max_cubes` cubes: axes are multiples of 4 up to 256, in non-decreasing order."""
     axes = range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE)
     for grid in combinations_with_replacement(axes, 3):
         if math.prod(grid) <= max_cubes * CUBE_CHIPS:

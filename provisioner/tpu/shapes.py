@@ -65,7 +65,7 @@ class Shape:
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> str:
-        """Return why `pods` pods do not fill one slice, or, if `several`, whole slices; empty if they do, or are 0."""
+        """Return why `pods` pods do not fill one slice (if `several`: whole slices); empty if they do or are 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
             return ""
@@ -140,7 +140,7 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 def not_whole_slices(
     accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
 ) -> str:
-    """Return the message that `wanted` is not `pods`, the number of pods of a slice, or, if `several`, a multiple."""
+    """Return the message about `wanted` pods, where a slice has `pods` and, if `several`, a multiple is valid."""
     return (
         f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
         f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"

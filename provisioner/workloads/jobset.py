@@ -97,8 +97,8 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """Return for each replicated job the names of the replicated jobs that have ended before it starts.
 
-    JobSet requires that a job is listed after the jobs that it depends on. A job that waits until another one is ready
-    also starts after all jobs that ended before that other one.
+    JobSet requires that a job is listed after the jobs that it depends on. If a job waits until a second job is ready,
+    it also starts after all jobs that ended before the second.
     """
     ended: dict[str, frozenset[str]] = {}
     for job in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:

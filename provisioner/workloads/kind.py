@@ -54,7 +54,8 @@ class Kind:
     installation: str = ""
     #: Label selector that objects and pods of the kind must match as well; empty if none.
     selector: str = ""
-    #: Whether other kinds are served if the API server does not know this one, or does not allow reading it.
+    #: Whether other kinds are served even if the API server does not know this kind, or does not allow reading its
+    #: objects.
     optional: bool = False
     #: Setting that must be true for the kind to be served; empty if the kind is always served.
     on_request: str = ""

@@ -74,7 +74,7 @@ class BoundPod:
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
-        """Whether the pod uses chips of its node. After its grace period, it only waits for an unreachable node."""
+        """Whether the pod uses chips of its node. After its grace period, a pod only waits for an unreachable node."""
         ended = self.deletion_deadline is not None and self.deletion_deadline <= now
         return self.has_devices and not self.finished and not ended
 

@@ -34,7 +34,8 @@ class Part:
     kind: Any
     inlined: bool
     required: bool
-    #: Whether an empty value is written: an absent field would be invalid, or would get a default that is not empty.
+    #: Whether an empty value is written, because an absent field would be invalid, or would get a default that is not
+    #: empty.
     always: bool
     read: Callable[[Any], Any]
 

@@ -124,7 +124,7 @@ class Proof:
     deadline: datetime | None = None
     #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
     deadline_of_others: datetime | None = None
-    #: `Round.oldest_ready`.
+    #: Creation time of the oldest node that reports (`Round.oldest_ready`).
     oldest_ready: datetime | None = None
     #: Provider ids of all machines that may run. Their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()

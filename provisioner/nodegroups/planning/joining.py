@@ -61,14 +61,14 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
-    """Return why Kubernetes rejected the token of a machine, or the approval of its certificate."""
+    """Return why Kubernetes rejected a machine's token or the approval of its certificate, empty if it did not."""
     approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))
     writes: list[actions.Write] = [_token_for(group, _key(member), ctx), *approvals_]
     return next(filter(None, map(ctx.refused, writes)), "")
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined or can join: no write for the join was rejected, and no token is missing."""
+    """Return whether a machine has joined or can join: no call or write for that was rejected, no token is missing."""
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:

@@ -89,7 +89,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
 
 
 def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
-    """Return names of lost machines, and of nodes without a listed machine, that have stopped for REPAIR_AFTER."""
+    """Return the names of lost machines, or of their nodes if not listed, that stopped at least REPAIR_AFTER ago."""
     long_ago, lost = _long_ago(ctx), loss.lost if loss is not None else {}
     return frozenset(name for name, entry in lost.items() if entry.stopped_since and entry.stopped_since <= long_ago)
 

@@ -413,7 +413,7 @@ def _doubtful_zones(ctx: Round) -> frozenset[str]:
 
 
 def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
-    """Return whether most nodes fail in most namespaces. One tenant must not prevent repairs in other namespaces."""
+    """Return whether more than _FEW_NODES fail, and most nodes in most namespaces, so that one tenant is not enough."""
     failing = sum(sum(nodes) > len(nodes) / 2 for nodes in namespaces)
     return failing > len(namespaces) / 2 and sum(map(sum, namespaces)) > _FEW_NODES
 

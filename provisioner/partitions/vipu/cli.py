@@ -372,7 +372,7 @@ def parse_config(text: str) -> str:
 
 @contextlib.contextmanager
 def _home(known: Credentials) -> Iterator[Path]:
-    """Create a temporary home folder for one command, because `vipu create` writes an unneeded file into its home."""
+    """Create a temporary home folder with the configuration, into which `vipu create` also writes an unneeded file."""
     with tempfile.TemporaryDirectory(prefix="vipu-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         if known.config:
