@@ -124,8 +124,7 @@ TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
 #: Label in a nodeSelector that is copied to the nodes: "false" disables the resiliency of the inter-chip links.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
-#: Label of pods with which GKE restarts the slice after a repair. Nodes get the label if COPY_LABELS of the pods names
-#: it.
+#: Label of pods: GKE restarts the slice after a repair. Nodes get the label if the pods' COPY_LABELS names it.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
@@ -183,7 +182,7 @@ DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
 #: Label of JobSets for which the Go provisioner creates Slice resources, and no node pools: "sync" or "async". Early
 #: builds of the Go provisioner read an annotation with this key and the value "true".
 SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
-#: Comma-separated keys of pod labels that are copied to the nodes.
+#: Annotation: comma-separated keys of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
 #: Annotation: additional networks of the nodes, such as "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
@@ -349,19 +348,20 @@ CREATION_WAITING = "NodePoolCreationWaiting"
 #: - Not all nodes of the pool are ready, or the pool remains in one status.
 #: - The slice has more pods than its pool has nodes.
 #: - The followers are unschedulable without a pool, and the leader is not.
-#: - The scheduler binds no pod to its own ready and empty pool, although the pods have no PersistentVolumeClaims and
-#: tolerate all taints. The pool is deleted; the workload gets another after 40 minutes, doubled each time up to a day.
+#: - The scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
+#: PersistentVolumeClaims and tolerate all taints. The pool is deleted; the workload gets another pool after 40 minutes,
+#: doubled each time up to a day.
 STUCK = "SliceStuck"
-#: Pods of a slice of several hosts are on several node pools, or on one with pods of another slice, so that no slice is
+#: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice, so no slice is
 #: complete. The message names up to three of the pools.
 SLICE_SPLIT = "SliceSplit"
-#: The group has fewer pods than its slice has hosts, or its pods request fewer chips than their hosts have.
+#: The slice has fewer pods than hosts, or its pods request fewer chips than their hosts have.
 UNDERUSED = "SliceUnderused"
 #: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
 #: which the provisioner does not create.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit of the administrator does not allow the pool. The message names the setting, its current use, and the place
-#: in the queue.
+#: A limit of the administrator does not allow the pool. The message names the setting, its current use, and the
+#: slice's place in the queue.
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, but is in no list of Google. The pool is created.
 UNLISTED_TOPOLOGY = "TopologyNotListed"

@@ -174,7 +174,7 @@ class _Table:
             self.needed[name] = column
 
     def column(self, names: Sequence[str]) -> int | None:
-        """Return the index of the column with one of these names; None if no column has one."""
+        """Return the index of the column with one of these names; None if missing. Raises TableError if two exist."""
         found = [index for index, name in enumerate(self._names) if name in names]
         if len(found) > 1:
             raise self._header.error(f"has two columns {names[0]}")
