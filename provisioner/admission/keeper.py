@@ -61,7 +61,7 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: datetime) -> datetime:
 
 
 def are_certificates(pem: str) -> bool:
-    """Return whether a text contains certificates, all of them readable."""
+    """Return whether a text contains certificates, and all of them are readable."""
     try:
         return bool(x509.load_pem_x509_certificates(pem.encode()))
     except (ValueError, x509.InvalidVersion):

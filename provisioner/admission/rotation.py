@@ -40,7 +40,7 @@ class Keys:
 class State:
     """Content of the Secret."""
 
-    #: Keys to serve; None if the Secret lacks any part of them.
+    #: Keys to serve; None if a part of the keys is missing in the Secret.
     present: Keys | None = None
     #: Keys that are trusted but not served yet; None outside of a rotation.
     next: Keys | None = None

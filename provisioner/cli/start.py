@@ -27,7 +27,7 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """Result of `attempt`: settings and clients, and the problems because of which some of them are missing."""
+    """Result of `attempt`: settings and clients, and the problems that explain why some of these are missing."""
 
     #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]
@@ -66,7 +66,7 @@ def prepare(
 
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
-    """Read settings, kubeconfig and credentials; a problem with one does not prevent reading the others."""
+    """Read settings, kubeconfig and credentials. A problem with one does not prevent reading the other two."""
     tried = Attempt(inferred=_infer(environment))
     credentials = None
     try:

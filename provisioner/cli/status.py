@@ -19,7 +19,7 @@ from provisioner.slices.messages.states import RUNS
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 
-#: All states: first those that need attention, then the others in the order of a slice's life.
+#: All states: first the states that need attention, then all others in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(state.value for state in _ORDER)}"
 #: Maximum number of causes in the line about waiting slices.

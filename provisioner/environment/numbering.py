@@ -31,7 +31,7 @@ class NumberingError(ValueError):
 
 
 class UnnumberedError(NumberingError):
-    """This module cannot number the pods. Their controller or its webhook may number them, or each pod is a slice."""
+    """This module cannot number the pods: their controller or its webhook may number them, or each pod is a slice."""
 
 
 class OwnerKey(NamedTuple):

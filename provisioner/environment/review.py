@@ -260,7 +260,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
-    """Remove missing variables of a group from `variables` if the container has its own values for others of the group.
+    """Remove variables that the container lacks from `variables` if it sets others of their group itself.
 
     Return the problems.
     """

@@ -33,7 +33,7 @@ GENERATIONS = {
     "tpu-v5p-slice": "v5p",
     "tpu-v6e-slice": "v6e",
 }
-#: Generations with one core per chip; the others have two.
+#: Generations with one core per chip; all other generations have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
 #: Generations in which an axis wraps around if it has the maximum length. In other generations, axes of whole cubes
 #: wrap around.

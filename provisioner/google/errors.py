@@ -125,9 +125,9 @@ PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNOR
 _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes for which the text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
-#: Kinds that take precedence over the reason code if the text shows them: a 429 for too many operations, or for a full
-#: reservation, may have the reason of a rate limit. For a quota, the reason counts, because it distinguishes quotas of
-#: requests from quotas of resources.
+#: Kinds of failure that take precedence over the reason code if the text shows them: a 429 for too many operations, or
+#: for a full reservation, may have the reason of a rate limit. For a quota, the reason counts, because it distinguishes
+#: quotas of requests from quotas of resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )

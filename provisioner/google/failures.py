@@ -27,7 +27,7 @@ _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
-#: Mistakes in an address or in a header. The request is not sent, and each retry fails as well.
+#: Mistakes in an address or in a header, because of which the request is not sent and each retry will fail.
 _BAD_ADDRESS = (
     requests.exceptions.URLRequired,
     requests.exceptions.MissingSchema,

@@ -134,7 +134,7 @@ class EventRecorder:
             )
 
     def stop(self) -> None:
-        """Reject further Events and end the thread. Events that were not written are lost; `flush` waits for them."""
+        """Reject further Events and end the thread. Events that are not written yet are lost; call `flush` before."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

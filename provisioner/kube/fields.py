@@ -210,7 +210,7 @@ _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: Maximum quantity. The API server also accepts larger quantities, such as 10E; they are read as this value.
+#: Maximum quantity. Larger quantities, such as 10E, which the API server also accepts, are read as this maximum.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(

@@ -84,7 +84,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 
 
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
-    """Extend the catalogue of TPUs by `listed` and by `before`, the result of the last call; return both together.
+    """Return `before`, the result of the last call, with the types in `listed`; extend the catalogue of TPUs by them.
 
     Without a change, the result is the object `before`. Machine types are kept when their MachineConfig is deleted,
     because an upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.

@@ -143,7 +143,7 @@ LEASES_ROOT = "/apis/coordination.k8s.io/v1"
 
 
 def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of a collection in a namespace; without one, in all namespaces or of a cluster-scoped kind."""
+    """Return the path of a collection. Without `namespace`, that of all namespaces or of a cluster-scoped kind."""
     where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{root}{where}/{resource}"
 

@@ -191,7 +191,7 @@ def knowledge_of(watch: Watch[Any]) -> Knowledge:
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:
-    """Return why the records of a watch may be incomplete or outdated, with `name` for the objects; empty if not."""
+    """Return why the records of a watch of `name` may be incomplete or outdated; empty if they are neither."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):

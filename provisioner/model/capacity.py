@@ -155,7 +155,7 @@ class NodePool:
     reservation: str = ""
     #: Time at which Compute Engine deletes the reservation with its machines; None if it never does, or if unknown.
     ends_at: datetime | None = None
-    #: Workload policy of the pool; empty if none.
+    #: Workload policy of the pool; empty if it has none.
     policy_name: str = ""
     #: Known values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -184,7 +184,8 @@ class NodePoolRequest:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty without a reservation.
     reservation: str = ""
-    #: Seconds after which Google deletes the nodes. With 0, Google deletes flex-start nodes after 7 days, others never.
+    #: Seconds after which Google deletes the nodes. With 0, Google deletes flex-start nodes after 7 days, and no other
+    #: nodes.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()

@@ -91,13 +91,13 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Key of the back-off of pools. If a pool is not available, pools with an equal key are probably not either."""
+    """Key of the back-off of pools. While a pool is not available, pools with an equal key probably are not, either."""
 
     zone: Zone
     machine_type: str
     #: Topology and number of hosts.
     shape: str
-    #: Capacity type or reservation, followed by the digest of the values by which pods override settings, if any.
+    #: Capacity type or reservation, followed by a digest of the values by which pods override settings, if they do.
     terms: str
 
     def __str__(self) -> str:

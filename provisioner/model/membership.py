@@ -15,7 +15,7 @@ from provisioner.model.capacity import Node, NodePool, PoolName
 
 
 def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object]) -> PoolName:
-    """Return the node pool in GKE's annotation of a node, otherwise the node pool in the label; empty without both."""
+    """Return the node pool in GKE's annotation of a node, otherwise in the node's label; empty if both are missing."""
     label, applied = labels.get(constants.NODE_POOL), annotations.get(constants.APPLIED_LABELS)
     entries = applied.split(",") if isinstance(applied, str) else ()
     recorded = dict(entry.partition("=")[::2] for entry in entries).get(constants.NODE_POOL)

@@ -40,7 +40,7 @@ class Gate:
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: Calls a function for each node. The controller does so in parallel, because a group may have thousands of nodes.
+    #: Calls a function for each node, in the controller in parallel, because a group may have thousands of nodes.
     for_each: ForEach = one_by_one
 
     def pass_through(self, proof: Proof) -> None:

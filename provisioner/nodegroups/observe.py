@@ -83,7 +83,7 @@ class Watches:
 def make_watches(
     api: Api, on_change: Callable[[], None], *, served: tuple[str, ...] = (), options: WatchOptions = WATCH_DEFAULTS
 ) -> Watches:
-    """Create the list-watches without starting them. `served` are the served namespaces, empty if all are."""
+    """Create the list-watches without starting them. `served` has the served namespaces; empty for all namespaces."""
 
     def watch(
         name: str, parse: Callable[[object], T | None], quiet: Callable[[T, T], bool] | None = None, **collection: Any

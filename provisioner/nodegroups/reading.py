@@ -15,7 +15,7 @@ from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
-#: Labels of nodes that are read. Nodes have about 20 others.
+#: Labels of nodes that are kept. Nodes have about 20 other labels.
 _READ_LABELS = frozenset(
     {
         names.GROUP_NAMESPACE,

@@ -114,7 +114,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [mount for mount in mounts if _path_of(mount) == names.CONFIG_DIRECTORY] != [_MOUNT]:
-            # Replace other mounts at the same path.
+            # Replace the container's own mounts at the folder of the configuration.
             found["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
         # A container that gives up privileges, as sidecars do, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")

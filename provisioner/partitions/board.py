@@ -43,7 +43,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """The JSON document that is served. Each kind of lines is limited to _MAX_LINES; `left_out` counts the others."""
+    """The JSON document. It has at most _MAX_LINES lines of each kind; `left_out` counts the omitted lines."""
 
     served_at: datetime
     release: str

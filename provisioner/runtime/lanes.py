@@ -15,7 +15,7 @@ class Busy(Exception):  # noqa: N818 - it names the state of the server
 
 
 class Lane:
-    """Lets a limited number of requests run, and queues others, alternating between flows such as clients.
+    """Lets a limited number of requests run, and queues all others, alternating between flows such as clients.
 
     Used from one event loop. Not limited: the number of flows of one user.
     """

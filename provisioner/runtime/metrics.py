@@ -178,4 +178,4 @@ class ActionMetrics(LoopMetrics, ABC):
 
     @abstractmethod
     def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:
-        """Record one call. A call that succeeded has no `error_kind`; `code` is the HTTP status, 0 without one."""
+        """Record one call. A successful call has no `error_kind`; `code` is the HTTP status, 0 without a response."""

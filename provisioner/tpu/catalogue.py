@@ -140,7 +140,7 @@ class Accelerator:
     label: str
     generation: str
     machine_types: tuple[MachineType, ...]
-    #: Valid topologies; for 3-D generations only those below one cube.
+    #: Valid topologies; for 3-D generations only topologies of less than one cube.
     listed_topologies: tuple[str, ...]
     #: 3-D topologies that Google's tools list. GKE may reject other topologies that follow the rule for whole cubes.
     documented_topologies: tuple[str, ...] = ()

@@ -162,7 +162,7 @@ def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
 
 
 def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
-    """Return the message about an exceeded limit, empty if none. Groups without chips do not count."""
+    """Return the message about an exceeded limit, empty if no limit is. Groups without chips do not count."""
     with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
         where = f"{part} {bounds.cut(group.name)}: " if group.name else ""
@@ -212,7 +212,7 @@ def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> ObjectRef | None:
-    """Return an object's controller; None without one, or if it is not of `kind` (API version and kind)."""
+    """Return an object's controller; None if it has none, or none of this `kind` (API version and kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue

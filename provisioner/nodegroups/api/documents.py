@@ -73,7 +73,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # All finalizers are read, because the patch that removes one of them contains the others.
+        # All finalizers are read, because the patch that removes one finalizer contains all others.
         finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)

@@ -95,7 +95,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions with `new` as that of its type. The transition time changes only if the status does."""
+    """Return the conditions, in which `new` replaces that of its type. Its transition time changes with the status."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)

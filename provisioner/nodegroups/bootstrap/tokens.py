@@ -58,7 +58,7 @@ class Token:
     machine_id: str
     #: "abcdef.0123456789abcdef", for the machine's metadata; empty if the Secret does not contain a valid token.
     value: str = field(default="", repr=False)
-    #: None if the Secret has no valid expiration: such a token is never used, only deleted.
+    #: Time at which the token expires. None if the Secret has no valid time: such a token is never used, only deleted.
     expires_at: datetime | None = None
 
 
@@ -178,13 +178,13 @@ class Request:
 class Room:
     """Limit on the certificate requests that are read per token, because a client with a token can send any number."""
 
-    #: Names of the requests by token, also of those that were decided or deleted since.
+    #: Names of the requests by token, including requests that were decided or deleted since.
     _names: dict[str, set[str]] = field(default_factory=dict)
 
     def has(self, token: str, name: str) -> bool:
         """Return whether a request of a token may be read, and count it if so."""
         if len(self._names) > MOST:
-            # More tokens than can be valid at the same time: most have expired.
+            # There are more tokens than can be valid at the same time, so most have expired. All counts start again.
             self._names.clear()
         known = self._names.setdefault(token, set())
         if len(known) < bounds.CERTIFICATE_REQUESTS:

@@ -48,7 +48,7 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
     config = template.config
-    # GKE sets NO_RESERVATION for flex-start as well; otherwise the machine could consume a matching reservation.
+    # Like GKE, set NO_RESERVATION for flex-start; otherwise, the machine could consume a matching reservation.
     default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
     affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
@@ -176,7 +176,7 @@ def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[recor
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
-    """Read a page of machines; return them and the next page's token. `shared` deduplicates values of metadata."""
+    """Read a page of machines. Return the machines and the next page's token. `shared` deduplicates metadata values."""
     body = fields.mapping(raw)
     found = (_instance_of(item, shared) for item in fields.mappings(body.get("items")))
     return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))

@@ -210,7 +210,7 @@ def _waiting(sightings: Sightings) -> Condition:
 
 
 def _failed(sightings: Sightings) -> Condition | None:
-    """Return the first condition of a child whose reason causes a Warning Event, None without one."""
+    """Return the condition of the first child whose reason causes a Warning Event; None if no child has one."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in events.WARNED_OF:

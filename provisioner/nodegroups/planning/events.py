@@ -33,7 +33,7 @@ CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
 #: More nodes are ready than before.
 NODES_JOINING = "NodesJoining"
 
-#: Reasons of conditions with a Warning Event, which has the same reason and message: a user may have to act.
+#: Reasons of conditions that cause a Warning Event with the same reason and message, because a user may have to act.
 WARNED_OF = frozenset(
     {
         Reason.RECONCILE_ERROR,
@@ -90,7 +90,8 @@ def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Ste
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # A round makes only the first of these writes, because both are of one object. The finalizers follow later.
+        # A round makes only the first write of an object, so the finalizers are written in a later round than the
+        # status.
         return propose(record, record.status, (refusal,), ctx.now) + step
     return step
 

@@ -153,7 +153,7 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the template that the user created, None if it was not read or does not exist, and the problem, if any."""
+    """Return the user's template, None if it was not read or does not exist, and its problem, empty if it has none."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -253,7 +253,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
 
 
 def users_script(group: TpuNodeGroup) -> str:
-    """Return the user's startup script if machines have the controller's script as well; otherwise empty."""
+    """Return the user's startup script if machines also run the controller's script; otherwise an empty text."""
     config = group.spec.instance_config
     if config is None or group.spec.bootstrap_kubernetes is None:
         return ""

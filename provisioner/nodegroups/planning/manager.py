@@ -248,7 +248,7 @@ def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _refused_at(child: Child, ctx: Round) -> datetime:
-    """Return when the last create failed as invalid, forbidden or above a quota; LONG_AGO without such a failure."""
+    """Return the time of the last create that failed as invalid, forbidden or above a quota; LONG_AGO if none did."""
     wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
@@ -259,7 +259,7 @@ def _names_others(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
 
 
 def no_room(uid: str, namespace: str, size: int, ctx: Round) -> Condition | None:
-    """Return a refusal if `size` machines and those that precede them exceed the limit of the namespace."""
+    """Return a refusal if `size` machines and the machines before them exceed the limit of the namespace."""
     limit, others = ctx.settings.machines_per_namespace, ctx.machines_before.get(uid, 0)
     if not limit or others + size <= limit:
         return None

@@ -188,7 +188,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Ro
         return ""
     if not was_whole(group):
         if not joining.may_join(group, member, ctx):
-            # The machine is not lost, because another machine in its place could not join either.
+            # The machine does not count as lost, because a new machine in its place could not join either.
             return ""
         until = joins_until(told, member, ctx)
         if until is None or until > ctx.now:

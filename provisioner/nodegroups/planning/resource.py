@@ -107,7 +107,7 @@ def not_to_be_used(child: InstanceTemplate, ctx: Round) -> Condition | None:
 
 
 def external_target(group: ObjectMeta, uri: str) -> Target | None:
-    """Return the target of the template that a group's user created, None if the URI is not that of a template."""
+    """Return the target of the template that a user created for a group; None if `uri` is not a template's URI."""
     link = records.parse_link(uri)
     if link is None or link.collection != "instanceTemplates" or link.scope.zone:
         return None

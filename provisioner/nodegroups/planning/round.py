@@ -145,7 +145,7 @@ class Snapshot:
     templates: tuple[InstanceTemplate, ...] = ()
     managers: tuple[ManagedInstanceGroup, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: Bound, unfinished pods that may need a node of a group, without those that end with their node.
+    #: Bound, unfinished pods that may need a node of a group, without pods that end with their node.
     pods: tuple[Pod, ...] = ()
     tokens: tuple[Token, ...] = ()
     #: Open certificate requests of kubelets, sent with a bootstrap token of this controller.
@@ -267,7 +267,8 @@ class Round:
     tokens: Mapping[GroupKey, Sequence[Token]]
     #: Open certificate requests by the node that they name.
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
-    #: Number of machines that precede those of a ManagedInstanceGroup in its namespace, by UID (`machines_before`).
+    #: Number of machines in the namespace that precede the machines of a ManagedInstanceGroup, by its UID
+    #: (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
@@ -283,7 +284,7 @@ class Round:
         return self.labelled.get((group.meta.namespace, group.meta.name, place_of(group)), ())
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
-        """Return the group whose child has this name and namespace, None without one. Owner references are ignored."""
+        """Return the group whose child has this name and namespace, None if none has. Owner references are ignored."""
         group = self.parents.get((child.kind, child.meta.name))
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 

@@ -46,8 +46,8 @@ class SiteSupply:
     #: infinite if none.
     tired_from: float = inf
     never_from: float = inf
-    #: UIDs of pods whose partitions were rejected for lack of space. While a create for one of them is retried, no
-    #: other pod is placed here.
+    #: UIDs of pods whose partitions were rejected for lack of space. While a create for one of these pods is retried,
+    #: no other pod is placed in the allocation.
     refused: frozenset[str] = frozenset()
 
     @property
@@ -153,7 +153,7 @@ def _ends_in(standing: Standing, ctx: Round) -> float:
 class Wait(Enum):
     """Reason why a pod waits. One Event is emitted for each reason."""
 
-    #: Other pods use the IPUs, or older pods have reserved them.
+    #: The IPUs are used by other pods, or reserved for older pods.
     QUEUE = "queue"
     #: The limit of the namespace is used, or older pods of the namespace wait for the rest of the limit.
     LIMIT = "limit"

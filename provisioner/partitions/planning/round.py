@@ -15,7 +15,7 @@ from provisioner.partitions.vipu.records import Partition, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")
-#: Maximum number of faults of one round; more of them add no information.
+#: Maximum number of faults that are kept in a round; more faults would add no information.
 _MAX_FAULTS = 20
 
 

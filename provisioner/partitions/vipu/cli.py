@@ -28,7 +28,7 @@ _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
 #: Maximum number of bytes of stdout, and of stderr.
 _MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
-#: Valid ids and allocations in arguments of the command; none of them can be taken for an option.
+#: Matches valid ids and allocations in arguments of the command, but no text that could be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
 #: Maximum bytes of an IPUoF configuration. It has about 300 bytes for each device, and up to 64 devices, or 256 devices
 #: over several domains.
