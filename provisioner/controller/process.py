@@ -135,7 +135,7 @@ class Controller(Generic[LoopT, ActorT]):
         self.loop.wake.set()
 
     def shut_down(self) -> None:
-        """End all parts after the loop has ended: wait for calls in progress, and release the lease if none is left."""
+        """End all parts after the loop: wait for calls in progress, and release the lease if no call is left."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():

@@ -42,7 +42,7 @@ class Storage:
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None
-    #: Zones by name of a PersistentVolume; without volumes that nodes in any zone can use.
+    #: Zones of each PersistentVolume, by name. Volumes that nodes in any zone can use are left out.
     zones: Mapping[str, frozenset[str]] | None = None
     classes: Mapping[str, StorageClass] | None = None
     #: Whether these are all objects of a cluster, with their status. If not, volumes get no `problem`.

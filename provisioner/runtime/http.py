@@ -112,7 +112,7 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """A connection that is aborted at its deadline, or to make room if its client has the most connections."""
+    """A connection that is aborted at its deadline, or if room is needed and its client has the most connections."""
 
     def __init__(self, limits: Limits, handshakes: Handshakes, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -73,7 +73,8 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait ended in the same step in which the request got its place, so release the place.
+                # The wait ended in the same step of the event loop in which the request got its place, so the place is
+                # released.
                 self._release()
         if not has_place:
             raise Busy

@@ -29,7 +29,7 @@ class Claim:
     name: str
     #: UID of the workload; empty if pods of the kind, or of the installed release, do not have it.
     uid: str = ""
-    #: Name of the pod's group; empty if the pod has no controller, or no number of a group.
+    #: Name of the pod's group; empty if the pod has no controller, or its labels have no number of a group.
     group_name: str = ""
     #: Index in the group, 0 for the leader; None if unknown.
     index: int | None = None

@@ -116,7 +116,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 
 
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
-    """Return the pods with chips whose labels name a workload. Finished pods are included, but not those of kind POD.
+    """Return the pods with chips whose labels name a workload, also finished pods, except finished pods of kind POD.
 
     Pods of kind POD are found by the UID of their workload if it is given, because a name may be cut. The requirements
     are dropped when a pod is read, because the list of a namespace may be larger than the memory of this process.

@@ -50,7 +50,7 @@ def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
 
 
 def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return why Kubernetes rejected a write without which machines cannot be ready, empty without a rejection."""
+    """Return why Kubernetes rejected a write without which machines cannot be ready; empty if it rejected none."""
     if why := ctx.refused(_PLUGIN):
         return f"the device plugin is not applied: {why}"
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():

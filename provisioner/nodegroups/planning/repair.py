@@ -79,7 +79,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if zone_of(group) in ctx.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
-        # Pods may still run on the machines. The time to recover starts when the doubt ends.
+        # Pods may still run on the machines, so the time to recover starts again in each round with a doubt.
         seen_now = {name: Lost(since=ctx.now, stopped_since=ctx.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, ctx)

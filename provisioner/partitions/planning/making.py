@@ -123,7 +123,7 @@ def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
     """Yield the steps for a partition that no pod needs, or the time at which a pod that is being deleted loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
-        # No Event if the server is no longer in the settings: it is unknown whether the partition still exists.
+        # No Event is emitted if the server is no longer in the settings, because the partition may still exist.
         if pod is not None and standing.certain:
             yield events.released(pod, standing.entry)
     elif standing.phase is not Phase.RELEASING:
