@@ -115,8 +115,7 @@ PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
 #: Labels of nodes: name of the collection that their node pool is part of, and its purpose, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Nodes with such networks have the label
-#: NETWORKING_DRA_DRIVER.
+#: Label in a nodeSelector: "auto" requests TPU networks of GKE. Nodes with them have the label NETWORKING_DRA_DRIVER.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Label of nodes: "true" if chips are offered in ResourceSlices of TPU_DRIVER_NAME, not as the resource google.com/tpu.

@@ -90,7 +90,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum over `workers` or, if larger, the chips of an init container that runs alone."""
+        """Chips of the pod: the sum over `workers` or, if larger, the chips of an init container that ends before."""
         alone = (container.chips for container in self.containers if container.alone)
         return max((sum(container.chips for container in self.workers), *alone))
 

@@ -35,8 +35,7 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; all other generations have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations in which an axis wraps around if it has the maximum length. In other generations, axes of whole cubes
-#: wrap around.
+#: Generations in which an axis of maximum length wraps around. In other generations, axes of whole cubes wrap around.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4

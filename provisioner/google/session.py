@@ -50,8 +50,7 @@ class ApiSession(auth_requests.AuthorizedSession):
 
         A redirect is an error: it would send the call to another address, and repeat a create.
         """
-        # After a 401, the parent class calls this method again: `timeout` is then the tuple, and `max_allowed_time` the
-        # remaining time.
+        # After a 401, the parent class calls this again, with `timeout` as a tuple and the rest of `max_allowed_time`.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
         options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}

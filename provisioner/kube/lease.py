@@ -32,8 +32,7 @@ _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 _LONGEST_DURATION_SECONDS = 3600.0
 #: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds after the last renewal at which this process stops leading: enough for several attempts, and less than
-#: _DURATION_SECONDS.
+#: Seconds from the last renewal until this process stops leading: several attempts, but less than _DURATION_SECONDS.
 _RENEW_DEADLINE_SECONDS = 20.0
 #: Pause in seconds between two attempts.
 _RETRY_SECONDS = 5.0

@@ -14,8 +14,7 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: Matches generated names of node pools, and the names of instances, which contain the names of the cluster and of the
-#: pool.
+#: Matches generated names of node pools and of instances; a name of an instance contains cluster and pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 #: Maximum digits of a Unix time; a longer label value is ignored.
@@ -184,8 +183,7 @@ class NodePoolRequest:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty without a reservation.
     reservation: str = ""
-    #: Seconds after which Google deletes the nodes. With 0, Google deletes flex-start nodes after 7 days, and no other
-    #: nodes.
+    #: Seconds after which Google deletes the nodes. If 0, Google deletes only flex-start nodes, after 7 days.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()

@@ -40,8 +40,7 @@ _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Matches decimal integers as Go's strconv.ParseInt reads them, with at most 300 digits, because Python does not read
-#: integers of thousands of digits.
+#: Matches decimal integers as Go's strconv.ParseInt reads them; at most 300 digits, as Python cannot read thousands.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.

@@ -168,8 +168,7 @@ class _Ordered:
 
     def __init__(self, by_amount: Mapping[int, int]) -> None:
         self._amounts = sorted(by_amount)
-        #: Nodes that have less than the amount with the same index in `_amounts`; the last entry has all nodes with an
-        #: amount.
+        #: Nodes with less than the amount at the same index of `_amounts`; the last entry has all nodes with an amount.
         self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
 
     def below(self, amount: int) -> int:

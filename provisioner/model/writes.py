@@ -102,8 +102,7 @@ class Proposed(Generic[WriteT]):
     """Write that a decision proposes."""
 
     write: WriteT
-    #: State of the object that the write is based on, such as its resource version. A successful write changes this
-    #: state.
+    #: State of the object that the write is based on, such as its resource version. A successful write changes it.
     seen: str
     #: Minimum interval in seconds after the last write of the object; at most 10.
     pause_seconds: float = 0.0
@@ -216,7 +215,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # The open write may wait for a thread for minutes, and blocks other writes until `without_lost` drops it as
+        # The open write may wait for a thread for minutes. It blocks other writes until `without_lost` drops it as
         # lost.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon

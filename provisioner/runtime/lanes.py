@@ -73,8 +73,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait ended in the same step of the event loop in which the request got its place, so the place is
-                # released.
+                # The wait ended in the step of the event loop in which the request got its place: release the place.
                 self._release()
         if not has_place:
             raise Busy

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of Python's garbage collector: number of new objects, and for each older generation the number of
-#: collections of the generation before it.
+#: Thresholds of Python's garbage collector: numbers of new objects, of young and of middle collections.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 

@@ -54,8 +54,7 @@ class Kind:
     installation: str = ""
     #: Label selector that objects and pods of the kind must match as well; empty if none.
     selector: str = ""
-    #: Whether other kinds are served even if the API server does not know this kind, or does not allow reading its
-    #: objects.
+    #: Whether other kinds are served even if the API server does not know this kind or allow reading it.
     optional: bool = False
     #: Setting that must be true for the kind to be served; empty if the kind is always served.
     on_request: str = ""

@@ -88,8 +88,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
             name=name,
             replicas=replicas,
             surge=_surge(spec, replicas),
-            # Pods of a subgroup keep their indexes in the group, and do not wait for each other, so the pod with the
-            # lowest index leads.
+            # Pods of a subgroup keep their indexes in the group. No pod waits for another, so the lowest index leads.
             lowest_leads=chipless or name != "",
             parallelism=len(indexes),
             template=worker if indexes.start else leader,

@@ -34,8 +34,7 @@ class Part:
     kind: Any
     inlined: bool
     required: bool
-    #: Whether an empty value is written, because an absent field would be invalid, or would get a default that is not
-    #: empty.
+    #: Whether an empty value is written, because an absent field is invalid or gets a default that is not empty.
     always: bool
     read: Callable[[Any], Any]
 

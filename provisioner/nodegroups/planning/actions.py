@@ -120,8 +120,7 @@ class Proof:
     place: str = ""
     #: Time of the delete request, None if unknown. Pods that were created later hold no chips (`Pod.holds_chips`).
     requested_at: datetime | None = None
-    #: Time until which pods of the child's namespace without chips keep the machines. None if such pods keep no
-    #: machine.
+    #: Time until which pods of the child's namespace without chips keep the machines. None if these pods never do.
     deadline: datetime | None = None
     #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
     deadline_of_others: datetime | None = None

@@ -90,8 +90,7 @@ def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Ste
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # A round makes only the first write of an object, so the finalizers are written in a later round than the
-        # status.
+        # A round makes only the first write of an object. The finalizers are written in a later round.
         return propose(record, record.status, (refusal,), ctx.now) + step
     return step
 

@@ -32,8 +32,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: Interval between reads while machines are created or nodes awaited: this share of the group's age, at least 10 s and
-#: at most 60 s.
+#: Interval between reads while machines are created or nodes awaited: this share of the age, from 10 s to 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0

@@ -228,10 +228,10 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    The nodes of a group are found by their labels, their tokens, or the machines in the status. Without a `fleet`, no
-    machine exists, so all nodes are returned. With a fleet, ready nodes are left out, because their machines may not be
-    listed yet. While fewer than `count` machines are listed, nodes without a listed machine are also left out if their
-    name is not in `lost` (`repair.lost_for_good`).
+    A group's nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, all nodes are
+    returned. With a fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than
+    `count` machines are listed, nodes without a listed machine are left out unless their name is in `lost`
+    (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):

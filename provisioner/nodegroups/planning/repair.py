@@ -120,8 +120,7 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
-        # The status does not show `stopped_since`, so this time begins now: an earlier process may have seen only
-        # missing chips.
+        # `stopped_since` is not in the status, and begins now: an earlier process may only have seen missing chips.
         stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost

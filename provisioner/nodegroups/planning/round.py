@@ -95,8 +95,7 @@ class Pod:
     def holds_chips(self, proof: Proof | None = None) -> bool:
         """Return whether the pod has started with chips and, with a `proof`, was not created after the delete request.
 
-        Otherwise, pods that tolerate the cordon could replace each other on the machines, and prevent the delete
-        forever.
+        Otherwise, pods that tolerate the cordon could replace each other on the machines, and prevent the delete.
         """
         requested_at = proof.requested_at if proof is not None else None
         late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
@@ -267,8 +266,7 @@ class Round:
     tokens: Mapping[GroupKey, Sequence[Token]]
     #: Open certificate requests by the node that they name.
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
-    #: Number of machines in the namespace that precede the machines of a ManagedInstanceGroup, by its UID
-    #: (`machines_before`).
+    #: Number of machines that precede the machines of a ManagedInstanceGroup, by its UID (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)

@@ -23,8 +23,7 @@ _MAX_IN_VAIN = 3
 class PartitionMemory:
     """Memory of one entry of the ledger, or of one stray."""
 
-    #: Server, allocation and recording time of the entry; empty for a stray. A change of one of these clears the
-    #: memory.
+    #: Server, allocation and recording time of the entry; empty for a stray. A change of these clears the memory.
     mark: str = ""
     #: Time at which the entry or stray was first seen.
     since: datetime

@@ -37,8 +37,7 @@ class SiteSupply:
     usable: bool = True
     #: Ids of the partitions that are listed in the allocation.
     listed: frozenset[str] = frozenset()
-    #: UIDs of pods whose partitions must be created and are not listed, without those whose creates failed MAX_TRIES
-    #: times.
+    #: UIDs of pods whose partitions must be created, are not listed, and have failed fewer than MAX_TRIES times.
     trying: frozenset[str] = frozenset()
     #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf

@@ -38,8 +38,7 @@ class TableError(ValueError):
     """The text is not the expected table. The message names the line."""
 
 
-#: An allocation, with None as `ipus` if the table does not report the number, and the names of its agents
-#: (IPU-Machines).
+#: An allocation (`ipus` is None if the table has no number) and the names of its agents (IPU-Machines).
 Listed = tuple[Allocation, tuple[str, ...]]
 
 
