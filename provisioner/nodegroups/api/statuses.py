@@ -206,7 +206,7 @@ class TpuNodeGroupStatus:
     node_count: int | None = None
     target_size_policy_mode: SizePolicyMode | None = None
     machines: tuple[Machine, ...] = ()
-    #: Times at which all machines were recreated because one was lost, latest last.
+    #: Times at which all machines were recreated because one machine was lost, latest last.
     recreated_at: Annotated[tuple[datetime, ...], "recreations"] = ()
 
     def __post_init__(self) -> None:

@@ -143,7 +143,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent in one round: a process that crashes early could otherwise get a reading and no list.
+            # Both calls are sent in one round: a process that crashes soon after its start could otherwise get no list.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:

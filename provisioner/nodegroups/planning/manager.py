@@ -5,7 +5,7 @@ A BULK group gets all its machines at the same time or none. Waiting for capacit
 Before a group is deleted, its nodes are cordoned (by spec.unschedulable: without it, Kubernetes removes the taint), and
 its pods are evicted. Pods that have started with chips keep the machines until they end or exceed their grace period,
 unless they were created after the delete request. Other pods keep the machines until a deadline. A short deadline
-applies to other namespaces, to pods with chips, and to slices that cannot work. The gate checks all of this live
+applies to pods of other namespaces, pods with chips, and slices that cannot work. The gate checks all of this live
 (`actions.Proof`).
 """
 

@@ -31,7 +31,7 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
     own, mark = mark_for(child, ctx), names.parse_mark(resource.description)
-    # A resource that was created before the caches showed the group has the mark of the child instead.
+    # A resource that was created before the caches showed the group has the child's mark, not the group's.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True

@@ -1,4 +1,4 @@
-"""Decides when a slice is recreated: when a machine has been lost for too long. Other machines cannot work without it.
+"""Decides when a slice is recreated: when a machine has been lost for too long. A slice needs all its machines to work.
 
 The managed instance group is deleted and created again under its name. The status gets the reason Recreating before the
 delete, and another reason before the create, so a group that exists with the reason Recreating is the old one. Pure.
@@ -37,7 +37,7 @@ class Loss:
     #: One text for each lost machine, and one for the number of missing machines; never empty.
     words: tuple[str, ...]
     machines: int
-    #: New entry of `Memory.lost`.
+    #: New value of the group's entry in `Memory.lost`.
     lost: Mapping[str, Lost]
     #: Time at which the slice is recreated. None if that is not known, or this controller does not recreate it.
     due_at: datetime | None = None
@@ -51,7 +51,7 @@ class Loss:
 
 
 def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, ctx: Round) -> Loss | None:
-    """Return the lost machines of a group, None without any. `manager` is the resource as last read."""
+    """Return the lost machines of a group, None if no machine is lost. `manager` is the resource as last read."""
     told = {machine.name: machine for machine in group.status.machines}
     reasons = ((member, _why_lost(group, member, told.get(member.machine.name), ctx)) for member in fleet.members)
     lost = [(member, words) for member, words in reasons if words]

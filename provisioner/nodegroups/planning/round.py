@@ -259,7 +259,7 @@ class Round:
     users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
     #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes by the group in their labels, which any kubelet can set, and the place in their provider id (`place_of`).
+    #: Nodes by the group in their labels, which any kubelet can set, and the prefix of their provider id (`place_of`).
     labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
@@ -278,7 +278,7 @@ class Round:
     has_nodes: bool = False
 
     def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
-        """Return the nodes with the labels of a group and the place of its machines (`place_of`)."""
+        """Return the nodes with a group's labels and the prefix of its machines' provider ids (`place_of`)."""
         return self.labelled.get((group.meta.namespace, group.meta.name, place_of(group)), ())
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
