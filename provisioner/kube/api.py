@@ -313,7 +313,7 @@ def _trusted_ca(configuration: Configuration) -> bytes | None:
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()
-    # The loader writes inline certificates to a temporary file. Use the bytes, because that file may be deleted.
+    # The loader writes inline certificates to a temporary file. That file may be deleted, so use its bytes.
     configuration.ca_cert_data = pem.decode("ascii", "ignore")
     configuration.ssl_ca_cert = None
     return pem if configuration.verify_ssl else None

@@ -202,7 +202,8 @@ class EventRecorder:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(space.known) for name, space in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own is as big.
+            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own namespace
+            # is as large.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")

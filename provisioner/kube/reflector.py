@@ -113,7 +113,7 @@ class Reflector(Generic[T]):
         #: UIDs by key of the record, by which a late DELETED event of an older object with the same name is ignored.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
-        #: UIDs of objects that were deleted or became unwanted, oldest first. The type is dict because it has an order.
+        #: UIDs of objects that were deleted or became unwanted, oldest first. A dict, because a set has no order.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 

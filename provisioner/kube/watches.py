@@ -101,7 +101,7 @@ class ListWatch(Reflector[T]):
             with self._lock:
                 self._stream = stream
             try:
-                # If stop() was called before `_stream` was set, it did not close this stream.
+                # If stop() was called before `_stream` was set, it did not close this stream, so no line is read.
                 for line in () if self._stopping.is_set() else stream:
                     if self._stopping.is_set():
                         break

@@ -17,7 +17,7 @@ class Claim:
 
     #: Name of the StorageClass; empty for volumes without a class, None for the default class.
     storage_class: str | None = None
-    #: Name of the claim's volume; empty if it has none yet.
+    #: Name of the claim's volume; empty if the claim has no volume yet.
     volume: str = ""
     #: Reason in the claim's own fields why no pod can use the claim now; empty if pods can use it.
     problem: str = ""

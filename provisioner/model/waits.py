@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Maximum number of doublings, which prevents an overflow. After 30, each wait has reached its cap.
+#: Maximum number of doublings, which prevents an overflow. After 30 doublings, each wait has reached its cap.
 _MAX_DOUBLINGS = 30
 #: Maximum share by which the key of a wait shortens it.
 _SPREAD = 0.2

@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Record)
 
 
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
-    """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
+    """Read an object of the kind of `cls`. Raises MalformedObject if its identity or its spec cannot be read.
 
     Any tenant can create many large objects. To save memory, only the condition Ready and fields with a number or text
     are kept of objects outside the `served` namespaces (empty if all are served), and long texts are cut.
@@ -96,7 +96,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # No blockOwnerDeletion: it needs permission for the owner's finalizers, and these keep the owner anyway.
+        # blockOwnerDeletion is not set: it needs permission for the owner's finalizers, which keep the owner anyway.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {

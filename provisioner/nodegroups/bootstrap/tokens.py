@@ -221,7 +221,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Return whether the token is valid, and the request was sent with it and is for the node of its machine."""
+    """Return whether a token is valid, and a request was sent with this token for the node of the token's machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 

@@ -86,7 +86,7 @@ def _lasts(child: Child, now: datetime) -> bool:
 
 
 def step_of(child: Child, ctx: Round) -> Step:
-    """Return the step for one child."""
+    """Return the step for one child: its calls and writes in this round."""
     meta, known = child.meta, ctx.known(child)
     finalizer = names.CHILD_FINALIZERS[child.kind]
     if finalizer not in meta.finalizers and meta.deleting:

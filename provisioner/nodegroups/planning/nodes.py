@@ -26,7 +26,7 @@ class Member:
     """A machine of a group, with its node."""
 
     machine: ManagedInstance
-    #: None if the machine has not joined, its node was deleted, or the node is that of an earlier machine.
+    #: Node of the machine. None if the machine has not joined, or its node was deleted or is an earlier machine's.
     node: Node | None = None
     #: Whether the node is ready and has all chips.
     ready: bool = False
@@ -70,7 +70,7 @@ class Fleet:
 
     @property
     def made(self) -> bool:
-        """Whether all machines run and Compute Engine is not changing any, regardless of their nodes."""
+        """Whether all machines run and Compute Engine is changing none of them, regardless of their nodes."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
@@ -108,7 +108,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
 
 
 def fleet_of(manager: ManagedInstanceGroup, ctx: Round, chips: int | None = None) -> Fleet | None:
-    """Return the machines as last listed, with their current nodes; None if they are not known.
+    """Return the machines as last listed, with their current nodes; None if the machines are unknown.
 
     `chips` is the number of chips that each machine must have, None if that is unknown.
     """

@@ -108,7 +108,11 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether a pod of this size may have a reservation: not if the server has rejected it for long."""
+        """Return whether a pod of this size may have a reservation.
+
+        A size that may never fit gets none. A size that was rejected for long gets one only if the shadow time is
+        known.
+        """
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
