@@ -40,7 +40,7 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
     return re.compile(pattern, re.IGNORECASE | re.DOTALL), kind
 
 
-#: Patterns of texts about a service account that the caller may not use, and about one that does not exist.
+#: Patterns of texts about a service account that the caller may not use, and about an account that does not exist.
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 _NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
@@ -77,7 +77,8 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats as one.
+    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats as a
+    # stockout.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",
@@ -166,7 +167,7 @@ CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
     401: same(FailureKind.PERMISSION),
     403: same(FailureKind.PERMISSION),
-    # For a create, the parent is missing, or a resource that the request refers to.
+    # For a create, the parent or another resource to which the request refers is missing.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
     # For a create, the name exists (as in GKE's autoscaler). Updates and deletes can only conflict with an operation.

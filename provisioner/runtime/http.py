@@ -139,7 +139,7 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Set the deadline, in seconds from now. If the connection `rests`, a request's first byte sets it again."""
+        """Set the deadline, in seconds from now. If the connection `rests`, a request's first byte sets another."""
         self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 

@@ -64,7 +64,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Google's libraries turn off the propagation of their loggers when they are imported.
+        # Undo that Google's libraries turn off the propagation of their loggers when they are imported.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

@@ -42,7 +42,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1
 #: Bounds of maxRunDuration of flex-start nodes (GKE's autoscaler).
 SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: Name in a list of amounts that means every name that is not in the list.
+#: Name that represents all names that a list of amounts does not contain.
 OTHERS = "*"
 #: Value of a list that allows nothing.
 NONE = "none"

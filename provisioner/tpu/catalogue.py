@@ -183,7 +183,7 @@ _ALL = (
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",)),
     Accelerator(
-        # GKE's autoscaler has this label. A comment in its code, and one report, have tpu-v3-podslice.
+        # GKE's autoscaler has this label. A comment in its code, and one report, name tpu-v3-podslice instead.
         label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE),

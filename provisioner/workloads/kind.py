@@ -33,7 +33,7 @@ class Claim:
     group_name: str = ""
     #: Index in the group, 0 for the leader; None if unknown.
     index: int | None = None
-    #: Number of pods in the group; 0 if only the workload has it.
+    #: Number of pods in the group; 0 if only the workload has this number.
     group_size: int = 0
 
 

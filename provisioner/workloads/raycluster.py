@@ -22,7 +22,7 @@ MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 
 def parse_raycluster(raw: object) -> Workload:
-    """Read a RayCluster of API version v1. It ends when it is deleted."""
+    """Read a RayCluster of API version v1. A RayCluster ends only when it is deleted."""
     found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
     what = f"RayCluster {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")
