@@ -77,8 +77,7 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats as a
-    # stockout.
+    # Texts (akka issue 32992, kubeflow issue 673, xpk) and a code (GKE's autoscaler) that mean a stockout.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",

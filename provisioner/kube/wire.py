@@ -71,8 +71,7 @@ class LineStream:
         pending = bytearray()
         while chunk := self._read():
             start = 0
-            # `pending` has no line end, so only the new chunk is searched; searching all bytes again would be
-            # quadratic.
+            # `pending` has no line end, so only the new chunk is searched; searching `pending` again would be slow.
             while (end := chunk.find(b"\n", start)) >= 0:
                 pending += chunk[start:end]
                 line = bytes(pending)

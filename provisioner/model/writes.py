@@ -215,8 +215,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # The open write may wait for a thread for minutes. It blocks other writes until `without_lost` drops it as
-        # lost.
+        # The open write may wait for a thread for minutes. It blocks other writes until `without_lost` drops it.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:

@@ -42,8 +42,7 @@ _WHAT = {
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after which the caches of all processes show that an object is being deleted.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: First and maximum interval in seconds between polls of an operation, and the growth of the interval with each poll.
-#: The maximum is reached before _MAX_POLLS_COUNTED polls, which only limit the exponent.
+#: First and maximum interval in seconds between polls of an operation, its growth with each poll, and a bound on polls.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5

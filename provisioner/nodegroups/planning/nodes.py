@@ -228,9 +228,9 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    A group's nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, all nodes are
-    returned. With a fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than
-    `count` machines are listed, nodes without a listed machine are left out unless their name is in `lost`
+    A group's nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, all are returned.
+    With a fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than `count`
+    machines are listed, a node without a listed machine is left out unless its name is in `lost`
     (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)

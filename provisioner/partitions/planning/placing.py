@@ -110,8 +110,7 @@ class _Ground:
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
         """Return whether a pod of this size may have a reservation.
 
-        A size that may never fit gets none. A size that was rejected for long gets one only if the shadow time is
-        known.
+        The pod gets none if the size may never fit, or was rejected for long and the shadow time is unknown.
         """
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
