@@ -68,7 +68,7 @@ class Admission:
         return self.stage.agenda.now >= self.since
 
     def marks(self, namespace: str) -> bool:
-        """Return whether pods of groups that a namespace creates from now on are marked."""
+        """Return whether new pods of groups in a namespace get the marks."""
         return self.installed and namespace in self._assigns
 
     def always_marks(self, namespace: str) -> bool:
@@ -76,7 +76,7 @@ class Admission:
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:
-        """Return whether the policy treats later pods of a namespace as it treats its pods now."""
+        """Return whether the policy will mark pods of groups in a namespace later exactly if it marks them now."""
         return self.installed or not self.present or namespace not in self._assigns
 
     # --- requests of workloads, which depend on the policy
@@ -96,7 +96,7 @@ class Admission:
     # --- API server
 
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
-        """Change a pod that is about to be created; return whether it is allowed."""
+        """Change a new pod if the policy is installed; return whether the pod is allowed."""
         if not self.installed:
             self._grant(pod)
             return True
@@ -141,5 +141,5 @@ def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_assigned(mark: tuple[str, str]) -> bool:
-    """Return whether labels of a node name a slice."""
+    """Return whether a mark names a slice: it is neither empty nor `FREE`."""
     return bool(mark[0]) and mark[0] != FREE

@@ -147,7 +147,7 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
 
     def judge_refill(self, process: Process, pool: Pool) -> bool:
-        """Check a new pool that is for a buffer; return whether it is.
+        """Return whether a new pool is for a buffer; if so, check that the buffer lacks a pool.
 
         Waiting slices of workloads take pools created for buffers, so both kinds of slices are counted together.
         """
@@ -192,14 +192,14 @@ class Asked:
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UID of a request, or the UIDs of all buffers of a shape, any of which may lack the pool."""
+        """Return the UID of a request, or of all buffers with the shape of a buffer: any of them may lack the pool."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),
         ]
 
     def unserved(self) -> Iterator[str]:
-        """Yield reports on JobSets that wait for a request that could be served."""
+        """Yield a report on each JobSet that Kueue still suspends although all its slices could get pools."""
         for run in self._simulation.kueue.runs():
             able = self._simulation.checker.can_end(run) and self._within_limits(run)
             if run.suspended and run.active and not run.terminal and able:
@@ -236,7 +236,7 @@ class Asked:
         }
 
     def missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
-        """Return the number of pools that all buffers of one shape lack together."""
+        """Return the number of pools that all buffers of one shape lack together; negative if more pools are idle."""
         wanted = sum(len(buffer.slots()) for buffer in self.buffers() if buffer.shape == run.shape)
         return wanted - len(self.idle(run, statuses))
 

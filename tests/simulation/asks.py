@@ -114,7 +114,7 @@ class BufferRun(AskRun):
     """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
-    #: False, because a buffer has no pods: its slices claim no pools, and slices of workloads may take them.
+    #: False, because a buffer has no pods: slices of workloads may take its pools at any time.
     bindable: bool = False
     #: Maximum number of chips; None if the buffer sets no limit.
     max_chips: int | None = None
@@ -143,8 +143,9 @@ class QueuedRun(JobSetRun):
     #: Name of the request whose capacity its pods use.
     consumes: str = ""
     asked_times: int = 0
-    #: Number of consecutive failed requests, and the number at which Kueue gives up.
+    #: Number of consecutive failed requests.
     failures: int = 0
+    #: Number of consecutive failures after which Kueue gives up.
     max_failures: int
     active: bool = True
 

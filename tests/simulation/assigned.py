@@ -3,11 +3,11 @@
 Placement is checked at each binding, and at each change of a node's labels by a process. These cases are excused:
 
 - pods that were created before the policy was installed;
-- bindings within minutes after a user edited labels of the pool;
+- bindings before, or at most `EDITED_SECONDS` after, a user edited labels of the pool;
 - bindings on a node that GKE recreated within the time that a cache may lag: the node has the labels of the pool until
   it is labelled again;
 - pools that are being deleted;
-- pods that were bound in the time that a cache may lag before the change of a label.
+- pods that were bound before or after a change of a label, within the time that a cache may lag.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EDITED_SECONDS = 300.0
 #: Maximum time in seconds until a slice that restarts has pods again.
 _RESTART_SECONDS = 300.0
 
-#: Key and namespace of a marked group; otherwise the key that the pods of a group share.
+#: Key and namespace of a marked group, the key that the pods of another group share, or a pod without a workload.
 _Group = object
 
 
@@ -114,7 +114,7 @@ class Assigned:
     # --- excuses
 
     def _is_excused(self, *pods: PodRun) -> bool:
-        """Whether one of these pods was bound by labels for which the provisioner is not responsible."""
+        """Whether the labels of one of the pools were edited, its node was recreated, or the pool is being deleted."""
         return any(self._was_edited(pod) or self._was_recreated(pod) or self._is_going(pod.pool) for pod in pods)
 
     def _was_edited(self, pod: PodRun) -> bool:
@@ -186,7 +186,7 @@ class Assigned:
     # --- after the storm
 
     def unsettled(self) -> Iterator[tuple[str, str]]:
-        """Yield labels that do not agree with the pods on the pool."""
+        """Yield reports on pools whose labels do not name the slice of their pods, or name a slice that has ended."""
         if not self._simulation.admission.present:
             return
         now = self._stage.agenda.now

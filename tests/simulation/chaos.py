@@ -1,4 +1,4 @@
-"""Faults of the simulated world, drawn from the run's random source; faults of calls are drawn in calls.py.
+"""Faults of the simulated world, drawn at random for each run; faults of calls are drawn in calls.py.
 
 Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. At the end of
 the storm, all faults that an administrator would repair are repaired, and users stop acting.
@@ -113,7 +113,7 @@ class Chaos:
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         self._sources = random.Random(f"sources {stage.seed}")
-        #: Whether an optional source is forbidden, or absent, when processes start.
+        #: Whether optional sources are forbidden or absent at times; each time, all processes restart.
         self.refuses_sources = self._sources.random() < _REFUSED_SOURCES_CHANCE
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 

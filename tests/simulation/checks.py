@@ -99,7 +99,7 @@ class Checker:
     # --- calls
 
     def saw_call(self, process: Process, method: str, pool: str | None) -> None:
-        """Count a call that is being sent."""
+        """Count a call that is being sent, and check the rate of calls."""
         now = self.stage.agenda.now
         if method == "nodePools.list":
             # Two lists are remembered, because the last one may have been requested while the create was being sent.
@@ -167,7 +167,7 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Check a write to a node or of a status."""
+        """Check a write to a node or a pod, or of a status."""
         if "status" in body:
             self.asked.before_status(process, path, body["status"])
             return
@@ -197,7 +197,7 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} uncordons {node.name}, which somebody else cordoned")
 
     def saw_event(self, process: Process, ref: ObjectRef, reason: str, message: str) -> None:
-        """Record an Event."""
+        """Record an Event, and check that no Event about a waiting slice names workloads of another namespace."""
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
         if reason == constants.CREATION_WAITING and self.simulation.hostile.present:
@@ -238,7 +238,7 @@ class Checker:
             self.stage.violate(SHOWN, false)
 
     def stale_seconds(self) -> float:
-        """Return the maximum time in seconds until all caches show a change and a deletion delay after it has ended."""
+        """Return the maximum seconds from a change until all caches show it and a deletion delay has ended."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
@@ -364,7 +364,10 @@ class Checker:
     # --- all or nothing
 
     def complete(self, workload: WorkloadRun) -> bool:
-        """Whether every slice with pods is bound, or has a healthy RUNNING pool that was created for it."""
+        """Whether every slice with pods has a bound pod, or a healthy RUNNING pool that was created for the slice.
+
+        Requests and buffers have no pods, so all their slices count.
+        """
         return all(
             self.pods_bound(workload, job)
             or any(

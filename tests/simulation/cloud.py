@@ -108,7 +108,7 @@ class Cloud:
         agenda.after(rng.uniform(0.05, 2.0), appear)
 
     def remove(self, node_name: str) -> None:
-        """Remove a VM."""
+        """Remove the node of a deleted VM within 3 s."""
         path = object_path("nodes", node_name)
         self.stage.agenda.after(self.stage.rng.uniform(0.05, 3.0), lambda: self.stage.store.remove(path))
 

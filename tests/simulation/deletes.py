@@ -1,8 +1,8 @@
-"""Checks deletes: no deleted pool has pods, is the only pool of a workload, or is about to get pods.
+"""Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent. The rule needs
-two facts that the process knew when it decided: a node of the pool accepts pods, and the leader pod of an existing
-workload is pending.
+While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent. The rule
+applies if the process knew two facts when it decided: a node of the pool accepts pods, and the leader pod of an
+existing workload is pending.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Deletes:
                 self._stage.violate(KEEP, text)
 
     def _bound_behind(self, process: Process, pod: PodRun) -> bool:
-        """Whether a binding took effect after the gate had listed the pods of the node, but was decided before that."""
+        """Whether a binding was decided before the gate listed the pods of the node, and took effect later."""
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
@@ -107,7 +107,7 @@ class Deletes:
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a slice of an existing workload has no bound pods, and only this pool is available for it."""
+        """Whether a slice without bound pods got or last used this pool, and no other pool fits the slice."""
         if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)

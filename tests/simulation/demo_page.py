@@ -37,7 +37,7 @@ _SEED = 2
 _SLICES = 200
 _MINUTE = 60.0
 _STEP_SECONDS = 1.0
-#: Maximum delay in seconds that is caught up; on a slower machine, the rest of the delay is skipped.
+#: Maximum delay in real seconds that the demo catches up; a longer delay is skipped.
 _MAX_BEHIND_SECONDS = 5.0
 
 
@@ -138,7 +138,7 @@ class Demo(Simulation):
         self.stage.agenda.after(seconds * self.rng.uniform(0.6, 1.4), again)
 
     def _grow(self) -> None:
-        """Create workloads until the demo has its number of slices."""
+        """Create a workload if the demo has fewer slices than requested, and repeat this after at most 25 s."""
         there = sum(len(workload.slots()) for workload in self.cluster.workloads.values() if workload.alive)
         # Workloads come faster at the beginning, so that the page fills quickly.
         hurry = 0.1 if there < self.slices / 2 else 1.0
@@ -229,7 +229,7 @@ class Demo(Simulation):
         self.stage.agenda.after(15 * _MINUTE, lambda: self.cluster.delete(run))
 
     def _change_minds(self) -> None:
-        """Suspend, restart, scale or delete a workload."""
+        """Restart or delete a JobSet, or scale or delete a LeaderWorkerSet; leave a plain Job unchanged."""
         there = [workload for workload in self.cluster.workloads.values() if workload.alive]
         run = self.rng.choice(there) if there else None
         if isinstance(run, SetRun):

@@ -1,7 +1,7 @@
 """Causes for which GKE refuses some creates: a permission, a policy, a network or another part of its environment.
 
-No refusal is permanent. When the cause has been corrected, the create of each refused slice is sent again after the
-back-off of its failure. In the meantime all other slices are served normally.
+The cause in `Environment` is corrected after some time; then the create of each refused slice is sent again after the
+back-off of its failure. `Singled` refuses one JobSet permanently. All other slices are served normally.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ANSWERS = {
 }
 #: Seconds from the first refusal until its cause is corrected: a permission soon, other causes later.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
-#: Maximum time in seconds until the next create: the maximum wait after a missing permission, and the first wait after
-#: a create that GKE calls invalid (no cause lasts until a second refusal), each with a margin for turns.
+#: Maximum time in seconds until the next create: the maximum wait after a missing permission, and a margin for turns.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
+#: Maximum time in seconds after a create that GKE calls invalid: the first wait, as no cause lasts until a second one.
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
 _STOCKOUT = "stockout"
@@ -54,7 +54,7 @@ _SINGLED_ANSWERS = {
     "singled out: invalid": says(400, "Machine type x is not supported."),
     "singled out: outage": says(503, "The service is currently unavailable."),
 }
-#: Kinds with the longest wait are drawn more often, so that neighbours that wrongly wait as well are noticed.
+#: The kind with the longest wait is drawn more often, so that JobSets that wrongly wait with it are noticed.
 _LONG = ("singled out: permission",) * 3
 
 

@@ -39,9 +39,9 @@ _CREATE_SECONDS = 120.0
 _CLAIM_SECONDS = 360.0
 #: Maximum interval in seconds between attempts while operations hang, with any learned bound on GKE's operations.
 _ATTEMPT_SECONDS = 60.0
-#: Creates of a workload in a burst, in addition to those of its slices, and creates per second after the burst; then
-#: the same numbers for a namespace.
+#: Creates of a workload in a burst, in addition to two for each slice, and creates per second after the burst.
 _BURST, _PER_SECOND = 8, 1 / 60
+#: Creates of a namespace in a burst, and creates per second after the burst.
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
 #: Maximum number of creates in excess of the bound.
 _SLACK = 2
@@ -76,14 +76,14 @@ class Fairness:
     # --- creates
 
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
-        """Count a create."""
+        """Count a create, and check the number of creates."""
         uid, namespace = _counted_for(pool)
         slices = sum(
             workload.max_replicas for workload in self._simulation.cluster.every_workload if workload.uid == uid
         )
         slices = slices or self._simulation.checker.shared.max_pods.get(uid, 0)
         for key, most, per_second in (
-            # One create of each slice may be in progress when the response to the last one comes.
+            # One create of each slice may be in progress when the response to its last create comes.
             (uid, _BURST + 2 * slices, _PER_SECOND),
             (namespace, _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE),
         ):
@@ -207,7 +207,8 @@ class Fairness:
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
         """Return the possible users of a pool in the view of a process whose caches may be `stale_seconds` old.
 
-        The users are the workloads of pods on the pool, otherwise workloads that may claim it, otherwise its creator.
+        The users are the workloads of pods on the pool. If the caches may lack all these pods, its last user, the
+        workloads that may claim it, and the workload that it was created for are users as well.
         """
         now, cluster = self._stage.agenda.now, self._simulation.cluster
         pods = [pod for pod in cluster.pods_on_pool(pool.name) if not pod.finished]
@@ -265,7 +266,7 @@ class Fairness:
         return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
 
     def look_at_hostile(self) -> None:
-        """Check that waiting hostile tenants get a reason, and that the memory of processes is bounded."""
+        """Check that each workload whose first slice waits has an Event, and that processes remember little."""
         now, checker = self._stage.agenda.now, self._simulation.checker
         for workload in self._simulation.cluster.workloads.values():
             leader = workload.leader(0)

@@ -60,7 +60,7 @@ class Feed:
             self._enter(lambda: stream.break_off(errors.Unavailable("connection reset")))
 
     def hear(self) -> None:
-        """Deliver everything again."""
+        """End the silence of the feed, and deliver the items that have arrived."""
         self._silent_until = min(self._silent_until, self._stage.agenda.now)
         self._hear_again()
 

@@ -43,7 +43,7 @@ _NEIGHBOUR_CHANCE = 0.3
 _THEIR_NODE = "their-node"
 
 _CHANCE = 0.2
-#: Resource that slices compete for, with the kind of hostile workload that the run then always has.
+#: Resource that slices compete for, with the kind of hostile workload that the run then usually has.
 _RESOURCES = {
     "limit": "never fits",
     "stock": "never fits",
@@ -139,7 +139,7 @@ class Hostile:
 
     @property
     def threads(self) -> float:
-        """Number of calls of one kind that a process makes at the same time."""
+        """Maximum number of calls of one kind that a process makes at the same time."""
         return 1 if self.resource == "threads" else math.inf
 
     @property
@@ -149,7 +149,7 @@ class Hostile:
 
     @property
     def sits_on_pools(self) -> bool:
-        """Whether a pod that the controller does not see is on a pool that looks idle."""
+        """Whether bare pods, which the controller does not see, may be on pools that look idle."""
         return bool(self._bare)
 
     def settings(self) -> dict[str, Any]:
@@ -389,7 +389,7 @@ class Hostile:
                 cloud.world.delete_pool(CLUSTER, pool.name)
 
     def _end_all_at_once(self) -> None:
-        """Delete many pools while GKE accepts few operations, and let an honest tenant come in the meantime."""
+        """Delete many pools while GKE accepts few operations, and create an honest JobSet in the meantime."""
         cluster = self.simulation.cluster
         self.simulation.cloud.limit_operations(self.rng.choice((1, 2)))
         for workload in self._jobsets(HOSTILE_NAMESPACE):
@@ -397,7 +397,7 @@ class Hostile:
         self.stage.agenda.after(self.rng.uniform(10.0, 60.0), lambda: self._come_honest("honest-between"))
 
     def _reconcile(self) -> None:
-        """Let GKE repair a pool permanently, without a ready node."""
+        """Let the pools of the hostile tenant stay RECONCILING, without a ready node."""
         for name in {
             pod.pool for workload in self._jobsets(HOSTILE_NAMESPACE) for pod in workload.pods.values() if pod.node
         }:
@@ -414,11 +414,11 @@ def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
 
 
 class Neighbour:
-    """Pods in another namespace that have the labels of a JobSet of a user; only in runs without hostile tenants.
+    """Pods in another namespace that have the labels of a user's workload.
 
-    Some pods wait and request other machines than the JobSet; other pods are bound to nodes of the provisioner or to
-    foreign nodes. Some are controlled by a Job with the name of the JobSet's child Job. No pool may be created for the
-    JobSet because of these pods, and it must not lose a pool to them.
+    Some pods wait and request other machines than the workload; other pods are bound to nodes of the provisioner or to
+    foreign nodes. Some are controlled by an object with the name of the workload's child object. No pool may be created
+    for the workload because of these pods, and the workload must not lose a pool to them.
     """
 
     def __init__(self, simulation: Simulation) -> None:

@@ -28,9 +28,9 @@ _SEES_AFTER_SECONDS = (0.05, 3.0)
 _ASKS_AGAIN_SECONDS = (5.0, 60.0)
 _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
-#: Share of served requests of which a foreign pod takes a node before the pods of the JobSet come.
+#: Share of requests, served during the storm, of which a foreign pod takes a node before the pods of the JobSet come.
 _TAKEN = 0.2
-#: Number of failures after which Kueue gives up a workload; in other runs Kueue never gives up in practice.
+#: Numbers of failures after which Kueue gives up a JobSet; one is drawn for each JobSet, and 100 is never reached.
 _MAX_FAILURES = (3, 100)
 
 

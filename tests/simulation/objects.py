@@ -31,7 +31,7 @@ SLICE = "tpu-provisioner/slice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Requests of the pods of a JobSet."""
+    """Requests of the pods of a slice."""
 
     accelerator: str
     topology: str
@@ -240,7 +240,7 @@ class WorkloadRun(abc.ABC):
         return self.shape
 
     def selector(self, job: int) -> dict[str, str]:
-        """Return the nodeSelector of a slice's pods; other workloads do not fit nodes of slices that start together."""
+        """Return the nodeSelector of a slice's pods, with the name of the workload if the workload is `separate`."""
         return self._selector(self.shape_of(job))
 
     def _selector(self, shape: Shape) -> dict[str, str]:
@@ -273,7 +273,7 @@ class WorkloadRun(abc.ABC):
             self.released_at[slot] = now
 
     def suspension(self, agenda: Agenda) -> list[JsonObject]:
-        """Return the condition about a suspension, as the controller has written it; a resumption is not shown yet."""
+        """Return the condition Suspended, which a resumption does not change; empty before the first suspension."""
         if self.suspended_at is None:
             return []
         since = format_time(agenda.wall(self.suspended_at - agenda.now))
@@ -300,7 +300,7 @@ class WorkloadRun(abc.ABC):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class JobSetRun(WorkloadRun):
-    """A JobSet, whose child Jobs end."""
+    """A JobSet whose slices are the child Jobs of the replicated Job "workers"."""
 
     of = JOBSET
     run_seconds: float

@@ -37,7 +37,7 @@ _LATE_SECONDS = (5.0, 280.0)
 
 
 class People:
-    """All users of the cluster, during the storm."""
+    """Users of JobSets, who act during the storm; some JobSets come after the storm."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -85,7 +85,7 @@ class People:
         self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
-        """Create a JobSet, with a new or a given name."""
+        """Create a JobSet, with a new or a given name, unless the name exists or there are enough JobSets."""
         if not (self.stage.stormy or late):
             return
         rng = self.stage.rng

@@ -106,7 +106,7 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
 
 
 def _refused_for_good(original: Any) -> Any:
-    """Never repeats a create that GKE rejected as invalid."""
+    """Repeats a create that GKE rejected as invalid 3 hours too late."""
 
     def with_(backoffs: Any, key: str, delay: Any, *rest: Any) -> Any:
         found = original(backoffs, key, delay, *rest)
@@ -243,7 +243,7 @@ def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
 
 
 def _giving_up_what_is_repaired(original: property) -> Any:
-    """Considers a pool with status RUNNING_WITH_ERROR as failed."""
+    """Considers a pool with status RUNNING_WITH_ERROR as failed if it is not ready."""
     broken: Any = original.fget
     return property(
         lambda supply: broken(supply) or (supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready)

@@ -1,7 +1,7 @@
 """A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
 
 During the storm the team scales, updates and restarts its workloads, and loses nodes. After it, the team takes steps,
-each when the last step has settled: scale up, update, scale in, lose a node, scale to 0. These runs have no scarce
+each when the last step has settled, such as a burst, an update or the loss of a node. These runs have no scarce
 capacity and no hostile tenants with JobSets. Earlier seeds have neither the team nor pods of this kind, so the recorded
 histories and the seeds of planted bugs are unchanged.
 """
@@ -252,7 +252,7 @@ class PodTeam:
         agenda.after(5.0, judge)
 
     def unsettled(self) -> Iterator[str]:
-        """Yield the workloads that have pods that do not run, or too many pods."""
+        """Yield a report on each workload that does not have exactly its replicas, running and up to date."""
         if not self.present or not self.serves:
             return
         for workload in (*self.deployments, *self.sets):
@@ -264,5 +264,5 @@ class PodTeam:
         return [pod for deployment in (*self.deployments, *self.sets) for pod in deployment.pods]
 
     def controllers(self) -> list[Controller]:
-        """Return the controllers that exist."""
+        """Return the ReplicaSets and StatefulSets of the team."""
         return [*(replicas for deployment in self.deployments for replicas in deployment.sets), *self.sets]

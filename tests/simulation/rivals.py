@@ -123,7 +123,7 @@ class Rivals:
         self._stage.agenda.after(self._rng.uniform(*_RESTART_EVERY_SECONDS), self._restart)
 
     def _restart(self) -> None:
-        """Let a pod of an honest JobSet fail while other workloads wait."""
+        """Restart an honest JobSet whose pods run, as after a failed pod; at most `_MAX_RESTARTS` times in the run."""
         cluster = self._hostile.simulation.cluster
         running = [
             workload

@@ -53,7 +53,7 @@ _CRASHES = frozenset(
 )
 #: Maximum time in seconds from the last fault until the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: Maximum time in seconds instead, if JobSets have to wait for each other, with turns and back-offs.
+#: Maximum time in seconds if JobSets have to wait for each other, with turns and back-offs.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: Seconds for which the settled world must not change, and no process may send a call that changes something.
 QUIET_SECONDS = 130.0
@@ -257,7 +257,7 @@ _METRICS: list[Metrics] = []
 
 
 def _metrics() -> Metrics:
-    """Return one set of metrics for all runs: nothing reads them, and creating them takes longer than a round."""
+    """Return one set of metrics for all runs, because creating metrics takes longer than a round."""
     if not _METRICS:
         _METRICS.append(Metrics(version="simulation"))
     return _METRICS[0]

@@ -101,7 +101,7 @@ class ScalingController:
         self.stage = cluster.stage
 
     def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
-        """Delete a workload; in the background, which is the default, the object is removed before its pods."""
+        """Delete a workload; in the background (Kubernetes' default), the object is removed before its pods."""
         run.deleting = True
         run.touch(self.stage.agenda.now)
         how = "in the foreground" if foreground else "in the background"
@@ -140,7 +140,7 @@ class SetController(ScalingController):
         self.cluster.kick(run)
 
     def restart_group(self, run: SetRun, group: int) -> None:
-        """Restart a group, after a restart of one of its containers."""
+        """Restart a group whose leader is bound, after the restart of a container or the loss of a worker."""
         leader = run.pods.get((group, 0))
         if leader is None or leader.deadline is not None or not leader.node:
             return
@@ -165,7 +165,7 @@ class SetController(ScalingController):
             self._start(run, group)
 
     def lost(self, run: SetRun, pod: PodRun) -> None:
-        """React to the removal of a pod."""
+        """Restart the group of a removed worker, unless its leader has been replaced."""
         leader = run.pods.get((pod.job, 0))
         if pod.index and not run.deleting and pod.job in run.slots() and pod.leader is leader:
             self.restart_group(run, pod.job)
@@ -206,7 +206,7 @@ class SetController(ScalingController):
                 self.cluster.terminate(pod)
 
     def _roll(self, run: SetRun) -> None:
-        """Replace the next group of an update, if all other groups run."""
+        """Replace the next group of an update, if all groups of the new template run."""
         if not run.updating:
             return
         run.outdated &= set(run.slots())

@@ -2,7 +2,7 @@
 
 The pods of one namespace, accelerator and topology are a class. A pool is created for a class only if the nodes of its
 other pools do not suffice for the pods that the class had at any time within the lag of a cache. So a rolling update
-buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools do not count as pools of the class:
+buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
 - pools with labels of a slice, or that another process created after this process had last listed the pools;
@@ -289,5 +289,5 @@ class Shared:
 
 
 def _pools_of_burst(pods: int) -> float:
-    """Return the maximum number of pools for a burst of pods: full pools, and three pools for late or other pods."""
+    """Return the maximum number of pools for a burst of pods, three of them not full; infinite for fewer pods."""
     return -(-pods // MAX_NODES) + 3 if pods >= _BURST else math.inf

@@ -31,7 +31,7 @@ def view_of(process: Process) -> View | None:
 
 
 def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
-    """Return differences between the view of a process and its decision, or the snapshot."""
+    """Yield differences between the view of a process and its decision or snapshot, at each `_EVERY`th decision."""
     process.decisions += 1
     if process.decisions % _EVERY:
         return
@@ -59,7 +59,7 @@ def _is_unseen(simulation: Simulation, pod: PodRun) -> bool:
 
 
 def false_of_world(simulation: Simulation) -> Iterator[str]:
-    """Return differences between the leader's view and a world that has settled."""
+    """Yield differences between the leader's view and a world that has settled."""
     for process in simulation.processes:
         view, published = view_of(process), process.board._published
         if view is None or published is None or not process.leads:

@@ -28,7 +28,7 @@ _HOUR_SECONDS = 3600.0
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, and capacity type.
+#: Zone, machine type, number of nodes, and name of the reservation or, without a reservation, capacity type.
 _Capacity = tuple[str, str, int, str]
 
 

@@ -20,7 +20,7 @@ from tests.support.simulations import stage
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write of an object."""
+    """One write or removal of an object."""
 
     version: int
     path: str
@@ -103,7 +103,7 @@ class Store:
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page of a collection. Raises Gone if the history was compacted, or the error of a refused kind."""
+        """Return one page. Raises Gone after a compaction, NotFound or Forbidden for a refused resource."""
         self._look_for(collection.rpartition("/")[2])
         if continue_token:
             if continue_token not in self._lists:

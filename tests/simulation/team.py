@@ -67,7 +67,7 @@ class Team(ABC, Generic[_R]):
         self._come()
 
     def _runs(self) -> list[_R]:
-        """Return its workloads."""
+        """Return its workloads that are not being deleted."""
         workloads = self.simulation.cluster.workloads.values()
         return [workload for workload in workloads if isinstance(workload, self.run_type) and not workload.deleting]
 

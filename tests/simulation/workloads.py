@@ -63,7 +63,7 @@ class Cluster:
         self.registered_at: dict[str, float] = {}
         #: Time at which each node last returned under its name.
         self.recreated_at: dict[str, float] = {}
-        #: Time at which a node of each pool was last lost or not ready.
+        #: Time at which a node of each pool was last lost, not ready or cordoned.
         self.pool_broke_at: dict[str, float] = {}
         self.on_node: dict[str, dict[PodRun, None]] = {}
         #: Time at which a pod was last bound to each pool or left it, or one of its nodes changed.
@@ -151,7 +151,7 @@ class Cluster:
         self.kick(workload)
 
     def restart(self, workload: JobSetRun, why: str) -> None:
-        """Recreate all pods after the failure of a pod, or end the workload."""
+        """Recreate all pods after the failure of a pod, or end the JobSet if no restart is left."""
         if not workload.alive or workload.restarting:
             return
         workload.touch(self.stage.agenda.now)
@@ -273,9 +273,9 @@ class Cluster:
         selector: Mapping[str, str] = MappingProxyType({}),
         tolerates_all: bool = False,
     ) -> PodRun | None:
-        """Create a pod without a workload that requests chips; return None if it is rejected.
+        """Create a pod without a workload that requests chips; return None if it is rejected or its name is taken.
 
-        The pod is bound to `node` at its creation if that node has room, or does not belong to a known pool.
+        The pod is bound to `node` at its creation if it fits that node, or if the cluster has no node of that name.
         """
         self._numbers += 1
         name = f"bare-{self._numbers:x}"
@@ -486,7 +486,7 @@ class Cluster:
     # --- end of pods and nodes
 
     def end(self, pod: PodRun, phase: str) -> None:
-        """Let a pod end normally."""
+        """Let a pod end in a phase; its object is removed within 60 s."""
         pod.phase = phase
         self._changed(pod)
         if pod.workload is not None:
@@ -578,5 +578,5 @@ class Cluster:
                 self._collect(pod)
 
     def pods_on_pool(self, pool: str) -> list[PodRun]:
-        """Return the pods that are bound to a pool."""
+        """Return the pods, including finished pods, that are bound to existing nodes of a pool."""
         return [pod for pod in self.pods if pod.pool == pool and pod.node in self.nodes]

@@ -25,6 +25,6 @@ def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) ->
 
 
 def view_of(world: World) -> View:
-    """Return the view of a world's current decision."""
+    """Let a world decide, and return the view of the decision."""
     plan = world.look()
     return build_view(world.snapshot(), plan, world.settings, world.now)

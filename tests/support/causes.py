@@ -88,7 +88,7 @@ def limit_of_failed_pools() -> World:
 
 
 def back_off() -> World:
-    """Let the pool of JobSet "other" fail with a stockout, so that "train" waits for the back-off as well."""
+    """Let GKE reject the create for JobSet "other" with a stockout, so that "train" waits for the back-off as well."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT, message=_STOCKOUT)
     world.put_jobset("other")

@@ -113,7 +113,7 @@ class FakeRecorder:
         self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
 
     def reasons(self, kind: str) -> list[str]:
-        """Return the reasons of Events on objects of a kind, oldest first; a repeated Event counts once."""
+        """Return the reasons of Events on objects of a kind, oldest first; Events of one key or text count once."""
         seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
         return [reason for reason, _ in seen]
 
@@ -210,7 +210,7 @@ class World:
         return self.loop.identity
 
     def round(self, *, after_seconds: float = 0.0) -> float:
-        """Advance the clock, do one round, and wait until all its calls have ended."""
+        """Advance the clock, do one round, and wait for its calls; return the seconds until the next round."""
         self.clock.advance(after_seconds)
         pause = self.loop.round()
         self.settle()
@@ -262,7 +262,7 @@ class World:
         self.remove_leader()
 
     def finish_creates(self) -> list[PoolName]:
-        """Complete the creation of all pools; their nodes register and are ready."""
+        """Complete the creation of all pools, whose nodes become ready; return the names of the pools."""
         made = [pool.name for pool in self.gke.pools.values() if pool.status is PoolStatus.PROVISIONING]
         for name in made:
             self.gke.finish_create(name)
@@ -270,7 +270,7 @@ class World:
         return made
 
     def put_nodes(self, pool_name: str) -> list[str]:
-        """Register the nodes of a pool; return their names."""
+        """Register the nodes of a pool, none for flex-start; return their names."""
         pool = self.gke.pools[PoolName(pool_name)]
         names = [
             f"gke-test-{pool.name}-{index}"

@@ -28,7 +28,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
-#: A v6e slice of four hosts.
+#: Request for the pool of a v6e slice of four hosts.
 SLICE = NodePoolRequest(
     name=PoolName("js-0123456789"),
     zone=Zone("us-east5-b"),
@@ -75,11 +75,10 @@ class _Injected:
 
 @dataclass
 class FakeGke:
-    """The part of a `GkeClient` that calls GKE. Pools change only by calls of the test.
+    """Methods of a `GkeClient` that call GKE. A create adds a PROVISIONING pool, and a delete makes it STOPPING.
 
-    A create adds a PROVISIONING pool, and a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
-    `set_pool` make all other changes. As in GKE, deletes of STOPPING pools are rejected. Workload policies remain as
-    created or set.
+    Only methods for tests, such as `finish_create` and `set_pool`, make other changes of pools. As in GKE, deletes of
+    STOPPING pools are rejected. Workload policies remain as created or set.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))

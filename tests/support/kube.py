@@ -121,7 +121,7 @@ class FakeKube(Api):
         self._scripts.setdefault(path, []).append(list(lines))
 
     def compact(self) -> None:
-        """Delete the history, so that older watches and continue tokens get 410."""
+        """Respond 410 to watches from earlier versions and to earlier continue tokens, as after a compaction."""
         with self._changed:
             self._version += 1
             self._oldest = self._version
@@ -136,7 +136,7 @@ class FakeKube(Api):
         return len(self._streams)
 
     def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:
-        """Wait until `count` watches are open."""
+        """Wait until at least `count` watches are open; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._streams) >= count, timeout=timeout_seconds)
 

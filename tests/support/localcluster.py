@@ -60,7 +60,7 @@ class GoHome:
         return self.write_go(self.root / "bin" / "go", version=version, build=build)
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
-        """Write a fake `go` to a path, and manifests to the folder that it prints as that of every module."""
+        """Write a fake `go` to a path, and manifests to the folder that it prints for every module."""
         for recipe in RECIPES:
             for part in ("crd", "webhook") if recipe.manifests else ():
                 manifests = self.root / "sources" / recipe.manifests / part

@@ -177,7 +177,7 @@ def make_pod(
 
 
 def make_marks(workload: Workload, *, job: int = 0) -> dict[str, str]:
-    """Return the selectors that admission adds to the pods of one child Job or group, which are labels of its nodes."""
+    """Return the selectors that admission adds to the pods of one child Job or group; its nodes have equal labels."""
     letter = {WorkloadKind.JOBSET: "j", WorkloadKind.LEADER_WORKER_SET: "l", WorkloadKind.RAY_CLUSTER: "r"}
     key = f"{letter.get(workload.kind, 'b')}-{group_key(workload.namespace, _group_name(workload, job))}"
     return {constants.SLICE: key, constants.SLICE_NAMESPACE: workload.namespace}
@@ -273,7 +273,8 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
     """Return a pool of the Go provisioner.
 
-    It has no labels for UID, job key and attempt. Its placement is compact even with one host, except for v6e.
+    It has no labels for UID, job key and attempt. Its placement is compact even with one host, except for one host of
+    v6e, machines with one chip, and tpu7x, which has a workload policy.
     """
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]

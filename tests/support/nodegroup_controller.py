@@ -69,7 +69,7 @@ _REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICAT
 
 
 class Cluster(FakeKube):
-    """API server that implements finalizers, and stores Secrets in encoded form."""
+    """API server that implements finalizers and evictions, and stores Secrets in encoded form."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -175,14 +175,14 @@ class World:
         return self.loop
 
     def round(self, *, after_seconds: float = 0.0) -> float:
-        """Advance the clock, do one round, and wait until all its calls have ended."""
+        """Advance the clock, do one round, and wait for its calls; return the seconds until the next round."""
         self.compute.pass_seconds(after_seconds)
         pause = self.loop.round()
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
         return pause
 
     def run(self, until: Callable[[], bool], *, seconds: float = 600.0) -> None:
-        """Do rounds when they are due, and let machines join; fail after `seconds`."""
+        """Do rounds when they are due, and let machines join, until `until` is true; fail after `seconds`."""
         end = self.clock.seconds + seconds
         pause = 0.0
         while not until():
@@ -221,7 +221,7 @@ class World:
         return not any(self.state().values())
 
     def state(self) -> dict[str, list[str]]:
-        """Return the names of all objects, machines and resources of the group, by kind."""
+        """Return the names of all objects, nodes, Secrets, machines and resources, by kind."""
         collections = {kind.plural: collection_path(kind.plural, root=API_ROOT) for kind in Kind}
         collections |= {"nodes": collection_path("nodes"), "secrets": _SECRETS}
         found = {
@@ -244,7 +244,7 @@ class World:
         ]
 
     def join(self) -> None:
-        """Register a node for each running machine with a valid token. Nodes of deleted machines stop reporting."""
+        """Register a node for each running machine with a valid token. Nodes of other machines stop reporting."""
         running = {}
         for machine in self.compute.world.machines():
             if machine.status == "RUNNING":

@@ -34,7 +34,7 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
 }
 #: Fields of specs that have no effect, because the controller does not read them.
 UNREAD = ("minNodeCount", "acceleratorConnectionMode", "bootDisk")
-#: One object of each kind, with every field of gke-labs/tpu-operator.
+#: Spec of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.TPU_NODE_GROUP: {
         "project": "research-project",

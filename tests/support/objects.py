@@ -1,7 +1,7 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
 Arguments: `metadata` adds or replaces fields of the metadata, and `spec` fields of the spec, except for pods and nodes;
-others replace a whole part of the object. An empty `namespace` or `uid` is left out, because the API server sets it.
+others replace a whole part of the object. An empty `namespace`, or an empty `uid` of a workload, is left out.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from provisioner.slices.view.timeline import Segment, Track
 from provisioner.slices.view.types import CapacityView, Entry, PoolView, SliceView, State, View, WorkloadView
 from tests.support.clock import NOW
 
-#: Names of Chromium and its driver in Debian.
+#: Names of the program of Chromium or Chrome, in the order in which they are tried.
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",
@@ -77,7 +77,7 @@ def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -
 
 
 def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNING, **changes: Any) -> SliceView:
-    """Return a slice of four hosts, with a pool unless it waits."""
+    """Return a slice of four hosts, with a pool unless its state is REJECTED, WAITING or NONE."""
     group = f"{workload.name}-slice-{number}"
     has_pool = state not in (State.REJECTED, State.WAITING, State.NONE)
     fields: dict[str, Any] = {
@@ -199,7 +199,7 @@ class HandMadeBoard(Board):
     )
 
     def show(self, **changes: Any) -> None:
-        """Replace the document."""
+        """Replace parts of the document."""
         self.shown = replace(self.shown, **changes)
 
     def _build(self, version: int) -> Document:
@@ -226,7 +226,7 @@ def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
 
 
 def why_no_browser() -> str:
-    """Return the names of missing programs; empty if a browser is available."""
+    """Return which programs are missing, and how to install them; empty if none is missing."""
     missing = [name for name in ("chromium", "chromedriver") if _program(name) is None]
     return f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver" if missing else ""
 
@@ -292,7 +292,7 @@ def open_page(browser: webdriver.Chrome, address: str) -> None:
 
 
 def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workload)") -> dict[str, str]:
-    """Return the text of all visible rows by name."""
+    """Return by name the text of all visible rows that `selector` selects."""
     script = """
         const rows = [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility());
         return rows.map(e => [e.querySelector('.row-name, .track-name').textContent, e.innerText]);

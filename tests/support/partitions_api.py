@@ -157,7 +157,7 @@ class Ground:
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Add an entry in the ledger and a partition for a pod."""
+        """Add a pod's entry to the ledger, and its partition to the server unless `state` is None; return the partition's id."""
         made = id_of(pod)
         entry = Entry(
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,

@@ -35,7 +35,7 @@ class Cluster(World):
         return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
 
     def bind(self) -> None:
-        """Bind each waiting pod to a node without pods that is not cordoned, in the order of names."""
+        """Bind waiting pods, by UID, to the first nodes, by name, that have no pods and are not cordoned."""
         busy = {pod.node_name for pod in self.pods.values()}
         free = [name for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned]
         for uid, pod in sorted(self.pods.items()):

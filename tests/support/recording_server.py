@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-#: Special lines of a stream: HANG waits until the server ends; DROP closes the connection before the end of the body.
+#: Special lines of a stream: HANG waits until the server ends, for at most 30 s; DROP closes the connection before the
+#: end of the body.
 HANG = object()
 DROP = object()
 

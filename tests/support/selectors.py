@@ -77,7 +77,10 @@ _LISTS_BY_NAME = ("webhooks",)
 
 
 def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
-    """Return the result of a JSON merge patch, which shares unchanged parts with `target`; null removes a field."""
+    """Return the result of a JSON merge patch, or with `strategic`, of a strategic merge patch.
+
+    The result shares unchanged parts with `target`. Null removes a field.
+    """
     if not isinstance(change, dict):
         return change
     result = dict(target) if isinstance(target, dict) else {}

@@ -28,6 +28,7 @@ _WAITS = frozenset(
 )
 #: States of a slice whose leader does not fit on the pool of its other pods.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
+#: States of a slice of one host that waits for a node of a pool on which other pods run.
 _WAITS_FOR_A_NODE = frozenset({State.JOINING, State.READY})
 #: Tolerance for two times that should be equal, but were computed in different ways.
 _ROUNDING = timedelta(microseconds=1)

@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Takes responses from the queue of "METHOD path" ("WATCH path" for watches), and repeats the last one."""
+    """Takes responses from the queue of "METHOD path" or "WATCH path", and repeats the last one; 404 if none."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)
@@ -30,7 +30,7 @@ class WireServer:
         self._answers[what].extend(answers)
 
     def wait_for(self, what: str, count: int) -> bool:
-        """Wait until `count` requests of one kind were received."""
+        """Wait until `count` requests of "METHOD path" were received; return False after 5 s."""
         with self._arrived:
             return self._arrived.wait_for(
                 lambda: [_what(request) for request in list(self.requests)].count(what) >= count, timeout=5.0

@@ -72,7 +72,7 @@ class World:
         self.add(*workloads)
 
     def add(self, *workloads: Workload) -> None:
-        """Add JobSets with their pods."""
+        """Add JobSets with their leader pods."""
         for workload in workloads:
             self.workloads[workload.uid] = workload
             self.start_pods(workload)
@@ -162,7 +162,7 @@ class World:
         return []
 
     def finish(self, workload: Workload) -> None:
-        """Complete a JobSet."""
+        """Complete a JobSet, and remove its pods."""
         self.workloads[workload.uid] = replace(workload, terminal_state="Completed")
         self.end_pods(workload)
 
@@ -221,7 +221,7 @@ class World:
         return plan
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Decide, carry out the plan, and advance the clock by one step."""
+        """Decide, carry out the plan, and advance the clock by `seconds`."""
         plan = self.look()
         for delete in plan.deletes:
             self.answer(self._delete(delete))
@@ -329,7 +329,7 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 
 
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
-    """Return the names of workloads that get a notice that they get no node pools."""
+    """Return the names of workloads with a notice that they get no node pools, or can never be scheduled."""
     snapshot = Snapshot(workloads={workload.uid: workload for workload in workloads}, pools_listed_at=NOW)
     ctx = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
     return [notice.objects[0].name for notice in notices_of_workloads(ctx)]

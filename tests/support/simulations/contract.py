@@ -27,7 +27,7 @@ class HistoriesContract:
     seeds: ClassVar[int] = 100
 
     def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self) -> None:
-        """Each run must end in the state that its simulation requires. `make histories` records new histories."""
+        """Each run must end as its simulation requires. `make histories ARGS=--write` records new histories."""
         done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(self.seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
 

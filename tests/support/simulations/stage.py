@@ -14,7 +14,7 @@ from typing import Any
 from rehearsal.simulators.http.world import BaseWorld
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: Maximum depth of nested waits. A deeper wait returns at once, because more nesting finds no further bugs.
+#: Maximum depth of nested waits. A deeper wait returns without waiting, because more nesting finds no further bugs.
 _DEEPEST = 6
 
 
@@ -139,7 +139,7 @@ class Stage:
             self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
     def fault(self, kind: str, what: str, *values: object) -> None:
-        """Count a fault."""
+        """Count a fault, and write it into the history."""
         self.faults[kind] += 1
         self.note("fault", f"{kind}: {what}", *values)
 
