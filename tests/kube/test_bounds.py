@@ -139,7 +139,7 @@ def test_jobset_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str
 
 
 def test_pod_with_too_many_labels_keeps_the_ones_for_decisions() -> None:
-    """A pod that disables provisioning gets no pool, and other pods get an Event about the problem."""
+    """Otherwise a pod with too many labels could not disable provisioning."""
     found = requirements_of(
         labels={**many(1000), constants.DISABLE: "true"},
         nodeSelector={**many(1000), constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"},
@@ -181,7 +181,7 @@ def test_labels_and_taints_of_a_node_are_limited() -> None:
     ids=["one long text", "selectors", "tolerations", "values", "containers"],
 )
 def test_record_is_small_if_its_object_is_large(spec: dict[str, Any]) -> None:
-    """1,000 objects of 1.5 MB need the memory of 1,000 records, and are read in linear time."""
+    """A record takes less than 20 kB, and its object is read in linear time."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] |= spec
     _, _, kept = measured(lambda: [parse_jobset(raw) for _ in range(10)])

@@ -86,7 +86,7 @@ def test_invalid_settings_are_refused(
 
 
 def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message says what to do."""
+    """The command fails, and the message names the cause."""
     assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
     assert "there is no kubeconfig" in capsys.readouterr().err
 

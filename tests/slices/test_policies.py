@@ -141,7 +141,7 @@ def test_create_with_an_unsuitable_policy_is_rejected(world: World, policy: Work
 
 
 def test_create_waits_until_its_policy_is_ready(world: World) -> None:
-    """Until the policy is READY, the create is repeated without an Event."""
+    """A failure of this kind causes a repetition of the create, and no Event."""
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY

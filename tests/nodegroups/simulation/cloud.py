@@ -97,7 +97,7 @@ class Cloud:
         self.world.change_settings({"capacity": room})
 
     def fail(self, kind: Kind, code: str, message: str, *, name: str | None = None) -> None:
-        """Make creates of resources of a kind fail, if given only those whose names match the pattern `name`."""
+        """Make creates of resources of a kind fail; with `name`, only creates of names that match this pattern."""
         self.mend(kind)
         method = f"{_METHODS[kind]}.insert"
         fault = Fault(kind=FaultKind.OPERATION_ERROR, method=method, name=name, error_code=code, message=message)

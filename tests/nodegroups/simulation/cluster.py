@@ -212,7 +212,7 @@ class Kube:
         self._drop(key)
 
     def stop(self, name: str) -> None:
-        """Set the node of a stopped machine to not ready after a delay."""
+        """Set the node of a stopped machine to not ready after 40 s, unless the machine runs again."""
         self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", name)))
 
     def runs(self, name: str) -> bool:

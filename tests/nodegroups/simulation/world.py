@@ -68,7 +68,7 @@ class World:
     def wait_until(
         self, condition: Callable[[], bool], *, within_seconds: float = 1800.0, step_seconds: float = 1.0
     ) -> float:
-        """Let time pass until a condition holds. Return the duration in seconds."""
+        """Let time pass until a condition holds; return the seconds. A violation if that takes too long."""
         began = self.stage.agenda.now
         while not condition():
             if self.stage.agenda.now - began > within_seconds:
@@ -148,7 +148,7 @@ class World:
         return [machine for machine in self.cloud.machines() if machine.group.startswith(f"{name}-mig-")]
 
     def run_pods(self, name: str, *, chips: int = 4) -> list[str]:
-        """Bind a pod to each node of a group; return their names."""
+        """Bind a pod to each usable node of a group; return the names of the pods of all machines."""
         pods = []
         for vm in self.machines(name):
             pod = Pod(namespace="default", name=f"pod-{vm.name}", uid=f"pod-{vm.number}", node=vm.name, chips=chips)
@@ -187,7 +187,7 @@ class World:
                 self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:
-        """Check that no resource and no object is left."""
+        """Check that no object is left, and no resource except `foreign` resources of other users."""
         left = [resource.name for resource in self.cloud.resources()]
         if len(left) != foreign:
             self.stage.violate(f"left in Compute Engine: {left}")
@@ -198,7 +198,7 @@ class World:
                 self.stage.violate(f"left in Kubernetes: {kind} {', '.join(found)}")
 
     def check_tokens_gone(self) -> None:
-        """Check that machines that have joined have no tokens, and no entries in the memory."""
+        """Check that no token is left, and that the memory has no entry of a machine."""
         if self.kube.all("Secret"):
             self.stage.violate("Secrets of tokens are left")
         if self.process.memory.machines:

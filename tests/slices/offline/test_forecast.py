@@ -640,7 +640,7 @@ def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> No
 
 
 def test_template_that_pods_share_is_read_once() -> None:
-    """Planning 4,096 equal pods of 2,000 containers takes no longer than planning one pod."""
+    """Otherwise 2,000 containers of each of 4,096 pods would be read, which takes longer than the time-out."""
     container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
     raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
     (remark,) = plan(raw).remarks

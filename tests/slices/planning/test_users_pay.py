@@ -59,7 +59,7 @@ def test_chips_of_a_shared_node_are_charged_to_one_namespace() -> None:
 
 
 def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
-    """The namespace of the pod may have 0 chips, so its slice does not use the idle pool, which is deleted."""
+    """The limit of the pod's namespace is 0 chips, so its slice does not use the idle pool, which is deleted."""
     world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
     first = make_jobset("first", namespace="a")
     world.add(first)

@@ -277,7 +277,7 @@ def test_forbidden_reservation_is_unknown_with_the_permission_to_grant() -> None
 
 
 def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
-    """Blocks and patterns are left out, and at most 20 reservations are checked."""
+    """A block counts as its reservation, patterns are left out, and at most 20 reservations are checked."""
     block = reservation_path("r1", project="p", block="b")
     given = settings(**_reserved("r2", block, zone="us-central2-a", allowed_reservations=("p/r1", "r3", "team-*")))
     assert named_reservations(given) == {
