@@ -45,7 +45,7 @@ class Worlds:
 
     @classmethod
     def begin(cls) -> Worlds:
-        """Restore a control plane from its backup."""
+        """Copy a control plane whose group is ready and runs pods, and schedule the failures of the copy's nodes."""
         world = ready_world(topology="2x4")
         world.run_pods("train")
         copy = Kube(stage=world.stage)

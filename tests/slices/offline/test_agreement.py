@@ -216,7 +216,7 @@ def test_plan_agrees_with_the_decision_in_past_cases(raws: list[Json], changes: 
 @hypothesis_settings(max_examples=400)
 @given(st.binary(max_size=300))
 def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
-    """One to three workloads of any kinds are drawn, with and without mistakes, and with any settings."""
+    """One to three workloads are drawn, with and without mistakes, and with any settings."""
     dice = Dice(drawn)
     changes = settings_of(dice)
     spaces = dice.one({}, {"team-a": {"tpu": "yes"}})

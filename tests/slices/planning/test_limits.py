@@ -29,7 +29,7 @@ def creates(plan: Plan) -> list[str]:
 
 
 def limited(**changes: Any) -> Any:
-    """Return settings with limits and a deletion delay of one hour."""
+    """Return settings with these changes and a deletion delay of one hour."""
     return settings(**{"deletion_delay_seconds": 3600.0} | changes)
 
 

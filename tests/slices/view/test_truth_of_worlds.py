@@ -57,7 +57,7 @@ _KINDS = (
 
 
 def workloads() -> list[Workload]:
-    """Return workloads of each kind: some with the same requirements, some all-or-nothing, some that share hosts."""
+    """Return JobSets and a LeaderWorkerSet: some have the same requirements, are all-or-nothing, or share hosts."""
     return [
         make_jobset("one"),
         make_jobset("two", replicas=2, namespace="other"),

@@ -48,7 +48,7 @@ class NodeGroupGround:
         self.supplier = NodeGroupSupplier(api=self.world.kube, settings=_SETTINGS, clock=self.world.time)
 
     def sells(self, accelerator: str) -> bool:
-        """Return whether the accelerator is one of the newest generations, which Compute Engine sells."""
+        """Return whether the accelerator is tpu7x, which Compute Engine sells."""
         return accelerator == "tpu7x"
 
     def request(self, name: PoolName) -> NodePoolRequest:
