@@ -203,7 +203,7 @@ class Sized(FakeKube):
         self.largest = 0
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return the next objects. Raises TooLarge if they exceed the limit."""
+        """Return the next objects. Raises TooLarge if they are too large."""
         start = int(continue_token or 0)
         self.asked.append((start, limit))
         size = sum(self.sizes[start : start + limit])

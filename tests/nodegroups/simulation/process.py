@@ -152,7 +152,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, sent_at, fate))
 
     def _arrive(self, call: Call, sent_at: Any, fate: str) -> None:
-        """Execute a request, even if its process is dead."""
+        """Execute a request unless its fate prevents it, even if its process is dead."""
         result, failure, kept = None, None, ""
         if fate == "before":
             failure = self._lost(call)
