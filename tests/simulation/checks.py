@@ -364,10 +364,7 @@ class Checker:
     # --- all or nothing
 
     def complete(self, workload: WorkloadRun) -> bool:
-        """Whether every slice with pods has a bound pod, or a healthy RUNNING pool that was created for the slice.
-
-        Requests and buffers have no pods, so all their slices count.
-        """
+        """Whether each slice with pods, or of a request or buffer, has a bound pod or its own healthy RUNNING pool."""
         return all(
             self.pods_bound(workload, job)
             or any(

@@ -55,8 +55,7 @@ class Cloud:
         #: Called after all faults were removed.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
-        #: Called with the labels of a node that a pool without nodes would have; returns whether pods wait for such a
-        #: node.
+        #: Called with the labels of the nodes of a pool without nodes; returns whether pods wait for such a node.
         self.on_looking_for_pods: Callable[[Mapping[str, str]], bool] = lambda _labels: True
         self.world._life.is_waited_for = self._is_waited_for
         stage.drive(self.world)

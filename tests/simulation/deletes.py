@@ -1,8 +1,7 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent. The rule
-applies if the process knew two facts when it decided: a node of the pool accepts pods, and the leader pod of an
-existing workload is pending.
+While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent if the process
+knew when it decided that a node of the pool accepts pods, and that the leader pod of an existing workload is pending.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Deletes:
         unseen = self._unseen_since(process, pool)
         opened = self._checker.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self._simulation.cluster.pods_on_pool(pool.name):
-            # The process cannot see pods on a node that a user uncordons, or that returns, between the last check of
-            # the gate and GKE's response.
+            # The process cannot see pods on a node that is uncordoned or returns after the last check of the gate.
             came_back = pod.bound_at < self._simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
             bound_behind = self._bound_behind(process, pod) and not _is_expected(process, pod)
             excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)

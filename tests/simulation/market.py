@@ -61,8 +61,7 @@ class Market:
         own = random.Random(f"market {stage.seed}")
         #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
-        #: Status with which creates for a permanently full reservation are rejected; 0 if they are accepted and the
-        #: pool fails.
+        #: Status with which creates for a permanently full reservation are rejected; 0 if the pool fails instead.
         self._full_code = own.choice((0, 400, 429, 429))
         if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:
             self.stock_chips, self.max_chips = None, MAX_CHIPS_OF_A_JOBSET

@@ -1,8 +1,7 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
 The bounds on a settled world allow for every back-off that the storm has left. These bounds are tighter. They apply to
-slices without a failure of their own creates or of the same capacity, and to slices that GKE refused until a reason was
-corrected.
+slices without a failure of their own creates or of the same capacity, and to slices that GKE refused for some time.
 """
 
 from __future__ import annotations

@@ -392,8 +392,7 @@ class Cluster:
         if pod.workload is None or not pod.workload.exclusive:
             return set()
         if isinstance(pod.workload, SetRun):
-            # A leader is attracted to pools on which pods of its group still run, including pods that are being
-            # deleted.
+            # A leader is attracted to pools with pods of its group, including pods that are being deleted.
             return self.sets.pools_of(pod.workload.group_name(pod.job))
         return self.rays.pools_of(pod) if isinstance(pod.workload, RayRun) else set()
 

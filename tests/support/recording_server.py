@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-#: Special lines of a stream: HANG waits until the server ends, for at most 30 s; DROP closes the connection before the
-#: end of the body.
+#: Special lines of a stream: HANG waits up to 30 s for the end of the server; DROP closes the connection.
 HANG = object()
 DROP = object()
 
@@ -70,8 +69,7 @@ class RecordingServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            #: Headers and body are written separately. Without this option, each response waits 40 ms for an
-            #: acknowledgement.
+            #: Headers and body are written separately; otherwise the body waits 40 ms for an acknowledgement.
             disable_nagle_algorithm = True
 
             def setup(self) -> None:

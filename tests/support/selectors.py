@@ -77,10 +77,7 @@ _LISTS_BY_NAME = ("webhooks",)
 
 
 def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
-    """Return the result of a JSON merge patch, or with `strategic`, of a strategic merge patch.
-
-    The result shares unchanged parts with `target`. Null removes a field.
-    """
+    """Return the result of a JSON merge patch, or a strategic one; it shares unchanged parts with `target`."""
     if not isinstance(change, dict):
         return change
     result = dict(target) if isinstance(target, dict) else {}

@@ -21,8 +21,7 @@ _DEEPEST = 6
 class Agenda:
     """Virtual time. Callbacks run in the order of their times; if the times are equal, in the order of their creation.
 
-    A callback may call `wait`, which runs the callbacks that become due, as other threads and machines act during a
-    call. The time never decreases.
+    A callback may call `wait`, which runs the callbacks that become due, as other threads act during a call.
     """
 
     def __init__(self) -> None:
