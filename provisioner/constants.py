@@ -145,7 +145,7 @@ METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
 #: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor lets its pods select the label and
 #: tolerate the taint.
-SANDBOX = "sandbox.gke.io/runtime"
+SANDBOX_RUNTIME = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
 #: Labels of nodes without external addresses, and of nodes with local SSDs.
 PRIVATE_NODE = "cloud.google.com/private-node"

@@ -188,8 +188,8 @@ def requirements(
     tolerations = reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
     if spec.get("runtimeClassName") == constants.GVISOR:
         # The API server adds the selector and the toleration of the RuntimeClass to pods, but not to pod templates.
-        implied[constants.SANDBOX] = constants.GVISOR
-        tolerations = [*tolerations, {"key": constants.SANDBOX, "value": constants.GVISOR}]
+        implied[constants.SANDBOX_RUNTIME] = constants.GVISOR
+        tolerations = [*tolerations, {"key": constants.SANDBOX_RUNTIME, "value": constants.GVISOR}]
     return Requirements(
         chips=counted or claimed,
         claims=claimed > 0,

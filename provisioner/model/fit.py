@@ -28,7 +28,7 @@ _KNOWN = frozenset(
         *(constants.ICI_RESILIENCY, constants.LOCATION_HINT, constants.AUTO_RESTART, constants.COLLECTION),
         *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
         # Labels that GKE sets only if other fields of the request require it. No setting requests local SSDs.
-        *(constants.SANDBOX, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
+        *(constants.SANDBOX_RUNTIME, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
         # Label that the provisioner writes on the nodes of pools that it creates for one child Job.
         constants.NAMESPACED_JOB,
         # Label with the name of the node. No selector can contain the name of a new node.

@@ -196,7 +196,7 @@ class NodeFields:
         "GCP_NODE_SANDBOX", forms.choice(constants.GVISOR), "",
         "gvisor: nodes of GKE Sandbox, for pods of its RuntimeClass, on single hosts of TPU v4 to v6e. Empty: none.",
         write=lambda sandbox: {"config.sandboxConfig.type": sandbox.upper()}, annotation=_own("sandbox"),
-        selector=constants.SANDBOX, problem=_sandbox_problem,
+        selector=constants.SANDBOX_RUNTIME, problem=_sandbox_problem,
         listed=lambda pool: constants.GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
     node_max_run_seconds: float | None = _node(
         "GCP_NODE_MAX_RUN_DURATION",
@@ -223,7 +223,7 @@ ROWS: Mapping[str, Row] = {field_.name: field_.metadata["row"] for field_ in fie
 
 #: Keys of the annotations, and of the nodeSelectors, by which pods choose node settings.
 _ANNOTATIONS = {row.annotation for row in ROWS.values() if row.annotation}
-_SELECTORS = {constants.SANDBOX, constants.MAX_RUN_SECONDS}
+_SELECTORS = {constants.SANDBOX_RUNTIME, constants.MAX_RUN_SECONDS}
 
 
 def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) -> str:

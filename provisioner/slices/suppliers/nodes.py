@@ -20,7 +20,7 @@ SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 #: Taint that GKE puts on nodes of GKE Sandbox.
-SANDBOX_TAINT = Taint(key=constants.SANDBOX, value=constants.GVISOR)
+SANDBOX_TAINT = Taint(key=constants.SANDBOX_RUNTIME, value=constants.GVISOR)
 #: Labels that GKE puts on nodes, by the nodes' kind of capacity.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},

@@ -218,14 +218,14 @@ def test_setting_that_the_slice_cannot_have_prevents_its_pools(
 
 def test_selector_of_the_sandbox_requests_it_if_allowed() -> None:
     """Kubernetes adds the selector of the RuntimeClass gvisor to the pods of this class."""
-    selector = {constants.SANDBOX: "gvisor"}
+    selector = {constants.SANDBOX_RUNTIME: "gvisor"}
     with pytest.raises(UnmeetableError, match="node-sandbox=gvisor is not among ALLOWED_NODE_SETTINGS"):
         request_of({}, selector=selector)
     made = request_of({"ALLOWED_NODE_SETTINGS": "node-sandbox"}, selector=selector)
     assert body_of(made)["config"]["sandboxConfig"] == {"type": "GVISOR"}
     view = GKE_RULES.expected_node(expected_pool(made))
-    assert view.labels[constants.SANDBOX] == "gvisor"
-    assert Taint(key=constants.SANDBOX, value="gvisor") in view.taints
+    assert view.labels[constants.SANDBOX_RUNTIME] == "gvisor"
+    assert Taint(key=constants.SANDBOX_RUNTIME, value="gvisor") in view.taints
 
 
 @pytest.mark.parametrize(

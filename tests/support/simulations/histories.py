@@ -54,7 +54,8 @@ def main() -> int:
             before = file.read_text(encoding="utf-8").split()
             other = [seed for seed, (old, new) in enumerate(zip(before, hashes, strict=False)) if old != new]
             failed = failed or bool(other or problems)
-            shown = f": {', '.join(map(str, other[:20]))}" if other else ""
+            to_record = f'make histories ARGS="--write {name}"'
+            shown = f": {', '.join(map(str, other[:20]))}. If this is wanted: {to_record}" if other else ""
             sys.stdout.write(f"{name}: {len(other)} of {len(hashes)} histories have changed{shown}\n")
     return 1 if failed else 0
 

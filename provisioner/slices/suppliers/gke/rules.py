@@ -34,7 +34,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
     if "node_disk_type" in pool.node:
         labels[constants.BOOT_DISK] = pool.node["node_disk_type"]
     if "node_sandbox" in pool.node:
-        labels[constants.SANDBOX] = pool.node["node_sandbox"]
+        labels[constants.SANDBOX_RUNTIME] = pool.node["node_sandbox"]
     if pool.node.get("node_private"):
         labels[constants.PRIVATE_NODE] = "true"
     if pool.zones:
