@@ -202,7 +202,7 @@ POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotation of pods or their workload; "true" requests a slice although its nodes are expected to offer too little.
 IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
-#: Prefix and names of the annotations of node settings that ALLOWED_NODE_SETTINGS may allow (`settings.node_fields`).
+#: Annotations that choose node settings (`settings.node_fields`): the prefix, and the names in ALLOWED_NODE_SETTINGS.
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
     *("node-disk-size", "node-disk-type", "node-image-type", "node-kubelet-config", "node-labels", "node-linux-config"),

@@ -17,8 +17,8 @@ def problems(**environment: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_empty_defaults_are_none_only_for_limits() -> None:
-    """None means no limit; docs/settings.md has all other defaults in the form that is read."""
+def test_empty_default_is_none_or_is_documented() -> None:
+    """None means no limit, no label, or the supplier's default; docs/settings.md has all other defaults."""
     effective = read_settings(REQUIRED)
     empty = {option.field: getattr(effective, option.field) for option in OPTIONS if option.default == ""}
     assert {name for name, value in empty.items() if value is None} == {

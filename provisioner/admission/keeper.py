@@ -30,7 +30,7 @@ _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 def make_keys(names: Sequence[str], *, now: datetime, valid: timedelta) -> Keys:
     """Create an authority and a serving certificate for DNS names; the authority's key is dropped."""
     authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
-    # The common name is cut to its maximum of 64 characters, because verifiers read only the alternative names.
+    # A common name has at most 64 characters. It may be cut, because verifiers read only the alternative names.
     serving = authority.server(names[0][:64], names=names)
     return Keys(
         certificate_pem=serving.certificate_pem.decode(),

@@ -88,7 +88,7 @@ class EventRecorder:
         self._changed = threading.Condition()
         #: Namespaces in the order of their last write, latest last.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: Budget of different Events of each object, by the object's UID or, if it has none, by its name.
+        #: Budget for new Events of each object, by the object's UID or, if it has none, by its name.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False

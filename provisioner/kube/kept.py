@@ -52,7 +52,7 @@ class NamespaceBound(Generic[T]):
 class _Entry(NamedTuple):
     """Entry of a full record in a heap. The record of the smallest entry is reduced next."""
 
-    #: Whether the record is unfinished, negative creation time of its object, and negative number in order of arrival.
+    #: Finished records come first, then those of the youngest objects, then those that arrived last.
     order: tuple[bool, float, int]
     key: Key
     size: int

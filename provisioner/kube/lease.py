@@ -60,7 +60,7 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 class LeaseElector:
     """Acquires and renews leadership in one thread. A second thread detects the loss, even while a renewal hangs.
 
-    The first name in `leases` is this controller's Lease; a further Lease is needed only if it exists. The two threads
+    The first name in `leases` is this controller's Lease. Further Leases are acquired if they exist, but not created. The two threads
     call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
     """
 
@@ -163,7 +163,7 @@ class LeaseElector:
             self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
-        """Return the seconds until the next step: a random pause that ends before leadership would be lost."""
+        """Return the seconds until the next step: a random pause that ends no later than leadership."""
         pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:

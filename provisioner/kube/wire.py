@@ -67,7 +67,7 @@ class LineStream:
             _log.debug("stream.close_failed", what=self._what, error=str(problem))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines without line ends and empty lines. Raises Unavailable if the last line is incomplete."""
+        """Yield the lines that are not empty, without line ends. Raises Unavailable if the last line is incomplete."""
         pending = bytearray()
         while chunk := self._read():
             start = 0

@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 
 from provisioner.partitions import names
 
-#: Time-out of a request in seconds, longer than the API takes to respond, and minimum of `patience_seconds`.
-_TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
+#: Time-out of a request in seconds. The API responds earlier.
+_TIMEOUT_SECONDS = 40.0
+#: Minimum of `patience_seconds`.
+_SHORTEST_SECONDS = 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
 #: Maximum wait in seconds that a Retry-After header can impose.

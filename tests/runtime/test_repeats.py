@@ -1,4 +1,4 @@
-"""Repeats of failures are logged once a minute with their number, or once until the message changes."""
+"""`Repeats` logs a repeated failure once a minute with its count, `Lasting` once until its message changes."""
 
 from __future__ import annotations
 

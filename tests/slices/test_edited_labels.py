@@ -29,7 +29,7 @@ def edit(world: World, node: str, value: str | None) -> None:
 
 
 def record(world: World, node: str, pool: str) -> None:
-    """Let GKE record the labels that it applied to a node, with this pool, in an annotation."""
+    """Let GKE record in an annotation which labels it applied to a node, among them the name of the pool."""
     applied = (
         f"cloud.google.com/gke-boot-disk=pd-ssd,{constants.NODE_POOL}={pool},cloud.google.com/gke-os-distribution=cos"
     )

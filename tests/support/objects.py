@@ -134,7 +134,7 @@ def raw_plain_pod(
     metadata: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return an unschedulable pod without a workload, with the controller `owner` or none."""
+    """Return an unschedulable pod of no JobSet or similar object; `owner` is its controller, if given."""
     shown = {"labels": {}, "ownerReferences": [owner] if owner is not None else [], **(metadata or {})}
     spec = pod_spec(topology=topology, chips=chips, tolerations=[toleration()])
     return raw_pod(name, metadata=shown, **{"spec": spec, **parts})

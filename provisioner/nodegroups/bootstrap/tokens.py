@@ -1,10 +1,10 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
 Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. 10 minutes
-before it expires, the machine gets a new token as well, so that a running join is not interrupted. The tokens are not
-for kubeadm's group, because Kubernetes approves the certificate of any node for that group: a user who writes a startup
-script could act as any node. For the group of these tokens, only this controller approves certificates, and only
-for the machine of the token.
+before it expires, the machine gets a new token as well, so that a running join is not interrupted. The tokens do not
+authenticate as kubeadm's group: Kubernetes approves every node certificate that this group requests, so a user who
+writes a startup script could act as any node. The tokens have a group of their own, for which only this controller
+approves certificates, and only for the machine of the token.
 """
 
 import base64

@@ -107,8 +107,9 @@ class Insert(_OfTarget):
 class Proof:
     """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
 
-    The child exists with this UID and is being deleted. Every node of the machines in `provider_ids`, and every ready
-    node with the group's labels, is unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
+    The ManagedInstanceGroup object exists with this UID and is being deleted. Kubelets report to this control plane
+    (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the group's labels, is
+    unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
     """
 
     namespace: str

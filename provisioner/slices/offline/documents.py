@@ -20,7 +20,7 @@ class Severity(Enum):
     ERROR = "error"
     #: The provisioner ignores the object without a message, so the object gets no node pool, which may be intended.
     NOT_SERVED = "not_served"
-    #: The object gets a node pool, but probably contains a mistake.
+    #: The object probably contains a mistake, which does not keep it from getting a node pool.
     WARNING = "warning"
     NOTE = "note"
 

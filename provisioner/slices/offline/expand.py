@@ -77,7 +77,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
         has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
         of_leader = fields.at(parts, "leaderTemplate", "spec")
-        # If the leader pod requests no chips, only the worker pods run on the hosts of the slice.
+        # A leader pod without chips needs no host of its own, so only the worker pods are counted.
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(

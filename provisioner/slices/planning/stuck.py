@@ -115,8 +115,8 @@ def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
 def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
-    One minute without a bound pod is enough if all nodes are prepared and the scheduler has looked at them after the
-    claim of the slice began: the scheduler's message has changed, or the leader pod became unschedulable later.
+    One minute without a bound pod is enough if the pods have no volumes, all nodes are prepared (`_is_prepared`), and
+    the scheduler has looked at them after the claim of the slice began: the scheduler's message has changed, or the leader pod became unschedulable later.
     Otherwise 10 minutes are needed, because the scheduler retries every unschedulable pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim

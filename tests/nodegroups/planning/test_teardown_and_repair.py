@@ -152,7 +152,7 @@ def test_resized_managed_instance_group_is_reported_until_its_size_is_restored(
 
 
 def test_status_says_that_compute_engine_deletes_the_machines() -> None:
-    """Before, the message was "its nodes are being cordoned" for the minutes that Compute Engine takes."""
+    """In the past, the message stayed "its nodes are being cordoned" while Compute Engine deleted the machines."""
     world = ready_world(topology="2x4")
     world.cloud.world.change_settings({"operation_seconds": 600.0})
     world.delete_group("train")

@@ -62,7 +62,7 @@ def _without(text: str, values: Iterable[str]) -> str:
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
-#: Texts about missing resources. For a missing policy, GKE documents only the code INVALID_ARGUMENT, but no text.
+#: Texts about resources that are missing or not ready. GKE documents the code INVALID_ARGUMENT, but no text.
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
@@ -72,7 +72,7 @@ def blames(failure: Failure, name: str) -> bool:
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected because the resource `name`, which the pool needs, does not exist."""
+    """Return whether a create was rejected because the needed resource `name` does not exist or is not ready."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 
