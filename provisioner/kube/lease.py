@@ -60,8 +60,8 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 class LeaseElector:
     """Acquires and renews leadership in one thread. A second thread detects the loss, even while a renewal hangs.
 
-    The first name in `leases` is this controller's Lease. Further Leases are acquired if they exist, but not created. The two threads
-    call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
+    The first name in `leases` is this controller's Lease. Further Leases are acquired if they exist, but not created.
+    The two threads call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
     """
 
     def __init__(

@@ -43,8 +43,8 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
             found += [Assignment(name, FREE) for name in others]
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
-        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name) and not _was_freed(pool):
-            # No other slice has used the pool since its creation, so its nodes need no check.
+        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
+            # The pool was created for this slice, so its nodes are not checked: pods of another slice are unlikely.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -108,11 +108,6 @@ def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
     """Return the labels of the slice that a pool was created for; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
-
-
-def _was_freed(pool: Supply) -> bool:
-    """Whether a pool that was created for one slice has free nodes: another slice may have used them."""
-    return _labels_at_create(pool) is not None and any(_has(node, FREE) for node in pool.nodes)
 
 
 def _labels_of(slice_: Slice) -> Mapping[str, str | None]:

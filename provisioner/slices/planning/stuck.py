@@ -116,8 +116,9 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
     One minute without a bound pod is enough if the pods have no volumes, all nodes are prepared (`_is_prepared`), and
-    the scheduler has looked at them after the claim of the slice began: the scheduler's message has changed, or the leader pod became unschedulable later.
-    Otherwise 10 minutes are needed, because the scheduler retries every unschedulable pod within 5.5 minutes.
+    the scheduler has looked at them after the claim of the slice began: its message has changed, or the leader pod
+    became unschedulable later. Otherwise 10 minutes are needed, because the scheduler retries every unschedulable pod
+    within 5.5 minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
     own = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)

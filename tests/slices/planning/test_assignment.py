@@ -189,17 +189,6 @@ def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> Non
     assert labels(world) == [RIVALS, RIVALS]
 
 
-def test_free_pool_is_verified_before_it_is_assigned_to_the_slice_that_it_was_created_for() -> None:
-    """Another slice may have used the pool, and the cache does not contain the last pod of that slice."""
-    world = marked_world(TRAIN)
-    pool = make_pool(TRAIN)
-    world.put_pool(replace(pool, labels={**pool.labels, **KEY}))
-    label(world, **FREE)
-    world.add(TRAIN)
-    names = tuple(sorted(world.nodes))
-    assert world.step().assignments == (Assignment(names[0], KEY, names),)
-
-
 def test_no_pool_is_created_while_nodes_of_another_pool_have_the_labels_of_the_slice() -> None:
     """Otherwise the scheduler could bind pods of the slice to both pools. The create waits for at most a minute."""
     larger = make_jobset("train", parallelism=4, template=make_requirements(topology="2x2x4"))

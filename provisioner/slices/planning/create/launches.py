@@ -346,7 +346,7 @@ class Launches:
 
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
-    """Return a usable pool for each namespace and slice in labels of nodes. Pods that select both can be bound there."""
+    """Return a usable pool for each namespace and slice in labels of nodes. Pods that select both can run there."""
     pools = [pool for pool in ctx.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
