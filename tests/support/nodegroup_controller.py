@@ -244,7 +244,7 @@ class World:
         ]
 
     def join(self) -> None:
-        """Register a node for each running machine with a valid token. Nodes without a running machine stop reporting."""
+        """Register a node for each running machine with a valid token. Nodes of ended machines stop reporting."""
         running = {}
         for machine in self.compute.world.machines():
             if machine.status == "RUNNING":
