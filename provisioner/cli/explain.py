@@ -71,7 +71,9 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     """Yield the message about a name without explanation: the problem, or the possible causes."""
     view = document.view
     if view is None:
-        yield f"tpu-provisioner: {view_problem(document)}"
+        # The problems are printed above.
+        known = "nothing has been decided yet: see ATTENTION above" if document.problems else view_problem(document)
+        yield f"tpu-provisioner: {known}"
         return
     if kind := unknown_kind(name):
         near = nearest_kind(kind)

@@ -16,7 +16,7 @@ from provisioner.model.wording import clock
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.view.explain import for_how_long
+from provisioner.slices.view.explain import brief, for_how_long
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 
 #: All states: first the states that need attention, then all others in the order of a slice's life.
@@ -24,6 +24,8 @@ _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)
 _STATES = f"only slices in this state: {', '.join(state.value for state in _ORDER)}"
 #: Maximum number of causes in the line about waiting slices.
 _MAX_CAUSES = 4
+#: Maximum number of characters of a reason whose end, with the next step, is shown in the four lines below a row.
+_MAX_WHY = 280
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -172,6 +174,8 @@ def _table(
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
         why = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
+        if slice_.cause and len(why) > _MAX_WHY:
+            why = " ".join(brief(slice_))
         due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
         # The time of the next try is not added if `why` contains it, as the reason of a back-off does.
         if due not in why:

@@ -22,8 +22,17 @@ from provisioner.workloads import JOBSET
 from tests.support.controller import NAMESPACE, OTHER_CERTIFICATE, World, jobset_path
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 
-_STOCKOUT = "[GCE_STOCKOUT]: The zone 'us-central2-b' does not have enough resources available to fulfill the request."
-_QUOTA = "[GCE_QUOTA_EXCEEDED]: Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2."
+_STOCKOUT = (
+    "Not all instances running in IGM after 2100.00s. Expected 4, running 0, transitioning 4. Current errors: "
+    "[ZONE_RESOURCE_POOL_EXHAUSTED]: Instance 'gke-test-train-1b89173785-0f1e2d3c-4b5a' creation failed: The zone "
+    "'projects/project-1/zones/us-central2-b' does not have enough resources available to fulfill the request. "
+    "'(resource type:compute)'."
+)
+_QUOTA = (
+    "Not all instances running in IGM after 31.25s. Expected 4, running 0, transitioning 4. Current errors: "
+    "[GCE_QUOTA_EXCEEDED]: Instance 'gke-test-train-1b89173785-0f1e2d3c-4b5a' creation failed: Quota "
+    "'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2."
+)
 _AWAY = "503 The service is currently unavailable."
 
 
@@ -215,6 +224,8 @@ class Cause:
     step: str
     #: Place in the queue, time of the next attempt, or affected objects, as in the first three lines of `explain`.
     place: str
+    #: The cause in the first three lines of `explain`, which has `words` below them; empty if these lines have `words`.
+    short: str = ""
     #: Text on the page instead of `place`; empty if the page shows the same text.
     place_on_page: str = ""
     #: Whether Events report the cause; not if pods or the CRD are missing, or the namespace is not served.
@@ -224,7 +235,7 @@ class Cause:
 
 
 _REJECTED = {"place": "gets no node pool unless its workload or a setting is changed", "place_on_page": "Rejected"}
-_CHECK_NETWORK = "check the provisioner's network and https://status.cloud.google.com"
+_CHECK_NETWORK = "check the provisioner's network"
 _STANDS_STILL = {"place": "ATTENTION: ", "place_on_page": "No node pools are created or deleted at the moment:"}
 
 CAUSES = {
@@ -238,6 +249,7 @@ CAUSES = {
         play=no_room,
         words=("the pod requests 1000 cpu, a node of ct4p-hightpu-4t offers 239.33 to pods",),
         step="request less in each pod",
+        short="no node of a pool would fit the pod",
         **_REJECTED,
     ),
     "stockout": Cause(
@@ -245,23 +257,27 @@ CAUSES = {
         words=("stockout since", "does not have enough resources"),
         step="To wait less, allow more capacity types or zones.",
         place="next try 00:17:16 UTC",
+        short="stockout",
     ),
     "quota": Cause(
         play=quota,
         words=("quota since", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"),
         step="Request more quota from Google",
         place="next try 00:17:38 UTC",
+        short="quota",
     ),
     "limit": Cause(
         play=limit,
         words=("Limit of all node pools: 4 of 4 chips in use", "this slice needs 4"),
+        short="limit of all node pools",
         step="The administrator can raise MAX_CHIPS",
         place="place 1 of 1",
     ),
     "limit of failed pools": Cause(
         play=limit_of_failed_pools,
         words=("Limit of all node pools: 4 of 8 chips in use", "4 more in node pools that failed"),
-        step="Wait until these node pools are deleted.",
+        short="limit of all node pools",
+        step="Wait until the failed node pools are deleted.",
         place="place 1 of 1",
     ),
     "back-off": Cause(
@@ -269,12 +285,14 @@ CAUSES = {
         words=("stockout since", "does not have enough resources"),
         step="To wait less, allow more capacity types or zones.",
         place="next try 00:17:13 UTC",
+        short="stockout",
     ),
     "missing permission": Cause(
         play=missing_permission,
         words=('Required "container.clusters.update"',),
         step="Grant the provisioner's identity the permission named here",
         place="next try 00:17:44 UTC",
+        short="missing permission",
     ),
     "wrong cluster": Cause(
         play=wrong_cluster,
@@ -291,13 +309,14 @@ CAUSES = {
         for_all=True,
     ),
     "GKE is away from the start": Cause(
-        play=gke_away_from_the_start, words=("503",), step=_CHECK_NETWORK, **_STANDS_STILL, for_all=True
+        play=gke_away_from_the_start, words=("503",), step="if the failure lasts, check", **_STANDS_STILL, for_all=True
     ),
     "split slice": Cause(
         play=split,
         words=("The pods of job train-workers-0 are on 2 node pools", "which pods of other slices use as well"),
         step="add the annotation alpha.jobset.sigs.k8s.io/exclusive-topology",
         place="other-65a7fcb8d2, train-1b89173785",
+        short="does not have one node pool to itself",
     ),
     "pods are not created": Cause(
         play=no_pods,

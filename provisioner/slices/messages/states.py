@@ -210,7 +210,7 @@ def _without_pods(slice_: Slice) -> str:
         case _:
             asking = f"job/{name}"
     return (
-        "No node pool is created before its leader pod exists; if it does not come, see the Events of "
+        "No node pool is created before its leader pod exists; if the leader pod does not come, see the Events of "
         f"`kubectl describe {asking} --namespace={slice_.workload.namespace}`."
     )
 

@@ -66,7 +66,7 @@ def next_step(wait: WaitsFor) -> str:
         if wait.final:
             return f"Request fewer chips, or ask the administrator to {raises}."
         if wait.limit.used - wait.limit.going + wait.limit.kept + wait.limit.asked <= wait.limit.most:
-            return "Wait until these node pools are deleted."
+            return "Wait until the failed node pools are deleted."
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
         return _MORE_CHOICES

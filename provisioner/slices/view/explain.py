@@ -9,10 +9,11 @@ from datetime import datetime
 from functools import reduce
 
 from provisioner import constants
-from provisioner.model.wording import clock
+from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.messages.states import RUNS
+from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
     BackoffView,
@@ -52,6 +53,15 @@ _WORKLOADS = ("", "workload", *WorkloadKind)
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Kinds of objects that are no workloads, but control pods. With these kinds, `explain` finds workloads by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
+#: Maximum number of characters of a reason that a headline contains as a whole, so that it fits on three lines of 80.
+_MAX_REASON = 140
+#: Pattern of the next step at the end of a reason, by state. Reasons of other states contain no next step.
+_STEPS = {
+    State.REJECTED: f"{NO_POOL}.*; (.+)",
+    State.SPLIT: r".*; (.+)",
+    State.NONE: r".*; (if .+)",
+    State.WAITING: r".*?\. (Grant .+)",
+}
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
     State.REJECTED: "gets no node pool unless its workload or a setting is changed",
@@ -206,7 +216,7 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
     return Explanation(
         kind="slice",
         id=each.id,
-        headline=f"{subject} {_doing(each, now)}",
+        headline=f"{subject} {_answer(view, each, now)}",
         facts=(
             *_facts_of_waiting(view, each, now),
             *_facts_of_slice(each),
@@ -238,14 +248,15 @@ def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tu
 
 def _short(view: View, each: SliceView, text: str) -> str:
     """Return a text in which "as above" replaces the failures of a slice's choices, because the facts contain them."""
-    failures = (backoff.message.rstrip(".") for backoff in backoffs_of(view, each) if backoff.message)
-    return reduce(lambda short, failure: short.replace(failure, "as above"), failures, text)
+    # The back-off has "…" in place of the name of the instance that GKE could not create.
+    failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs_of(view, each) if backoff.message)
+    return reduce(lambda short, failure: re.sub(failure.replace("…", "[^']*"), "as above", short), failures, text)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield what to do, the place in the queue for a limit, the users of the limit, and the choices in back-off."""
-    if each.next_step:
-        yield "what to do", each.next_step
+    """Yield the whole reason, the place in the queue for a limit, users of the limit, and the choices in back-off."""
+    if why := brief(each)[1]:
+        yield "why", why
     if (queue := each.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
         yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}"
@@ -271,8 +282,31 @@ def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
     )
 
 
-def _doing(each: SliceView, now: datetime) -> str:
-    words, about = _DOING[each.state].format(pool=each.pool), []
+def brief(each: SliceView) -> tuple[str, str]:
+    """Return the cause and the next step of a slice's state in a few words, and the rest of its reason.
+
+    The rest is empty if the reason is short. A reason may contain texts of GKE of any length before the next step.
+    """
+    reason = each.reason
+    if each.state not in _STEPS or (not each.next_step and len(reason) <= _MAX_REASON):
+        return reason, ""
+    found = re.match(_STEPS[each.state], reason, re.DOTALL)
+    step = each.next_step or (found[1] if found is not None else "")
+    first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")
+    cause = "" if each.state is State.SPLIT else each.cause if each.next_step or each.state is State.WAITING else first
+    short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))
+    return f"{short.rstrip('.')}.", reason.removesuffix(step).rstrip(" ;")
+
+
+def _answer(view: View, each: SliceView, now: datetime) -> str:
+    """Return the state of a slice, its place, the cause and the next step: short enough for three lines."""
+    pools = [pool.name for pool in view.pools if each.id in (pool.slice, *pool.other_slices)]
+    where = (f"on {first_of(pools)}",) if each.state is State.SPLIT and pools else ()
+    return _doing(replace(each, reason=brief(each)[0]), now, where)
+
+
+def _doing(each: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
+    words, about = _DOING[each.state].format(pool=each.pool), [*where]
     if each.since is not None:
         about.append(how_long(each.since, now, is_least=each.since_start))
     if each.queue is not None:
@@ -330,7 +364,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
         headline += f"; slices: {by_state}" if slices else "; no slice has pods"
     headline += "."
     if first is not None:
-        headline += f" Slice {first.group} {_doing(first, now)}"
+        headline += f" Slice {first.group} {_answer(view, first, now)}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
@@ -410,7 +444,7 @@ def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Ent
     if last.until is not None:
         headline = f"Node pool {track.pool} has not existed since {clock(last.until, now)}."
     elif slice_ is not None:
-        headline = f"Node pool {track.pool} does not exist yet: slice {slice_.group} {_doing(slice_, now)}"
+        headline = f"Node pool {track.pool} does not exist yet: slice {slice_.group} {_answer(view, slice_, now)}"
     else:
         headline = f"Node pool {track.pool} does not exist yet."
     return Explanation(

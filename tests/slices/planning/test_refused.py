@@ -60,7 +60,7 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     assert any("unschedulable since" in wait and REFUSAL in wait for wait in waits)
     view = view_of(world)
     (found,) = explain(view, view.at, (), (), "train-slice-0")
-    assert REFUSAL in found.headline
+    assert REFUSAL in dict(found.facts)["why"]
     (backoff,) = view.capacity.backoffs
     assert (backoff.kind, backoff.failures) == ("unschedulable", 1)
 

@@ -75,9 +75,9 @@ def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -
     facts = dict(found.facts)
     assert facts["place in the queue"] == f"3 of 3 for the limit of all node pools; next: {by_place[1].id}"
     assert facts["used by"] == "JobSet/default/first: 8 chips"
-    assert facts["what to do"].startswith("The administrator can raise MAX_CHIPS;")
-    # The notices do not repeat the sentence of the headline.
-    assert "Limit of all node pools: 8 of 8 chips in use" in found.headline
+    assert "limit of all node pools. The administrator can raise MAX_CHIPS;" in found.headline
+    # The notices do not repeat the reason.
+    assert "Limit of all node pools: 8 of 8 chips in use" in facts["why"]
     assert found.notices == ()
 
 
