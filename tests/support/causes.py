@@ -289,7 +289,7 @@ CAUSES = {
     ),
     "missing permission": Cause(
         play=missing_permission,
-        words=('Required "container.clusters.update"',),
+        words=("missing permission since", 'Required "container.clusters.update"'),
         step="Grant the provisioner's identity the permission named here",
         place="next try 00:17:44 UTC",
         short="missing permission",

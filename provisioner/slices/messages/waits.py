@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from provisioner import constants
+from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadName
@@ -18,7 +19,7 @@ NO_POOL = "No TPU node pool is created: "
 #: Cause for which creates and deletes wait while the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in an Event that names several choices.
-_MAX_FAILURE_CHARACTERS = 200
+_MAX_FAILURE = 200
 #: Cause of a wait in a few words, by kind of wait; `cause` returns a more exact text for limits and failed choices.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
@@ -55,8 +56,14 @@ def cause(wait: WaitsFor) -> str:
     """Return why a slice waits, in a few words such as "stockout"; the status command groups slices by this text."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
-    found = ("missing permission" if reason == FailureKind.PERMISSION.value else reason for reason in wait.causes)
-    return " and ".join(found).replace("_", " ") or _CAUSES[wait.kind]
+    if wait.kind is WaitKind.PAUSE:
+        return _CAUSES[wait.kind]
+    return " and ".join(map(failure_in_words, wait.causes)) or _CAUSES[wait.kind]
+
+
+def failure_in_words(kind: str) -> str:
+    """Return the kind of a failure as users read it."""
+    return "missing permission" if kind == FailureKind.PERMISSION.value else kind.replace("_", " ")
 
 
 def next_step(wait: WaitsFor) -> str:
@@ -212,7 +219,7 @@ def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
     found = [blocker._replace(position=0) for blocker in found] if lasting else found
     if len(found) > 1:
         words = "; ".join(
-            f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"
+            f"{each.choice} ({_when(each, now)}): {bounds.cut(each.last.failure.message.rstrip(' .'), _MAX_FAILURE)}"
             for each in found
         )
         return f"No choice of capacity is available for node pool {wait.pool} yet. {words}."
@@ -236,4 +243,4 @@ def _when(each: ChoiceBlocker, now: datetime) -> str:
 
 
 def _kind(each: ChoiceBlocker) -> str:
-    return each.last.failure.kind.value.replace("_", " ")
+    return failure_in_words(each.last.failure.kind.value)

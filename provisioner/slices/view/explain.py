@@ -13,7 +13,7 @@ from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.messages.waits import NO_POOL
+from provisioner.slices.messages.waits import NO_POOL, failure_in_words
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
     BackoffView,
@@ -269,7 +269,7 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
         # The reason already contains the message if only one choice failed.
         message = f": {backoff.message}" if backoff.message not in each.reason else ""
-        yield f"paused: {what}", f"{backoff.kind.replace('_', ' ')} {when}{message}"
+        yield f"paused: {what}", f"{failure_in_words(backoff.kind)} {when}{message}"
 
 
 def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
