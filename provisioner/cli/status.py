@@ -16,7 +16,8 @@ from provisioner.model.wording import clock
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.view.explain import brief, for_how_long
+from provisioner.slices.view.brief import brief
+from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 
 #: All states: first the states that need attention, then all others in the order of a slice's life.

@@ -70,6 +70,16 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
         assert [slice_.state.value for slice_ in document.view.slices if "healthy" in slice_.id] == ["running"]
 
 
+def test_new_attempt_after_a_stockout_shows_the_stockout_and_the_next_step() -> None:
+    world = stockout()
+    world.rounds(2, every_seconds=30)
+    document = world.board.document()
+    (found,) = explanations(document, "train", "")
+    begin = "Attempt 2 (stockout since 00:16:52 UTC, unschedulable since 00:00:05 UTC): GKE is creating it;"
+    assert f"{begin} 0 of 1 hosts are ready. To wait less, allow" in found.headline
+    assert found.headline.count("stockout") == 1
+
+
 def test_failed_pool_that_is_deleted_quickly_is_not_reported_as_missing() -> None:
     """GKE may delete a pool so fast that no list of pools shows it with status STOPPING."""
     assert "NodePoolNotFound" not in stockout().recorder.reasons("JobSet")

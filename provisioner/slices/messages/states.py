@@ -7,14 +7,17 @@ from typing import Final
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
+from provisioner.model.choices import capacity_key
 from provisioner.model.fit import misfit
+from provisioner.model.wording import clock
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.messages.waits import OTHER_OPERATIONS
+from provisioner.slices.messages.waits import OTHER_OPERATIONS, failure_in_words
 from provisioner.slices.planning.delete.failing import unready
 from provisioner.slices.planning.delete.unneeded import BRAKE_PAUSE
-from provisioner.slices.planning.memory.state import CallState, Memory, Phase
+from provisioner.slices.planning.memory.backoff import probing
+from provisioner.slices.planning.memory.state import Backoff, CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, DeleteWait, PoolState
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Supply
@@ -100,7 +103,21 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
     if supply is None:
         return "The create of its node pool is about to be sent."
     words = _of_use(slice_, state, events) or _of_phase(state, supply, known)
+    if (last := last_failure(state, known)) is not None:
+        about = f"{failure_in_words(last.failure.kind.value)} since {clock(last.since, known.now)}"
+        if slice_.leader is not None and slice_.leader.unschedulable_since is not None:
+            about += f", unschedulable since {clock(slice_.leader.unschedulable_since, known.now)}"
+        words = f"Attempt {last.failures + 1} ({about}): {words}"
     return _with_lost_chips(words, slice_, state, known)
+
+
+def last_failure(state: PoolState, known: Known) -> Backoff | None:
+    """Return the stockout or quota failure of the capacity of a pool that is being created; None without one."""
+    supply = known.supply.get(state.name)
+    if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
+        return None
+    last = probing(known.memory.backoffs, capacity_key(supply.pool))
+    return last if last is not None and not last.came_up else None
 
 
 def of_split(events: Mapping[str, str]) -> str:

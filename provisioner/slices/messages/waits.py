@@ -11,6 +11,7 @@ from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
+from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
@@ -77,8 +78,12 @@ def next_step(wait: WaitsFor) -> str:
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
         return _MORE_CHOICES
-    kinds = (blocker.last.failure.kind for blocker in wait.blockers if not blocker.rejected)
-    return " ".join(dict.fromkeys(filter(None, map(_NEXT_STEPS.get, kinds))))
+    return next_step_after(*(blocker.last for blocker in wait.blockers if not blocker.rejected))
+
+
+def next_step_after(*failures: Backoff) -> str:
+    """Return what to do, apart from waiting, after failed creates of a slice's choices of capacity."""
+    return " ".join(dict.fromkeys(filter(None, (_NEXT_STEPS.get(last.failure.kind) for last in failures))))
 
 
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:

@@ -259,6 +259,7 @@ class _Round(texts.Known):
                 reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy)
+        failed = texts.last_failure(state, self) if state is not None else None
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
@@ -278,7 +279,7 @@ class _Round(texts.Known):
             since_start=since_start,
             reason=_shortened(reason),
             cause=waits.cause(wait) if wait is not None else "",
-            next_step=waits.next_step(wait) if wait is not None else "",
+            next_step=waits.next_step(wait) if wait is not None else waits.next_step_after(*filter(None, (failed,))),
             next_try_at=state.next_at if state is not None and not created else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,

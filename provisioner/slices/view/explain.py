@@ -13,7 +13,8 @@ from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.messages.waits import NO_POOL, failure_in_words
+from provisioner.slices.messages.waits import failure_in_words
+from provisioner.slices.view.brief import brief
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
     BackoffView,
@@ -53,15 +54,6 @@ _WORKLOADS = ("", "workload", *WorkloadKind)
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Kinds of objects that are no workloads, but control pods. With these kinds, `explain` finds workloads by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
-#: Maximum number of characters of a reason that a headline contains as a whole, so that it fits on three lines of 80.
-_MAX_REASON = 140
-#: Pattern of the next step at the end of a reason, by state. Reasons of other states contain no next step.
-_STEPS = {
-    State.REJECTED: f"{NO_POOL}.*; (.+)",
-    State.SPLIT: r".*; (.+)",
-    State.NONE: r".*; (if .+)",
-    State.WAITING: r".*?\. (Grant .+)",
-}
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
     State.REJECTED: "gets no node pool unless its workload or a setting is changed",
@@ -280,22 +272,6 @@ def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
         for backoff in view.capacity.backoffs
         if backoff.capacity == each.id or (backoff.machine_type, backoff.shape) == (each.machine_type, shape)
     )
-
-
-def brief(each: SliceView) -> tuple[str, str]:
-    """Return the cause and the next step of a slice's state in a few words, and the rest of its reason.
-
-    The rest is empty if the reason is short. A reason may contain texts of GKE of any length before the next step.
-    """
-    reason = each.reason
-    if each.state not in _STEPS or (not each.next_step and len(reason) <= _MAX_REASON):
-        return reason, ""
-    found = re.match(_STEPS[each.state], reason, re.DOTALL)
-    step = each.next_step or (found[1] if found is not None else "")
-    first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")
-    cause = "" if each.state is State.SPLIT else each.cause if each.next_step or each.state is State.WAITING else first
-    short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))
-    return f"{short.rstrip('.')}.", reason.removesuffix(step).rstrip(" ;")
 
 
 def _answer(view: View, each: SliceView, now: datetime) -> str:

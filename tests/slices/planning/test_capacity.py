@@ -442,7 +442,8 @@ def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
     """The Event has the messages of GKE and the times of the next tries. The loop wakes up for the earliest try."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
-        on_demand=failure(FailureKind.QUOTA, "Quota TPU_V5P."), spot=failure(FailureKind.STOCKOUT, "No v5p left.")
+        on_demand=failure(FailureKind.QUOTA, f"Quota TPU_V5P{'x' * 200}."),
+        spot=failure(FailureKind.STOCKOUT, "No v5p left."),
     )
     world.run(2)
     plan = world.look()
@@ -451,7 +452,7 @@ def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
     assert plan.creates == ()
     for backoff in world.memory.backoffs.values():
         assert f"next try {backoff.until:%H:%M:%S} UTC" in notice.message
-    for word in ("on-demand in us-central2-b", "spot in us-central2-b", "No v5p left", "Quota TPU_V5P"):
+    for word in ("on-demand in us-central2-b", "spot in us-central2-b", "No v5p left", "Quota TPU_V5Px", "x…"):
         assert word in notice.message
     assert plan.wake_at == min(backoff.until for backoff in world.memory.backoffs.values())
 

@@ -1,0 +1,32 @@
+"""Shortens the reason of a slice's state to the cause and the next step, for `explain` and `status`. Pure."""
+
+import re
+
+from provisioner.slices.messages.waits import NO_POOL
+from provisioner.slices.view.types import SliceView, State
+
+#: Maximum number of characters of a reason that a headline contains as a whole, so that it fits on three lines of 80.
+_MAX_REASON = 140
+#: Pattern of the next step at the end of a reason, by state. Reasons of other states contain no next step.
+_STEPS = {
+    State.REJECTED: f"{NO_POOL}.*; (.+)",
+    State.SPLIT: r".*; (.+)",
+    State.NONE: r".*; (if .+)",
+    State.WAITING: r".*?\. (Grant .+)",
+}
+
+
+def brief(each: SliceView) -> tuple[str, str]:
+    """Return the cause and the next step of a slice's state in a few words, and the rest of its reason.
+
+    The rest is empty if the reason is short. A reason may contain texts of GKE of any length before the next step.
+    """
+    reason = each.reason
+    if each.state not in _STEPS or (not each.next_step and len(reason) <= _MAX_REASON):
+        return f"{reason} {each.next_step}".rstrip(), ""
+    found = re.match(_STEPS[each.state], reason, re.DOTALL)
+    step = each.next_step or (found[1] if found is not None else "")
+    first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")
+    cause = "" if each.state is State.SPLIT else each.cause if each.next_step or each.state is State.WAITING else first
+    short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))
+    return f"{short.rstrip('.')}.", reason.removesuffix(step).rstrip(" ;")
