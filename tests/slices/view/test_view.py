@@ -85,7 +85,7 @@ def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: 
 
 @pytest.mark.parametrize(("age_seconds", "untried"), [(1, True), (600, False)])
 def test_workload_that_is_newer_than_the_stockout_is_shown_as_not_tried(age_seconds: float, untried: bool) -> None:
-    """Its creator must not look for a failed create that never was. The other workload may be another tenant's."""
+    """Otherwise a user looks for a failed create that never was. The other workload may be another tenant's."""
     world = World(make_jobset("other"))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
     world.run(2)
