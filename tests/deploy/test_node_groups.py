@@ -209,6 +209,29 @@ def test_command_for_node_groups_waits_until_the_controller_has_released_them(re
     assert rehearsal.kubectl("get", "tpunodegroups", "--all-namespaces", "-oname") == ""
 
 
+#: Stand-in for kubectl that prints each delete. The variable STATUS is the exit code of the delete of groups.
+_KUBECTL = """kubectl() {
+  case "$1 $2" in
+    "delete tpunodegroups") return "${STATUS}" ;;
+    "delete -k") echo "deleted $3" ;;
+    get*) echo "${LEFT_OBJECTS}" ;;
+  esac
+}
+"""
+
+
+@pytest.mark.parametrize(("status", "left"), [("0", ""), ("1", ""), ("0", "managedinstancegroup/slice")])
+def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(status: str, left: str) -> None:
+    """Without the controller, nothing deletes machines. A shell reads pasted lines also after a failed command."""
+    blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
+    (block,) = [each for each in blocks if each.heading == "Uninstall"]
+    environment = {"PATH": "/usr/bin:/bin", "STATUS": status, "LEFT_OBJECTS": left}
+    script = _KUBECTL + block.text
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert ("deleted" in done.stdout) is (status == "0" and not left)
+    assert left in done.stdout
+
+
 _PRODUCTS: dict[str, tuple[Json, set[str]]] = {
     "both": ({"nodegroups": {"enabled": True}}, {"slices", "nodegroups"}),
     "node groups": ({"nodegroups": {"only": True}}, {"nodegroups"}),
