@@ -55,9 +55,6 @@ _SETTLED_SECONDS = 3600.0
 _UNUSABLE_SECONDS = 5.0
 #: Interval in seconds between reads of a policy or a template until it has been ready for as many seconds.
 _CONFIRMED_SECONDS = 60.0
-#: Number of consecutive failures that count as lasting. If the last of them is a rejection, a resource with the
-#: annotation `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
-_REFUSALS = 3
 #: Kinds of failures that do not reject the request: the resource may still be created or deleted.
 _PASSING = frozenset(
     {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
@@ -116,7 +113,7 @@ def _denied(child: Child, known: memory.ResourceMemory) -> bool:
         # A policy or a template may be given up while machines use it, because it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
-    lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= _REFUSALS)
+    lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= memory.LASTING_FAILURES)
     return deleted_at is not None and any(wait.at >= deleted_at for wait in lasting)
 
 
@@ -175,7 +172,7 @@ def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) 
     if wait is None:
         return None
     passing = wait.failure.kind in _PASSING
-    if wait.failures < _REFUSALS and (passing or ready is not None):
+    if wait.failures < memory.LASTING_FAILURES and (passing or ready is not None):
         return None
     is_settled = is_true(ready) and not child.meta.deleting
     if is_settled and (passing or not isinstance(child, ManagedInstanceGroup)):

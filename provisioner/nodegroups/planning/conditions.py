@@ -23,6 +23,7 @@ from provisioner.nodegroups.api.statuses import (
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.actions import PatchNode
+from provisioner.nodegroups.planning.memory import LASTING_FAILURES
 from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, was_whole
@@ -197,11 +198,14 @@ def _waiting(sightings: Sightings) -> Condition:
     resolved, fleet = sightings.shape, sightings.fleet
     if resolved is None or fleet is None:
         return not_ready(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
-    refused = [member for member in fleet.members if member.refusal]
+    refused = [(member.machine.name, member.refusal) for member in fleet.members if member.refusal is not None]
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        message = f"machine {refused[0].machine.name}{more} cannot be given its join token: {refused[0].refusal}"
-        return not_ready(Reason.REQUEST_REJECTED, message)
+        name, refusal = refused[0]
+        message = f"machine {name}{more} cannot be given its join token: {refusal.failure.message}"
+        condition = not_ready(Reason.REQUEST_REJECTED, message)
+        # False would mean that the group has failed, and the provisioner of slices would delete it with its machines.
+        return condition if refusal.failures >= LASTING_FAILURES else replace(condition, status=ConditionStatus.UNKNOWN)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"
     if awaited:

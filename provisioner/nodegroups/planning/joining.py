@@ -72,7 +72,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
-        return not member.refusal
+        return member.refusal is None
     known = ctx.memory.machines.get(member.machine.provider_id)
     items = known.items if known is not None and known.id == member.machine.id else None
     return items is not None and metadata.TOKEN in items and not _refused(group, member, ctx)

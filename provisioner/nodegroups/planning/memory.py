@@ -124,6 +124,10 @@ POLL = "poll"
 INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
 
+#: Number of consecutive failures that count as lasting. If the last of them is a rejection, a resource with the
+#: annotation `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
+LASTING_FAILURES = 3
+
 
 #: First and longest wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {

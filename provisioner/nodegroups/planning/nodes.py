@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model.capacity import FailureKind
+from provisioner.model.waits import Backoff
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
@@ -32,8 +33,8 @@ class Member:
     ready: bool = False
     #: Message about a node that is not ready or lacks chips; empty if there is no node or no such problem.
     lacks: str = ""
-    #: Reason why Compute Engine rejects calls for the metadata of a machine without a node; empty if it rejects none.
-    refusal: str = ""
+    #: Rejected calls for the metadata of a machine without a node; None if the last call was not rejected.
+    refusal: Backoff | None = None
 
     @property
     def reports(self) -> bool:
@@ -145,12 +146,11 @@ def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
-def _refusal(machine: ManagedInstance, ctx: Round) -> str:
+def _refusal(machine: ManagedInstance, ctx: Round) -> Backoff | None:
     known = ctx.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id or known.backoff is None:
-        return ""
-    failure = known.backoff.failure
-    return failure.message if failure.kind in _REFUSALS else ""
+        return None
+    return known.backoff if known.backoff.failure.kind in _REFUSALS else None
 
 
 def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:

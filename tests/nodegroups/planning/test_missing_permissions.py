@@ -158,6 +158,26 @@ def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch)
     world.wait_until(is_told, within_seconds=60.0)
 
 
+@pytest.mark.parametrize("permission", ["compute.instances.list", "compute.instances.setMetadata"])
+def test_only_lasting_rejection_of_tokens_is_a_failure(permission: str) -> None:
+    """With PROVIDER=gce, a failed group is deleted, and machines may be scarce: a single rejection must not count."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
+    world.deny(permission)
+    world.wait_until(lambda: world.reason("train") == Reason.REQUEST_REJECTED)
+    statuses = set()
+    for seconds in (10.0, 300.0):
+        world.wait(seconds)
+        ready = condition_of(world.group().status.conditions, ConditionType.READY)
+        assert ready is not None
+        statuses.add((seconds, ready.status, ready.reason))
+    assert statuses == {
+        (10.0, ConditionStatus.UNKNOWN, Reason.REQUEST_REJECTED),
+        (300.0, ConditionStatus.FALSE, Reason.REQUEST_REJECTED),
+    }
+
+
 @pytest.mark.parametrize("permission", [*PERMISSIONS["instances.setMetadata"], ""])
 def test_machines_without_tokens_are_not_recreated_and_join_later(
     permission: str, monkeypatch: pytest.MonkeyPatch

@@ -193,11 +193,13 @@ def _progress_of(
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.UNAVAILABLE, message=words(ready))
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
-    if _is_made(group):
-        # All machines exist, so the pool is up, as on GKE; the nodes show whether they are ready.
-        return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
-    if failure is not None and failure.kind in _FAILS_AT_ONCE:
+    is_lasting = failure is not None and failure.kind in _FAILS_AT_ONCE
+    if _is_made(group) and not (is_lasting and ready.reason == Reason.REQUEST_REJECTED):
+        # All machines exist, so the pool is up, as on GKE; the nodes show whether they are ready. If the request is
+        # rejected, machines get no join tokens.
+        return PoolStatus.RUNNING, None
+    if is_lasting:
         return PoolStatus.ERROR, failure
     only_machines, stockout = _lacks_only_machines(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if only_machines and _is_flex_start(group) and (failure is None or stockout):

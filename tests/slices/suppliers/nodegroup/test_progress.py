@@ -76,6 +76,7 @@ UNREADABLE = condition("Ready", "RequestRejected", "the group cannot be read: Re
     "status": "Unknown"
 }
 LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "NodeLost")]
+TOKENLESS = [LOST[0], condition("Ready", "RequestRejected", "no token for machine m: Required 'x.y' permission")]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
         pytest.param(READY, {}, PoolStatus.RUNNING, id="all nodes are ready"),
         pytest.param(READY, {"deleting": True}, PoolStatus.STOPPING, id="somebody deletes it"),
         pytest.param(LOST, {}, PoolStatus.RUNNING, id="a node is lost, which nodes tell"),
+        pytest.param(TOKENLESS, {}, PoolStatus.ERROR, id="machines cost money and cannot join"),
         pytest.param([condition("Ready", "Recreating")], {}, PoolStatus.RECONCILING, id="the slice is recreated"),
         pytest.param(making("AwaitingNodeJoin"), {}, PoolStatus.PROVISIONING, id="machines are made"),
         pytest.param(
@@ -165,7 +167,7 @@ def test_status_of_a_pool_follows_from_the_conditions_of_its_group(
     conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus
 ) -> None:
     found = progress(conditions, **parts)
-    assert (found.status, found.made) == (want, conditions in (READY, LOST))
+    assert (found.status, found.made) == (want, conditions in (READY, LOST, TOKENLESS))
 
 
 def test_group_that_waits_for_the_limit_on_machines_has_a_failure_with_the_limit() -> None:
