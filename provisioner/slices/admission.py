@@ -414,7 +414,7 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
     """Return the JobSet of a Job, reduced to the child Jobs of one slice; return a Job without a JobSet unchanged."""
     if jobset is None:
         return job
-    only = {"name": "only", "replicas": jobs, "template": {"spec": job["spec"]}}
+    only = {"name": "only", "replicas": jobs, "template": {"metadata": job.get("metadata"), "spec": job["spec"]}}
     return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
 
 

@@ -79,6 +79,15 @@ def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: i
     assert [operation.value for operation in patch] == ["rack-7"] * together
 
 
+@pytest.mark.parametrize("on_jobset", [True, False])
+def test_child_job_whose_pods_select_nodes_by_its_name_is_changed(*, on_jobset: bool) -> None:
+    """JobSet reads the annotations for this placement from the JobSet and from the template of the replicated job."""
+    by_name = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL, constants.NODE_SELECTOR_STRATEGY: "true"}
+    jobset = raw_jobset(namespace="ml", metadata={"annotations": by_name if on_jobset else None})
+    raw = job({**OWN, constants.NAMESPACED_JOB: "ml_train-slice-0"}, annotations=by_name)
+    assert reviewed(raw, JobChanges(location_hint="rack-7"), jobset).patch
+
+
 OPTS_OUT = {constants.DISABLE: "true"}
 RESERVED = {**OWN, constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p", constants.SPOT: "true"}
 HINT = {constants.LOCATION_HINT: "rack-7"}
