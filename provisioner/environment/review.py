@@ -34,11 +34,11 @@ from provisioner.environment.variables import (
     OF_WORKERS,
     WORKER_ID,
     Layout,
+    beside_slices,
     check_lengths,
     check_size,
     is_absent,
     layout_of,
-    of_ray,
     slice_pods,
     slices_of,
     topology_variables,
@@ -231,7 +231,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
-        variables |= of_ray(pod, container, variables)
+        variables |= beside_slices(pod, container, variables)
         # Only pods that asked for variables get this warning: another webhook may add them to other pods.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:

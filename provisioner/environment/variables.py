@@ -228,17 +228,31 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
         return {}
-    return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: numbering.coordinator or numbering.host(0)}
+    coordinator = numbering.coordinator or numbering.host(0)
+    if len(pod.workers) > 1:
+        coordinator = f"{coordinator}:{_slices_port(pod)}"
+    return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: coordinator}
 
 
-def of_ray(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
-    """Return further variables of a RayCluster's pod, as from KubeRay's webhook; empty for other pods."""
+def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
+    """Return the port of a multislice, and the name of a slice of a RayCluster, as from KubeRay's webhook."""
     group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
-    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (group and replica):
-        return {}
-    multislice = COORDINATOR in variables and is_absent(COORDINATOR, container, variables)
-    # libtpu's default, 8080, is the port of Ray's metrics.
-    return {"TPU_NAME": f"{group}-{replica}"} | ({"MEGASCALE_PORT": "8081"} if multislice else {})
+    named = {"TPU_NAME": f"{group}-{replica}"} if _is_ray(pod) and group and replica else {}
+    if COORDINATOR not in variables or not is_absent(COORDINATOR, container, variables):
+        return named
+    # Containers that run at the same time share the pod's network, so each needs a port.
+    place = 0 if container.alone else pod.workers.index(container)
+    several = _is_ray(pod) or len(pod.workers) > 1
+    return named | ({"MEGASCALE_PORT": str(_slices_port(pod) + place)} if several else {})
+
+
+def _is_ray(pod: TpuPod) -> bool:
+    return pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
+
+
+def _slices_port(pod: TpuPod) -> int:
+    """Return the first port of a multislice: libtpu's default, 8080, is the port of Ray's metrics."""
+    return 8081 if _is_ray(pod) else 8080
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:

@@ -629,6 +629,18 @@ def test_second_child_job_of_a_replicated_job_is_the_second_slice():
     assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
+def test_containers_of_a_multislice_get_different_ports():
+    """JobSets of xpk have two containers on each host of tpu7x. With one port, only one of them could listen."""
+    pods = {"selector": TPU7X_2X2X2, "containers": [container(2, "jax-tpu-1"), container(2, "jax-tpu-2")]}
+    owner = jobset(replicated("a", 2, parallelism=2, selector=TPU7X_2X2X2))
+    for index in (0, 1):
+        raw = pod_of_jobset("a", 1, index, **pods)
+        found, said = injected(raw, owner)
+        assert [each["MEGASCALE_PORT"] for each in found] == ["8080", "8081"]
+        assert {each["MEGASCALE_COORDINATOR_ADDRESS"] for each in found} == {"js-a-0-0.js:8080"}
+        assert not injected(apply_patch(raw, said.patch), owner)[1].patch
+
+
 def test_host_names_of_a_child_job_are_not_more_than_its_completions():
     """In the past, the list of host names had names of pods that are never created."""
     entry = replicated("a", parallelism=8)

@@ -112,6 +112,17 @@ def test_number_of_slices_requests_a_multislice_as_with_kuberays_webhook(
     assert (found, warnings) == (own | {f"MEGASCALE_{key}": value for key, value in added.items()}, ())
 
 
+def test_containers_of_a_multislice_get_the_ports_of_kuberays_webhook() -> None:
+    raw = worker(**{constants.MULTISLICE: "true"})
+    (first,) = raw["spec"]["containers"]
+    first["resources"] = {"limits": {constants.TPU_RESOURCE: "2"}}
+    raw["spec"]["containers"].append({**first, "name": "second"})
+    pod, _ = reviewed(raw)
+    found = [{each["name"]: each["value"] for each in one["env"]} for one in pod["spec"]["containers"]]
+    assert [each["MEGASCALE_PORT"] for each in found] == ["8081", "8082"]
+    assert {each["MEGASCALE_COORDINATOR_ADDRESS"] for each in found} == {"tpus-0-0.ray-headless:8081"}
+
+
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
     """In the past, new pods got the ID of a missing slice while an old replica with a lower index ended."""
