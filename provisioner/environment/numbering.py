@@ -284,7 +284,10 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             f"its host name is {pod.hostname!r}, but the pods of its slice are found as {name}0 to {name}{pods - 1}; "
             "remove spec.hostname from the template of the worker group"
         )
-    slices = replicas_of(entry) if pod.marks.get(constants.MULTISLICE) == "true" else 0
+    # The first of replicas that are added one by one get the number in their template, as from KubeRay's webhook.
+    given = (container.given[NUM_SLICES].value for container in pod.containers if NUM_SLICES in container.given)
+    number = max([replicas_of(entry), *(fields.index(value or "") or 0 for value in given)])
+    slices = number if pod.marks.get(constants.MULTISLICE) == "true" else 0
     return Numbering(
         index=host,
         pods=pods,

@@ -112,6 +112,17 @@ def test_number_of_slices_requests_a_multislice_as_with_kuberays_webhook(
     assert (found, warnings) == (own | {f"MEGASCALE_{key}": value for key, value in added.items()}, ())
 
 
+@pytest.mark.parametrize(("replicas", "is_completed"), [(1, True), (2, True), (3, False)])
+def test_first_replica_gets_the_number_of_slices_of_its_template(replicas: int, *, is_completed: bool) -> None:
+    """In the past, an autoscaler's first replica got neither number nor coordinator, and no warning."""
+    raw = worker(replica=0, **{constants.INJECT: "enabled"})
+    raw["spec"]["containers"][0]["env"] = [{"name": "MEGASCALE_NUM_SLICES", "value": "2"}]
+    pod, warnings = reviewed(raw, raw_raycluster(replicas=replicas))
+    found = variables(pod)
+    assert (found.get("MEGASCALE_SLICE_ID"), found["MEGASCALE_NUM_SLICES"]) == ("0" if is_completed else None, "2")
+    assert bool(warnings) != is_completed
+
+
 def test_containers_of_a_multislice_get_the_ports_of_kuberays_webhook() -> None:
     raw = worker(**{constants.MULTISLICE: "true"})
     (first,) = raw["spec"]["containers"]
