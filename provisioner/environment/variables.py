@@ -18,6 +18,7 @@ WORKER_ID = "TPU_WORKER_ID"
 PROCESS_PORTS = "TPU_PROCESS_PORT"
 SLICE_ID = "MEGASCALE_SLICE_ID"
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
+SLICES_PORT = "MEGASCALE_PORT"
 OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
 OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
 #: Generations whose libtpu needs the addresses of all processes.
@@ -230,7 +231,8 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
         return {}
     coordinator = numbering.coordinator or numbering.host(0)
     if len(pod.workers) > 1:
-        coordinator = f"{coordinator}:{_slices_port(pod)}"
+        given = pod.workers[0].given.get(SLICES_PORT)
+        coordinator = f"{coordinator}:{(given and given.value) or _slices_port(pod)}"
     return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: coordinator}
 
 
@@ -243,7 +245,7 @@ def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, obj
     # Containers that run at the same time share the pod's network, so each needs a port.
     place = 0 if container.alone else pod.workers.index(container)
     several = _is_ray(pod) or len(pod.workers) > 1
-    return named | ({"MEGASCALE_PORT": str(_slices_port(pod) + place)} if several else {})
+    return named | ({SLICES_PORT: str(_slices_port(pod) + place)} if several else {})
 
 
 def _is_ray(pod: TpuPod) -> bool:

@@ -639,6 +639,12 @@ def test_containers_of_a_multislice_get_different_ports():
         assert [each["MEGASCALE_PORT"] for each in found] == ["8080", "8081"]
         assert {each["MEGASCALE_COORDINATOR_ADDRESS"] for each in found} == {"js-a-0-0.js:8080"}
         assert not injected(apply_patch(raw, said.patch), owner)[1].patch
+    ports = ([{"name": "MEGASCALE_PORT", "value": value}] for value in ("9000", "9001"))
+    pods["containers"] = [container(2, env=env) for env in ports]
+    found, _ = injected(pod_of_jobset("a", 1, **pods), owner)
+    assert [(each["MEGASCALE_SLICE_ID"], each["MEGASCALE_COORDINATOR_ADDRESS"]) for each in found] == [
+        ("1", "js-a-0-0.js:9000")
+    ] * 2
 
 
 def test_host_names_of_a_child_job_are_not_more_than_its_completions():
