@@ -17,10 +17,10 @@ from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluste
 
 #: Line of the story for each phase of a pool. Changes to other phases are not shown.
 _PHASE_WORDS = {
-    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for {owner}",
+    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for slice {slice}",
     "provisioning": "node pool {node_pool}: GKE creates it",
     "ready": "node pool {node_pool} is ready, {nodes} nodes",
-    "in_use": "job {job} runs on node pool {node_pool}",
+    "in_use": "slice {slice} runs on node pool {node_pool}",
     "idle": "node pool {node_pool} is not needed any more",
     "deleting": "deleting node pool {node_pool}",
     "failed": "node pool {node_pool} failed: {note}",
@@ -181,18 +181,15 @@ class Story(WorkloadStory):
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"
-        # The last part of the slice's name is the name of its Job.
-        job = str(record.get("slice")).rpartition("/")[2]
+        # The last part of the slice's id is the name of its Job. The key is missing or null for a pool without a slice.
+        job = str(record.get("slice") or "of no workload").rpartition("/")[2]
         if new == "in_use" and job not in times.jobs:
             times.jobs.append(job)
         hosts = self._hosts[name] = str(record.get("nodes", "")).rpartition("/")[2]
         words = _PHASE_WORDS.get(new)
         if words is not None and (record.get("old"), new) not in _RETURNS:
-            known = {"node_pool": "", "machine_type": "", "chips": "", "job": "", "note": ""}
-            details = {**known, **record}
-            details["owner"] = f"job {record['job']}" if "job" in record else record.get("group", "")
-            details["nodes"] = hosts
-            yield words.format(**details)
+            known = {"machine_type": "", "chips": "", "note": "no reason is given"}
+            yield words.format(**{**known, **record, "slice": job, "nodes": hosts})
 
 
 def _pod_state(raw: Mapping[str, Any]) -> str:

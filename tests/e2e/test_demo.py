@@ -31,7 +31,7 @@ def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
     story = [
         r"JobSet default/tpu-demo: created",
         r"leader pod default/tpu-demo-workers-0-0-\w+ cannot be scheduled",
-        r"requests node pool tpu-demo-\w+ from GKE: 2 of ct5lp-hightpu-4t, 8 chips",
+        r"requests node pool tpu-demo-\w+ from GKE: 2 of ct5lp-hightpu-4t, 8 chips, for slice tpu-demo-workers-\d",
         r"node pool tpu-demo-\w+ is ready, 2 nodes",
         r"leader pod default/tpu-demo-workers-0-0-\w+ has succeeded",
         r"JobSet default/tpu-demo: completed",
