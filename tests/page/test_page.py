@@ -15,6 +15,7 @@ from selenium.webdriver.support.ui import Select
 from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
+from tests.support.causes import CAUSES
 from tests.support.clock import NOW
 from tests.support.page import (
     NO_CAPACITY,
@@ -172,6 +173,21 @@ def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     assert "It is not needed: its workload has finished." in rows[idle.name]
     assert re.search(r"To be deleted\s+in (7 min 00|6 min 5\d) s", rows[idle.name])
     assert "of team-a/train" in rows[idle.name]
+    # The totals and the filters have the same numbers.
+    for part in ("#board .totals", "#states"):
+        words = text_of(browser, part).replace("\n", " ")
+        assert "Idle 1" in words
+        assert "Deleting 1" in words
+
+
+def test_split_slices_are_counted_once(browser: Chrome) -> None:
+    """Two slices have one pod each on each of two pools; the reason of both slices names both pools."""
+    with served(CAUSES["split slice"].play().board) as url:
+        open_page(browser, url)
+        assert "Split\n2 (16 chips)" in text_of(browser, "#board .totals")
+        assert "Split\n2" in text_of(browser, "#states")
+        assert set(rows_of(browser)) == {"healthy-workers-0", "other-workers-0", "train-workers-0"}
+        browser.get("about:blank")
 
 
 def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:

@@ -57,8 +57,14 @@ export class Store {
     return changed;
   }
 
-  /** Return the node pools without a slice, or whose slice counts on another pool. */
+  /**
+   * Return the node pools without a slice, or whose slice counts on another pool; without the pools of split slices,
+   * because the reasons of these slices name the pools.
+   */
   poolsWithoutSlice() {
-    return [...this.pools.values()].filter((pool) => this.slices.get(pool.slice)?.pool !== pool.name);
+    return [...this.pools.values()].filter((pool) => {
+      const slice = this.slices.get(pool.slice);
+      return slice?.pool !== pool.name && !(pool.state === "split" && slice?.state === "split");
+    });
   }
 }

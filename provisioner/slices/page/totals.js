@@ -12,12 +12,13 @@ const TOTALS = [
   ["Waiting", ["waiting"], "slices without a node pool"],
   ["Starting", ["creating", "joining", "ready"], "slices whose node pool is created or has no pod yet"],
   ["Running", ["running", "draining"], "slices with pods on their node pool"],
-  ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
+  ["Idle", ["idle"], "node pools that nothing needs"],
+  ["Deleting", ["deleting"], "node pools that are being deleted"],
 ];
 /** Maximum number of causes of waits that are shown. */
 const MOST_CAUSES = 4;
 /** Totals that are shown only if they are not 0. */
-const RARE = new Set(["Rejected", "Failed", "Split"]);
+const RARE = new Set(["Rejected", "Failed", "Split", "Deleting"]);
 
 export const number = (value) => value.toLocaleString("en");
 export const costInWords = (value, store) =>
