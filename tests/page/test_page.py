@@ -254,6 +254,29 @@ def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) ->
 # --- problems, other processes, nothing to show
 
 
+def test_times_of_day_are_in_utc_with_the_zone(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The browser is in another time zone, but reasons and the log have times in UTC."""
+    waits = a_slice(a_workload(), 0, State.WAITING)
+    track = a_track(waits, (State.WAITING, 20, None), pool="the-pool")
+    board.show(
+        view=a_view([a_workload()], [waits]), tracks=(track,), activity=(an_entry(1, "It waits."),), stalled=True
+    )
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/Los_Angeles"})
+    try:
+        open_page(browser, f"{url}?view=timeline&as=table")
+        assert "Nothing has been decided since 12:00:00 UTC." in text_of(browser, "#banners")
+        assert "2026-06-01 11:40:00 UTC" in text_of(browser, "#timeline table")
+        open_page(browser, f"{url}?view=timeline")
+        strip = browser.find_element(By.CSS_SELECTOR, ".strip").get_attribute("aria-label")
+        assert strip.startswith("Waiting 11:40:00 UTC to now")
+        assert "Times in UTC" in text_of(browser, "#timeline")
+        assert "11:40" in text_of(browser, "#timeline .axis")
+        open_page(browser, f"{url}?view=activity")
+        assert "2026-06-01 11:30:01 UTC" in text_of(browser, "#activity")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_problems_and_alerts_are_on_top_of_every_view(
     browser: Chrome, board: HandMadeBoard, url: str, view: str

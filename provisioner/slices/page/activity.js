@@ -6,9 +6,9 @@ import { dayAndTime } from "./times.js";
 
 function entryRow(entry, links) {
   const at = Date.parse(entry.at);
-  const [day, time] = dayAndTime(at).split(" ");
-  const when = make("time", { className: "when", dateTime: entry.at, title: `${day} ${time}` });
-  when.append(make("span", { className: "muted" }, day), ` ${time}`);
+  const [day, time, zone] = dayAndTime(at).split(" ");
+  const when = make("time", { className: "when", dateTime: entry.at, title: dayAndTime(at) });
+  when.append(make("span", { className: "muted" }, day), ` ${time} ${zone}`);
   const kind = make("span", { className: `badge k-${entry.kind}` }, entry.kind);
   const text = make("p", { className: "entry-text" }, entry.message);
   if (entry.warning) text.prepend(icon("warning"), make("span", { className: "hidden" }, "Warning: "));

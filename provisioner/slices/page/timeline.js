@@ -208,7 +208,7 @@ function legend() {
   const items = Object.keys(STATES)
     .filter((each) => each !== "none")
     .map((each) => make("span", { className: "legend-item" }, make("span", { className: `swatch bar s-${each}` }), STATES[each]));
-  return make("p", { className: "legend" }, ...items);
+  return make("p", { className: "legend" }, ...items, "Times in UTC");
 }
 
 /** Show choices as links, with the current choice marked. */
@@ -222,8 +222,7 @@ function showSwitch(parent, names, current, about) {
 }
 
 function drawAxis(axis, start, now, step) {
-  const shift = new Date(start).getTimezoneOffset() * MINUTE;
-  const first = Math.ceil((start - shift) / step) * step + shift;
+  const first = Math.ceil(start / step) * step;
   const ticks = [];
   for (let at = first; at < now - step / 20; at += step) ticks.push(at);
   while (axis.childElementCount > ticks.length) axis.lastElementChild.remove();

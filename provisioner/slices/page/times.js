@@ -48,14 +48,14 @@ const WORDS = {
   in: (at, now) => (at <= now ? "now" : `in ${countdown(Math.ceil((at - now) / SECOND) * SECOND)}`),
 };
 
+/** Return a time of day in UTC, as in the texts of the server and in its log; without seconds, also without the zone. */
 export function clockTime(milliseconds, { seconds = true } = {}) {
   const at = new Date(milliseconds);
-  return `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+  return `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}${seconds ? `:${two(at.getUTCSeconds())} UTC` : ""}`;
 }
 
 export function dayAndTime(milliseconds) {
-  const at = new Date(milliseconds);
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clockTime(milliseconds)}`;
+  return `${new Date(milliseconds).toISOString().slice(0, 10)} ${clockTime(milliseconds)}`;
 }
 
 /** Return a time of day, with the date unless it is today. */
