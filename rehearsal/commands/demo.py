@@ -109,14 +109,21 @@ def command(
             patience_seconds=STANDSTILL_SECONDS + gke.create_seconds,
         )
         click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
-        places = {
-            "simulated GKE": f"{rehearsal.gke.url}  (state: {rehearsal.gke.url}/simulator/v1/state)",
-            "provisioner's metrics": process.metrics_url,
-            "provisioner's readiness": process.ready_url,
-            "provisioner's log": str(process.log),
-        }
-        demo.stay(rehearsal, places)
+        demo.stay(rehearsal, places(rehearsal.gke.url, process))
     return demo.exit_code
+
+
+def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
+    """Return the addresses of a demo that keeps running, and commands that use them, by what they show."""
+    return {
+        "status page": process.page_url,
+        "commands": f"tpu-provisioner status --server {process.page_url}",
+        "simulated GKE": f"{gke_url}  (state: {gke_url}/simulator/v1/state)",
+        "simulated stockout": f"""curl -d '{{"kind": "stockout"}}' {gke_url}/simulator/v1/faults""",
+        "provisioner's metrics": process.metrics_url,
+        "provisioner's readiness": process.ready_url,
+        "provisioner's log": str(process.log),
+    }
 
 
 def _ended(rehearsal: Rehearsal, story: Story) -> str:

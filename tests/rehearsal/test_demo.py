@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +13,10 @@ import yaml
 from provisioner import constants
 from provisioner.cli.manifests import Manifests, read_documents
 from provisioner.cli.output import ExitCode
-from rehearsal.commands.demo import problem_with, summary
+from rehearsal.commands.demo import places, problem_with, summary
 from rehearsal.commands.main import main
 from rehearsal.demos.story import PoolTimes
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
 PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "deleting", "gone")
@@ -35,6 +39,18 @@ def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str)
     assert not any("created and deleted" in line for line in lines)
     assert "16 chips in 2 node pools; 1 deleted, 1 left:" in lines
     assert f"  b-0123456789: 8 chips, {until.replace('_', ' ')}" in lines
+
+
+def test_kept_demo_prints_the_page_and_commands_that_work_with_it() -> None:
+    """`tpu-provisioner status` without --server finds no controller in the cluster: it runs beside the cluster."""
+    page = "http://127.0.0.1:8081/"
+    process = SimpleNamespace(page_url=page, metrics_url="m", ready_url="r", log="l")
+    found = places("http://127.0.0.1:8085", process)  # type: ignore[arg-type]
+    assert found["status page"] == page
+    assert found["commands"] == f"tpu-provisioner status --server {page}"
+    command = shlex.split(found["simulated stockout"])
+    assert Fault.from_json(json.loads(command[2])).kind is FaultKind.STOCKOUT
+    assert command[-1] == "http://127.0.0.1:8085/simulator/v1/faults"
 
 
 @pytest.mark.parametrize(
