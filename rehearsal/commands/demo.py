@@ -114,7 +114,7 @@ def command(
 
 
 def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
-    """Return the addresses of a demo that keeps running, and commands that use them, by what they show."""
+    """Return the addresses of a demo that keeps running, and commands that use these addresses, by name."""
     return {
         "status page": process.page_url,
         "commands": f"tpu-provisioner status --server {process.page_url}",

@@ -42,7 +42,7 @@ def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str)
 
 
 def test_kept_demo_prints_the_page_and_commands_that_work_with_it() -> None:
-    """The provisioner runs beside the cluster, so `tpu-provisioner status` finds it only with the option --server."""
+    """The provisioner runs outside the cluster, so `tpu-provisioner status` finds it only with the option --server."""
     page = "http://127.0.0.1:8081/"
     process = SimpleNamespace(page_url=page, metrics_url="m", ready_url="r", log="l")
     found = places("http://127.0.0.1:8085", process)  # type: ignore[arg-type]
