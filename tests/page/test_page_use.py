@@ -141,6 +141,26 @@ def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBo
         assert words in text_of(browser, "#detail")
 
 
+def test_slices_that_wait_for_one_limit_are_in_the_order_of_their_places(
+    browser: Chrome, board: HandMadeBoard, url: str
+) -> None:
+    """A priority puts a younger slice first. Slices that wait for something else keep their position by age."""
+    queue = QueueView(
+        limit="all node pools", place=1, length=4, ahead=(), users=(), other_users=0, idle_chips=0, idle_until=None
+    )
+    queues = [replace(queue, place=place) for place in (1, 2, 3, 4)]
+    waits = [
+        a_slice(a_workload(name), 0, State.WAITING, queue=queue, since=NOW - timedelta(minutes=minutes))
+        for name, queue, minutes in (("last", queues[3], 90), ("stockout", None, 80), ("first", queues[0], 60))
+    ]
+    two = a_workload("two")
+    waits += [a_slice(two, 1, State.WAITING, queue=queues[2], since=NOW - timedelta(minutes=9))]
+    waits += [a_slice(two, 2, State.WAITING, queue=queues[1], since=NOW - timedelta(minutes=5))]
+    board.show(view=a_view([two, *(a_workload(slice_.workload.split("/")[2]) for slice_ in waits[:3])], waits))
+    open_page(browser, url)
+    assert list(rows_of(browser)) == ["first-slice-0", "stockout-slice-0", "two-slice-2", "two-slice-1", "last-slice-0"]
+
+
 def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:

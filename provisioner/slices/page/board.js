@@ -48,6 +48,18 @@ const ORDERS = {
   cost: (a, b) => (b.cost ?? 0) - (a.cost ?? 0) || byName(a, b),
 };
 
+/** Sort lines by a column. By state, slices that wait for one limit share their positions in the order of their places. */
+function inOrder(lines, column) {
+  const found = lines.toSorted(ORDERS[column]);
+  if (column !== "state") return found;
+  const queueOf = (line) => (line.queue ? `${line.state} ${line.queue.limit}` : "");
+  const next = new Map();
+  for (const [queue, among] of Map.groupBy(found, queueOf)) {
+    next.set(queue, (queue ? among.sort((a, b) => a.queue.place - b.queue.place) : among).values());
+  }
+  return found.map((line) => next.get(queueOf(line)).next().value);
+}
+
 /** Return a reason without the name of the planned node pool, which the details show, and without the place in the queue, which the line shows. */
 const brief = (text) =>
   text
@@ -105,8 +117,8 @@ function lineOfPool(pool) {
 }
 
 /** Return one line for all slices of a workload, with the reason of the first slice in the order of the board. */
-function lineOfWorkload(id, workload, lines, order) {
-  const sorted = lines.toSorted(ORDERS.state);
+function lineOfWorkload(id, workload, lines, column) {
+  const sorted = inOrder(lines, "state");
   const [first] = sorted;
   const among = [...new Set(sorted.map((each) => each.state))];
   const only = (of) => (new Set(lines.map(of)).size === 1 ? of(first) : "");
@@ -126,7 +138,7 @@ function lineOfWorkload(id, workload, lines, order) {
     hosts: lines.map((each) => each.hosts).join(""),
     chips: sum(lines, (each) => each.chips),
     cost: lines.some((each) => each.cost !== null) ? sum(lines, (each) => each.cost) : null,
-    lines: lines.toSorted(order),
+    lines: inOrder(lines, column),
   };
 }
 
@@ -313,7 +325,6 @@ export function makeBoard(panel, links, sorted) {
     showCauses(causes, store);
     const matches = matcher(query);
     const sort = Object.hasOwn(ORDERS, query.sort) ? query.sort : "state";
-    const order = ORDERS[sort];
     const byWorkload = Map.groupBy(
       [...store.slices.values()].filter((each) => matches(each, store.pools.get(each.pool))),
       (each) => each.workload,
@@ -322,7 +333,7 @@ export function makeBoard(panel, links, sorted) {
     const entries = store.poolsWithoutSlice().filter((each) => matches(each)).map(lineOfPool);
     for (const [id, slices] of byWorkload) {
       const lines = slices.map((each) => lineOfSlice(each, store.pools.get(each.pool)));
-      entries.push(lines.length === 1 ? lines[0] : lineOfWorkload(id, store.workloads.get(id), lines, order));
+      entries.push(lines.length === 1 ? lines[0] : lineOfWorkload(id, store.workloads.get(id), lines, sort));
     }
     const quiet = [];
     const withSlices = new Set([...store.slices.values()].map((each) => each.workload));
@@ -339,7 +350,7 @@ export function makeBoard(panel, links, sorted) {
       full += isFull;
       shown.push([line.key, { ...line, ...more, columns, isFull }]);
     };
-    for (const line of entries.sort(order)) {
+    for (const line of inOrder(entries, sort)) {
       const open = Boolean(line.lines) && (isOpen.get(line.id) ?? matched <= MOST_EXPANDED);
       push(line, { isOpen: open });
       if (open) for (const each of line.lines) push(each, { isSub: true });
