@@ -164,7 +164,9 @@ class Reporter:
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
             **_describe(state, plan),
         )
-        self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED)
+        existed = transition.old is None or not transition.old.planned or name in self._delete_accepted
+        words = _SENTENCES[new] if existed or new is not Phase.GONE else "was not created"
+        self._write("pool", f"Node pool {name} {words}", name, warning=new is Phase.FAILED)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:

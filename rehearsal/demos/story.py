@@ -32,8 +32,9 @@ _REJECTION_IS_NORMAL = (
     "JobSet creates the other pods of a slice when the leader pod has a node; until then, Events of the Jobs contain "
     f'`admission webhook "{_JOBSET_WEBHOOK}" denied the request`, which is no failure'
 )
-#: Changes of the phase that are not shown. A pool is ready again between the end of its pods and of its JobSet.
-_RETURNS = {("in_use", "ready")}
+#: Changes of the phase that are not shown. A pool is ready again between the end of its pods and of its JobSet, and a
+#: pool whose create failed never existed.
+_NOT_SHOWN = {("in_use", "ready"), ("wanted", "gone"), ("blocked", "gone"), ("creating", "gone")}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,7 +188,7 @@ class Story(WorkloadStory):
             times.jobs.append(job)
         hosts = self._hosts[name] = str(record.get("nodes", "")).rpartition("/")[2]
         words = _PHASE_WORDS.get(new)
-        if words is not None and (record.get("old"), new) not in _RETURNS:
+        if words is not None and (record.get("old"), new) not in _NOT_SHOWN:
             known = {"machine_type": "", "chips": "", "note": "no reason is given"}
             yield words.format(**{**known, **record, "slice": job, "nodes": hosts})
 

@@ -69,6 +69,18 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
     assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
 
 
+def test_pool_whose_create_was_rejected_is_not_reported_as_gone(world: World) -> None:
+    """The list of activities said that a node pool is gone that had never existed."""
+    world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT)
+    world.put_jobset()
+    world.rounds(3, every_seconds=3)
+    world.vanish()
+    world.rounds(3, every_seconds=3)
+    messages = [entry.message for entry in world.board.journal.entries() if entry.kind == "pool"]
+    assert messages[-1].endswith(" was not created")
+    assert [message for message in messages if message.endswith("is gone")] == []
+
+
 def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World) -> None:
     """A pod of another namespace is named only in the log and the journal, not in the Event on the JobSet."""
     pool = world.run_to_use()
