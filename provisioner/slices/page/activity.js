@@ -5,10 +5,9 @@ import { matcher, nameOf, words } from "./query.js";
 import { dayAndTime } from "./times.js";
 
 function entryRow(entry, links) {
-  const at = Date.parse(entry.at);
-  const [day, time, zone] = dayAndTime(at).split(" ");
-  const when = make("time", { className: "when", dateTime: entry.at, title: dayAndTime(at) });
-  when.append(make("span", { className: "muted" }, day), ` ${time} ${zone}`);
+  const at = dayAndTime(Date.parse(entry.at));
+  const when = make("time", { className: "when", dateTime: entry.at, title: at });
+  when.append(make("span", { className: "muted" }, at.slice(0, 10)), at.slice(10));
   const kind = make("span", { className: `badge k-${entry.kind}` }, entry.kind);
   const text = make("p", { className: "entry-text" }, entry.message);
   if (entry.warning) text.prepend(icon("warning"), make("span", { className: "hidden" }, "Warning: "));

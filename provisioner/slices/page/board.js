@@ -52,12 +52,10 @@ const ORDERS = {
 function inOrder(lines, column) {
   const found = lines.toSorted(ORDERS[column]);
   if (column !== "state") return found;
-  const queueOf = (line) => (line.queue ? `${line.state} ${line.queue.limit}` : "");
-  const next = new Map();
-  for (const [queue, among] of Map.groupBy(found, queueOf)) {
-    next.set(queue, (queue ? among.sort((a, b) => a.queue.place - b.queue.place) : among).values());
-  }
-  return found.map((line) => next.get(queueOf(line)).next().value);
+  const queueOf = ({ state, queue }) => (queue ? `${state} ${queue.limit}` : "");
+  const queues = Map.groupBy(found, queueOf);
+  for (const among of queues.values()) among.sort((a, b) => (a.queue?.place ?? 0) - (b.queue?.place ?? 0)).reverse();
+  return found.map((line) => queues.get(queueOf(line)).pop());
 }
 
 /** Return a reason without the name of the planned node pool, which the details show, and without the place in the queue, which the line shows. */

@@ -57,14 +57,11 @@ export class Store {
     return changed;
   }
 
-  /**
-   * Return the node pools without a slice, or whose slice counts on another pool; without the pools of split slices,
-   * because the reasons of these slices name the pools.
-   */
+  /** Return the node pools without a slice, or whose slice counts on another pool; not those that split slices name. */
   poolsWithoutSlice() {
     return [...this.pools.values()].filter((pool) => {
       const slice = this.slices.get(pool.slice);
-      return slice?.pool !== pool.name && !(pool.state === "split" && slice?.state === "split");
+      return slice?.pool !== pool.name && !(slice && pool.state === "split");
     });
   }
 }

@@ -231,6 +231,6 @@ function drawAxis(axis, start, now, step) {
     const tick = axis.children[index];
     const percent = ((at - start) / (now - start)) * 100;
     tick.style.left = `${percent.toFixed(3)}%`;
-    setText(tick.firstElementChild, percent < 3 || percent > 97 ? "" : clockTime(at, { seconds: false }));
+    setText(tick.firstElementChild, percent < 3 || percent > 97 ? "" : clockTime(at).slice(0, 5));
   });
 }

@@ -48,10 +48,9 @@ const WORDS = {
   in: (at, now) => (at <= now ? "now" : `in ${countdown(Math.ceil((at - now) / SECOND) * SECOND)}`),
 };
 
-/** Return a time of day in UTC, as in the texts of the server and in its log; without seconds, also without the zone. */
-export function clockTime(milliseconds, { seconds = true } = {}) {
-  const at = new Date(milliseconds);
-  return `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}${seconds ? `:${two(at.getUTCSeconds())} UTC` : ""}`;
+/** Return a time of day in UTC, as in the texts of the server. */
+export function clockTime(milliseconds) {
+  return `${new Date(milliseconds).toISOString().slice(11, 19)} UTC`;
 }
 
 export function dayAndTime(milliseconds) {
