@@ -7,11 +7,10 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Workload, WorkloadName
+from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
-from provisioner.slices.planning.memory.backoff import failed_before
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
@@ -106,15 +105,6 @@ def note(wait: WaitsFor, ctx: Round) -> str:
         kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
         return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
     return message(wait, ctx)
-
-
-def untried(wait: WaitsFor, workload: Workload, now: datetime) -> bool:
-    """Whether each choice of a workload waits for the end of a back-off that began before the workload existed."""
-    failures = [blocker.last for blocker in wait.blockers if wait.kind is WaitKind.CHOICES]
-    return bool(failures) and all(
-        last.failure.kind in _NEXT_STEPS and last.until > now and failed_before(last) < workload.created_at
-        for last in failures
-    )
 
 
 def note_of(state: PoolState, plan: Plan) -> str:

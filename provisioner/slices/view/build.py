@@ -254,8 +254,7 @@ class _Round(texts.Known):
             if shown in _WITH_PODS and slice_.share is not None and slice_.id not in state.holders:
                 shown = State.READY if state.ready_nodes >= state.nodes else State.JOINING
             if wait is not None:
-                untried = "Not tried yet for this workload: " if waits.untried(wait, slice_.workload, now) else ""
-                reason = f"{untried}{waits.note(wait, self.decided)}"
+                reason = waits.note(wait, self.decided)
             else:
                 reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:

@@ -83,20 +83,6 @@ def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: 
     assert view.workloads[0].state == next((word for word in ("suspended", "deleting") if word in change), "lives")
 
 
-@pytest.mark.parametrize(("age_seconds", "untried"), [(1, True), (600, False)])
-def test_workload_that_is_newer_than_the_stockout_is_shown_as_not_tried(age_seconds: float, untried: bool) -> None:
-    """Otherwise a user looks for a failed create that never was. The other workload may be another tenant's."""
-    world = World(make_jobset("other"))
-    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
-    world.run(2)
-    world.pass_time(10)
-    world.add(make_jobset("train", created_at=world.now - timedelta(seconds=age_seconds)))
-    world.run(2)
-    reasons = {slice_.group: slice_.reason for slice_ in view_of(world).slices}
-    found = [group for group, reason in reasons.items() if reason.startswith("Not tried yet for this workload: ")]
-    assert found == (["train-slice-0"] if untried else [])
-
-
 def test_limits_are_shown_with_their_use() -> None:
     """The view has the limits of the settings and the use by existing pools."""
     world = World(

@@ -204,14 +204,6 @@ def max_in_flight(last: Backoff) -> int:
     return int(2**last.came_up)
 
 
-def failed_before(last: Backoff) -> datetime:
-    """Return a time after the stockout or quota failure that began a back-off; the exact time is not remembered."""
-    delay = DELAYS[last.failure.kind]
-    doubled = min(delay.cap_seconds, delay.first_seconds * 2.0 ** min(last.failures - 1, 16))
-    # The key of the back-off shortens the wait by up to a fifth.
-    return last.until - timedelta(seconds=doubled * 0.8)
-
-
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
     """Return the back-offs after a pool came up: its capacity may have twice as many creates, finally any number."""
     last = probing(backoffs, capacity)
