@@ -87,7 +87,7 @@ BUGS = (
         mutate=always({}),
         search_from=6,
     ),
-    Bug(name="any-certificate-is-approved", at=(tokens, "is_own"), mutate=always(True), search_from=10),
+    Bug(name="any-certificate-is-approved", at=(tokens, "is_own"), mutate=always(True), search_from=25),
     Bug(
         name="nodes-are-what-they-say",
         at=(Node, "is_named_as_its_machine"),
