@@ -157,7 +157,7 @@ class Ground:
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Add an entry for a pod to the ledger and, unless `state` is None, a partition; return the partition's id."""
+        """Add an entry for a pod to the ledger, and a partition if `state` is given; return the partition's id."""
         made = id_of(pod)
         entry = Entry(
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,

@@ -446,6 +446,6 @@ def _tell(problem: str) -> None:
 
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
-    """Return the server of one address. The server uses plain HTTP if `tls` is None."""
+    """Return the server of one address. Without `tls`, the server uses plain HTTP."""
     app = make_app(PartitionsApi(api, sources).routes())
     return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls)

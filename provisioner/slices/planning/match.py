@@ -27,8 +27,8 @@ from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.refusals import (
     FreePools,
     Refusal,
-    has_settings,
     settings_of,
+    settings_of_pool,
     why_unfit,
     why_wrong_kind,
 )
@@ -346,7 +346,7 @@ class Matcher:
             return refusal
         if not self._free.has_hosts(pool, slice_):
             return Refusal.MISFIT
-        if not has_settings(pool, own):
+        if settings_of_pool(pool) != own:
             return Refusal.SETTINGS
         if zone is not None and zone not in pool.pool.zones:
             return Refusal.ZONE

@@ -151,7 +151,7 @@ class Transition:
     old: Phase | None
     new: Phase
     at: datetime
-    #: Time at which the pool entered `old`; None if `old` is None.
+    #: Time at which the pool entered the phase `old`; None without such a phase.
     since: datetime | None
 
 

@@ -13,7 +13,6 @@ from provisioner.model.placement import MARKS, labels_of
 from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.round import Supply
-from provisioner.slices.planning.spec.specification import read_ownership
 
 
 class Refusal(Enum):
@@ -78,13 +77,21 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
     return None if _grows_for(pool, slice_) else Refusal.NO_NODES
 
 
-def has_settings(pool: Supply, own: str) -> bool:
-    """Whether a pool has exactly the node settings `own`. True for foreign pools, whose settings are unknown."""
-    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
+def settings_of_pool(pool: Supply) -> str:
+    """Return the node settings that the pods chose for which a pool was created, as `settings_of` returns them."""
+    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")
+
+
+def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
+    """Return the bits of the pools with equal node settings, from pairs of a pool and its bits."""
+    found: dict[str, int] = defaultdict(int)
+    for pool, bits in pools:
+        found[settings_of_pool(pool)] |= bits
+    return found
 
 
 def settings_of(slice_: Slice) -> str:
-    """Return the node settings that the pods of a slice chose, as `has_settings` compares them."""
+    """Return the node settings that the pods of a slice chose; equal settings give equal texts."""
     return own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
 
 
@@ -104,10 +111,7 @@ class FreePools:
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
-        #: Bits of the pools with equal node settings (`has_settings`).
-        self._by_settings: dict[str, int] = defaultdict(int)
-        for place, pool in enumerate(pools):
-            self._by_settings[pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")] |= 1 << place
+        self._by_settings = bits_by_settings((pool, 1 << place) for place, pool in enumerate(pools))
         #: Results of `_of_kind`.
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)

@@ -20,7 +20,7 @@ from provisioner.model.fit import NodeView
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.refusals import settings_of, why_wrong_kind
+from provisioner.slices.planning.refusals import bits_by_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
 #: Minimum time after the last unschedulable pod before a shared pool is created with fewer nodes than the maximum.
@@ -65,10 +65,7 @@ class Seats:
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         #: Pools without users, by party of the creator (`_creator_of`).
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
-        #: Bits of the pools with equal node settings.
-        self._by_settings: dict[str, int] = defaultdict(int)
-        for pool in pools:
-            self._by_settings[pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")] |= self._bits[pool.name]
+        self._by_settings = bits_by_settings((pool, self._bits[pool.name]) for pool in pools)
         self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
         for pool in pools:
             if users := self._parties.get(pool.name):

@@ -16,17 +16,18 @@ _STEPS = {
 }
 
 
-def brief(each: SliceView) -> tuple[str, str]:
+def brief(slice_: SliceView) -> tuple[str, str]:
     """Return the cause and the next step of a slice's state in a few words, and the rest of its reason.
 
     The rest is empty if the reason is short. A reason may contain texts of GKE of any length before the next step.
     """
-    reason = each.reason
-    if each.state not in _STEPS or (not each.next_step and len(reason) <= _MAX_REASON):
-        return f"{reason} {each.next_step}".rstrip(), ""
-    found = re.match(_STEPS[each.state], reason, re.DOTALL)
-    step = each.next_step or (found[1] if found is not None else "")
+    reason = slice_.reason
+    if slice_.state not in _STEPS or (not slice_.next_step and len(reason) <= _MAX_REASON):
+        return f"{reason} {slice_.next_step}".rstrip(), ""
+    found = re.match(_STEPS[slice_.state], reason, re.DOTALL)
+    step = slice_.next_step or (found[1] if found is not None else "")
     first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")
-    cause = "" if each.state is State.SPLIT else each.cause if each.next_step or each.state is State.WAITING else first
+    has_cause = slice_.next_step or slice_.state is State.WAITING
+    cause = "" if slice_.state is State.SPLIT else slice_.cause if has_cause else first
     short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))
     return f"{short.rstrip('.')}.", reason.removesuffix(step).rstrip(" ;")

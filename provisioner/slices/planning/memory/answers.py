@@ -249,9 +249,9 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Return the delete after an attempt that did not succeed; the next attempt follows after a wait.
+    """Return the delete after an attempt without success. The next attempt follows after a wait.
 
-    If `wait_seconds` is None, the wait grows with the number of failures. An attempt that cordoned the nodes and waits
+    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and waits
     for unbound pods (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
     """
     failures = call.failures + (not settling)
