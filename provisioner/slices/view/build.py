@@ -13,6 +13,7 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.messages import states as texts
 from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
@@ -37,6 +38,7 @@ from provisioner.slices.view.types import (
     state_of_use,
     workload_of_pool,
 )
+from provisioner.tpu import ACCELERATORS
 
 #: States by precedence: the state of a slice with pools in several states is the first of them in this list.
 _BEST = (
@@ -52,6 +54,8 @@ _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum number of characters of a message in the view: twice the maximum of an Event.
 _MAX_CHARACTERS = 2048
+#: Maximum number of characters of a topology that is not valid: that of a label's value.
+_MAX_TOPOLOGY = 63
 #: Phases in which a pool without pods is still shown as the pool of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
 #: Text in place of the capacity if the back-off is of a request whose pool failed.
@@ -245,6 +249,7 @@ class _Round(texts.Known):
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
+        selected, topology, _ = selected_machines(slice_.requirements)
         created = state is not None and not state.phase.before_create
         wait = wait if state is not None and not created else None
         if slice_.id in self.split:
@@ -284,9 +289,9 @@ class _Round(texts.Known):
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,
             pool=state.name if state is not None and created else "",
-            accelerator=shape.accelerator.label if shape is not None else "",
+            accelerator=shape.accelerator.label if shape is not None else selected if selected in ACCELERATORS else "",
             machine_type=shape.machine_type.name if shape is not None else "",
-            topology=str(shape.topology) if shape is not None else "",
+            topology=str(shape.topology) if shape is not None else bounds.cut(topology, _MAX_TOPOLOGY),
             chips=slice_.chips,
             hosts=slice_.nodes,
             pods=len(slice_.pods),

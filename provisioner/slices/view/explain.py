@@ -251,7 +251,8 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
         yield "why", why
     if (queue := each.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
-        yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}"
+        order = "; pods of higher priority come first, then namespaces take turns" if queue.place > 1 else ""
+        yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}{order}"
         others = f"; {queue.other_users} more" if queue.other_users else ""
         yield "used by", "; ".join(queue.users) + others if queue.users else "nothing that exists now"
         if queue.idle_until is not None:

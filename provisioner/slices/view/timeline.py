@@ -62,6 +62,9 @@ class Timeline:
                 self._begin(pool, now)
         for name in [pool_name for pool_name in before if pool_name not in self._marks]:
             self._tracks[name], self._ended[name] = _ended(self._tracks[name], now), now
+            if all(segment.state is State.WAITING for segment in self._tracks[name].segments):
+                # The pool was never created: its slice is gone, or waits for a pool of another name now.
+                self._forget(name)
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)
         self._shorten()

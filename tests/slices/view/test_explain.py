@@ -72,8 +72,8 @@ def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -
     view = view_of(world)
     by_place = {slice_.queue.place: slice_ for slice_ in view.slices if slice_.queue is not None}
     (found,) = explain(view, view.at, (), (), by_place[3].group)
-    facts = dict(found.facts)
-    assert facts["place in the queue"] == f"3 of 3 for the limit of all node pools; next: {by_place[1].id}"
+    facts, order = dict(found.facts), "pods of higher priority come first, then namespaces take turns"
+    assert facts["place in the queue"] == f"3 of 3 for the limit of all node pools; next: {by_place[1].id}; {order}"
     assert facts["used by"] == "JobSet/default/first: 8 chips"
     assert "limit of all node pools. The administrator can raise MAX_CHIPS;" in found.headline
     # The notices do not repeat the reason.

@@ -18,7 +18,7 @@ from provisioner.slices.planning.plan import DeleteReason, DeleteWait
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import make_jobset
+from tests.support.models import make_jobset, make_requirements
 from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -49,6 +49,14 @@ def test_long_messages_of_gke_are_cut() -> None:
     texts += [notice.message for notice in only_slice(view).notices]
     assert len(texts) >= 3
     assert {len(text) for text in texts} == {2048}
+
+
+def test_slice_with_an_invalid_topology_is_shown_with_what_its_pods_select() -> None:
+    slice_ = only_slice(view_of(World(make_jobset(template=make_requirements(topology="3x3")))))
+    assert (slice_.state, slice_.topology, slice_.machine_type) == (State.REJECTED, "3x3", "")
+    assert slice_.accelerator == make_requirements().node_selector[constants.TPU_ACCELERATOR]
+    other = only_slice(view_of(World(make_jobset(template=make_requirements(accelerator="tpu-v99", topology="3x3")))))
+    assert (other.accelerator, other.topology) == ("", "3x3")
 
 
 def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
