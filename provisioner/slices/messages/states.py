@@ -215,17 +215,11 @@ def _without_pods(slice_: Slice) -> str:
             f"Its pods are created once those of replicated job {after} are ready: if these wait for room, add a node "
             "without TPUs for them, because no node pool is created for pods that request no TPUs."
         )
-    match slice_.workload.kind:
-        case WorkloadKind.JOBSET:
-            asking = f"jobset/{name} job/{group}"
-        case WorkloadKind.LEADER_WORKER_SET:
-            asking = f"lws/{name} statefulset/{name}"
-        case WorkloadKind.RAY_CLUSTER:
-            asking = f"raycluster/{name}"
-        case WorkloadKind.POD:
-            asking = f"{slice_.workload.owner_kind.lower()}/{slice_.workload.owner_name}"
-        case _:
-            asking = f"job/{name}"
+    asking = f"{slice_.workload.owner_kind.lower()}/{slice_.workload.owner_name}"
+    if slice_.workload.kind is WorkloadKind.JOBSET:
+        asking += f" job/{group}"
+    if slice_.workload.kind is WorkloadKind.LEADER_WORKER_SET:
+        asking += f" statefulset/{name}"
     return (
         "No node pool is created before its leader pod exists; if the leader pod does not come, see the Events of "
         f"`kubectl describe {asking} --namespace={slice_.workload.namespace}`."
