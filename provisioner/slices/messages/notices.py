@@ -267,7 +267,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Report unschedulable pods for which no pool is created, because the leader pod of their slice does not wait."""
     limit = ctx.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
-    have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(ctx.supply)}
+    have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.supply for name in names)}
     for slice_ in ctx.slices.values():
         if slice_.pending or not slice_.served or slice_.id in have_pools:
             continue

@@ -58,7 +58,7 @@ function inOrder(lines, column) {
   return found.map((line) => queues.get(queueOf(line)).pop());
 }
 
-/** Return a reason without the name of the planned node pool, which the details show, and without the place in the queue, which the line shows. */
+/** Return a reason without the planned node pool, which the details show, and without the place, which the line shows. */
 const brief = (text) =>
   text
     .replace(/^Node pool \S+ (?:is not created: |waits \((.)([^)]*)\)(?=: ))/, (_, first = "", rest = "") => first.toUpperCase() + rest)

@@ -34,7 +34,7 @@ function chipOf(state) {
   return chip.node;
 }
 
-/** Create a list of names and values, without empty values. */
+/** Create a list of names and values that are not empty. */
 function facts(pairs) {
   const shown = pairs.filter(([, value]) => value);
   return make("dl", { className: "facts" }, ...shown.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
@@ -52,7 +52,7 @@ function table(caption, heads, rows) {
   return make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": caption } }, node);
 }
 
-/** Create the paragraphs with the whole reason, the next step, and the notices. */
+/** Create the paragraphs with the reason, the next step, and the notices. */
 function why({ slice, pool, item }, isListed) {
   const shown = slice ?? pool ?? item;
   const parts = [];
@@ -106,7 +106,7 @@ export function makeDetail(panel, links) {
     ]);
   }
 
-  /** Create the section about a limit: its users, the slices ahead in the line, and chips that become free. */
+  /** Create the section about a limit: its users, slices ahead, and chips that become free. */
   function queueOf({ limit, users, other_users: others, ahead, idle_chips: idle, idle_until: until }) {
     const list = (items, ...more) => make("ul", {}, ...items.map((each) => make("li", {}, each)), ...more);
     return section(

@@ -41,7 +41,7 @@ export function showCauses(node, store) {
   node.hidden = !lines.length;
 }
 
-/** Return the chips, and their cost, that are paid for but unused: chips of unneeded or failed pools, and of ready hosts without pods. */
+/** Return the unused chips and their cost: chips of unneeded or failed pools, and of ready hosts without pods. */
 function wasted(pools) {
   const share = ({ state, hosts }) => (["idle", "failed"].includes(state) ? 1 : state === "running" ? countHosts(hosts).r / hosts.length : 0);
   return [Math.round(sum(pools, (each) => each.chips * share(each))), sum(pools, (each) => (each.cost_per_hour ?? 0) * share(each))];
@@ -53,7 +53,7 @@ export function showTotals(node, store) {
   const counted = TOTALS.map(([name, among, words]) => {
     const found = items.filter((each) => among.includes(each.state));
     const chips = sum(found, (each) => each.chips);
-    return [name, number(found.length), chips ? `(${number(chips)} chips)` : "", words];
+    return [name, number(found.length), chips ? `(${number(chips)} chips)` : "", words, "of-state"];
   });
   const tiles = counted.filter(([name, value]) => value !== "0" || !RARE.has(name));
   if (priced(store)) {
@@ -66,8 +66,8 @@ export function showTotals(node, store) {
   }
   const waits = items.filter((each) => each.state === "waiting" && each.since).map((each) => Date.parse(each.since));
   if (waits.length) tiles.push(["Oldest wait", duration(serverNow() - Math.min(...waits)), "", "of a slice that waits now"]);
-  showTexts(node, tiles, ([name, value, more, words]) =>
-    make("div", { title: words }, make("dt", {}, name), make("dd", {}, value, make("span", { className: "muted" }, more ? ` ${more}` : ""))),
+  showTexts(node, tiles, ([name, value, more, words, className = ""]) =>
+    make("div", { title: words, className }, make("dt", {}, name), make("dd", {}, value, make("span", { className: "muted" }, more ? ` ${more}` : ""))),
   );
   node.hidden = !items.length;
 }

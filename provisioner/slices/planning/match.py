@@ -121,7 +121,7 @@ class Matcher:
         self._zones: dict[WorkloadUid, Zone] = {}
         self._taken: set[SliceId] = set()
         #: Pools of served ProvisioningRequests, by namespace and name of the request.
-        self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
+        self._served: dict[tuple[str, str], dict[PoolName, Supply]] = defaultdict(dict)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         #: Free pools that a limit does not allow, by the values of a slice that the limits read (`_limited_by`).
         self._refused: dict[Hashable, set[PoolName]] = defaultdict(set)
@@ -185,7 +185,7 @@ class Matcher:
         refusals: list[Refusal | None] = []
         if any(pool is tied for tie in self._ties for tied in tie(slice_)):
             refusals.append(self._why_not_return(slice_, pool))
-        if slice_.request and pool in self._served.get((slice_.workload.namespace, slice_.request), ()):
+        if slice_.request and pool.name in self._served.get((slice_.workload.namespace, slice_.request), ()):
             refusals.append(why_unfit(slice_, pool))
         if slice_.pending:
             refusals.append(self._why_not_take(slice_, pool))
@@ -226,18 +226,22 @@ class Matcher:
         for name, slice_id in self._claimed.items():
             workload = self._ctx.slices[slice_id].workload
             if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not self._ctx.slices[slice_id].pending:
-                self._served[workload.namespace, workload.name].append(self._ctx.supply[name])
+                self._served[workload.namespace, workload.name][name] = self._ctx.supply[name]
+        indexes: dict[tuple[str, str], FreePools] = {}
         for slice_ in slices if self._served else ():
-            if not slice_.request or slice_.id in self._claims:
+            key = slice_.workload.namespace, slice_.request
+            pools = self._served.get(key)
+            if not pools or slice_.id in self._claims:
                 continue
-            pools = self._served[slice_.workload.namespace, slice_.request]
-            fitting = [pool for pool in pools if why_unfit(slice_, pool) is None]
-            if fitting:
-                (home,) = self._assigned_pool(slice_) or (None,)
-                pool = home if home in fitting else fitting[0]
-                del self._claims[self._claimed[pool.name]]
-                self._claim(slice_, pool)
-                pools.remove(pool)
+            if key not in indexes:
+                indexes[key] = FreePools(pools.values(), lambda pool: pool.largest)
+            home = next((pool for pool in self._assigned_pool(slice_) if pool.name in pools), None)
+            if home is None or why_unfit(slice_, home) is not None:
+                home = next(indexes[key].specified(slice_, None), None)
+            if home is not None:
+                del self._claims[self._claimed[home.name]]
+                self._claim(slice_, home)
+                indexes[key].remove(pools.pop(home.name))
 
     def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
         """Give free pools to pending slices; call `refuse` for each pending slice that gets none."""

@@ -1,13 +1,13 @@
 """Decides whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
 
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName
-from provisioner.model.fit import misfit
+from provisioner.model.fit import NodeView, misfit
 from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS, labels_of
 from provisioner.settings.node_fields import own_settings
@@ -96,12 +96,17 @@ def settings_of(slice_: Slice) -> str:
 
 
 class FreePools:
-    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
+    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice.
 
-    def __init__(self, free: Iterable[Supply]) -> None:
+    `specified` returns the specified node of a pool.
+    """
+
+    def __init__(
+        self, free: Iterable[Supply], specified: Callable[[Supply], NodeView] = lambda pool: pool.view
+    ) -> None:
         pools = sorted(free, key=lambda pool: (not pool.ready, pool.pool.hosts, pool.name))
         #: The specified node of each pool, followed by the existing nodes of all pools.
-        self._fits = Fits([*(pool.view for pool in pools), *(view for pool in pools for view in pool.offered)])
+        self._fits = Fits([*map(specified, pools), *(view for pool in pools for view in pool.offered)])
         ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
         #: For each pool: positions in `_fits` of its specified and first existing node, and a mask with a bit for each
@@ -111,6 +116,8 @@ class FreePools:
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
+        #: Bits of the pools that `remove` has left out.
+        self._removed = 0
         self._by_settings = bits_by_settings((pool, 1 << place) for place, pool in enumerate(pools))
         #: Results of `_of_kind`.
         self._alike: dict[Hashable, int] = {}
@@ -132,12 +139,13 @@ class FreePools:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return found
 
-    def specified(self, slice_: Slice, own: str, refused: Container[PoolName]) -> Iterator[Supply]:
+    def specified(self, slice_: Slice, own: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
         """Yield the pools of the right kind with node settings `own` whose specification fits a slice, best first.
 
-        Pools in `refused` are left out.
+        Pools in `refused` are left out. If `own` is None, the node settings do not matter.
         """
-        left = self.fitting(slice_) & self._by_settings.get(own, 0)
+        left = self.fitting(slice_) & ~self._removed
+        left &= self._by_settings.get(own, 0) if own is not None else left
         left &= self._of_kind(slice_) if left else 0
         while left:
             lowest = left & -left
@@ -145,6 +153,10 @@ class FreePools:
             if pool.name not in refused:
                 yield pool
             left ^= lowest
+
+    def remove(self, pool: Supply) -> None:
+        """Leave out a pool from now on in `specified`."""
+        self._removed |= 1 << self._places[pool.name][0]
 
     def _of_kind(self, slice_: Slice) -> int:
         """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.plan import Create, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.clock import after
+from tests.support.counting import counted
+from tests.support.market import jobset_of
 from tests.support.models import make_jobset, make_marks, make_pod, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
@@ -199,6 +201,22 @@ def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
     assert "on 1 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 1
+
+
+def test_cost_of_pods_that_do_not_fit_the_pools_of_a_request_grows_with_their_number() -> None:
+    """The pods of a request are not compared with each of its pools."""
+    calls = []
+    for number in (40, 80):
+        world = Asking(raw_request("req", number * 2), concurrency=1000)
+        world.run(3)
+        world.finish_creates()
+        world.run(3)
+        template = replace(TEMPLATE, annotations={constants.CONSUMES_REQUEST: "req"})
+        selector = {**template.node_selector, "team": "other"}
+        world.add(make_jobset("of-req", replicas=number, template=replace(template, node_selector=selector)))
+        world.look()
+        calls.append(counted(world.look)[1])
+    assert calls[1] < 2.3 * calls[0]
 
 
 def test_request_is_revoked_if_a_pool_is_lost_before_its_use() -> None:
@@ -462,6 +480,35 @@ def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
     world.ask(raw_buffer("small", replicas=1))
     world.run(3)
     assert [name.rpartition("-")[0] for name in world.pools] == ["small"]
+
+
+def test_buffer_gets_its_slice_although_a_workload_exceeds_the_whole_limit() -> None:
+    """A request that no limit can ever allow uses nothing of the limit."""
+    world = Asking(raw_buffer(replicas=1), max_chips=128)
+    world.add(jobset_of("large", "4x8x8", namespace="other"))
+    world.live(4)
+    assert len(world.pools) == 1
+
+
+def test_buffer_that_a_limit_refuses_does_not_delay_the_attempts_of_others_after_a_stockout() -> None:
+    """The limit of the buffer's namespace refuses the buffer, which would keep its place in a line without a create."""
+    tried: list[str] = []
+
+    def refuse(create: Create) -> Failure:
+        tried.append(create.workload.namespace)
+        return failure(FailureKind.STOCKOUT)
+
+    world = Asking(max_chips_per_namespace=(("*", 64),))
+    world.add(jobset_of("first", "2x4x4"))
+    world.live(4)
+    world.refuse_create = refuse
+    world.ask(raw_buffer(replicas=1))
+    world.live(3, seconds=60)
+    world.add(jobset_of("large", "4x4x4"), jobset_of("other", "2x2x2", namespace="other"))
+    tried.clear()
+    world.live(120, seconds=60)
+    assert set(tried) == {"other"}
+    assert len(tried) > 8
 
 
 def test_waiting_slice_gets_the_pool_that_was_created_for_a_buffer() -> None:

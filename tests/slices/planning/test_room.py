@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Create, Delete
 from tests.slices.planning.test_asks import Asking
@@ -30,24 +32,31 @@ def warm_world() -> Asking:
     return world
 
 
-def live_for_hours(world: World) -> float:
+def live_for_hours(world: World, before_round: Callable[[int], None] = lambda _minute: None) -> float:
     """Run rounds for HOURS; return the share of the time for which the buffer had its slice, from 0 to 1."""
     warm = 0
-    for _ in range(HOURS * 60):
+    for minute in range(HOURS * 60):
+        before_round(minute)
         world.live(1, seconds=60)
         warm += any(pool.status is PoolStatus.RUNNING and "warm" in pool.name for pool in world.pools.values())
     return warm / (HOURS * 60)
 
 
+ACCOUNT = {constants.NODE_SERVICE_ACCOUNT: "x@p.iam.gserviceaccount.com"}
+
+
+@pytest.mark.parametrize("minutes", [pytest.param(0, id="one JobSet"), pytest.param(5, id="recreated JobSet")])
 @pytest.mark.parametrize(
     ("kind", "annotations"),
     [
         pytest.param(FailureKind.STOCKOUT, {}, id="capacity out of stock"),
-        pytest.param(FailureKind.PERMISSION, {constants.NODE_SERVICE_ACCOUNT: "x@p.iam.gserviceaccount.com"}, id="403"),
+        pytest.param(FailureKind.PERMISSION, ACCOUNT, id="403"),
+        pytest.param(FailureKind.NOT_FOUND, ACCOUNT, id="404"),
+        pytest.param(FailureKind.INVALID, ACCOUNT, id="400"),
     ],
 )
-def test_warm_pool_is_deleted_at_most_once_an_hour_for_a_slice_whose_creates_fail(
-    kind: FailureKind, annotations: dict[str, str]
+def test_warm_pool_is_deleted_at_most_once_an_hour_for_slices_whose_creates_fail(
+    kind: FailureKind, annotations: dict[str, str], minutes: int
 ) -> None:
     """In the past, a warm pool was recreated 348 times in 23 h."""
     world = warm_world()
@@ -59,8 +68,16 @@ def test_warm_pool_is_deleted_at_most_once_an_hour_for_a_slice_whose_creates_fai
     template = make_requirements(
         accelerator="tpu-v5-lite-podslice", topology="2x4", tolerations=(), annotations=annotations
     )
-    world.add(make_jobset("scarce", namespace="other", template=template))
-    assert live_for_hours(world) > 0.9
+    scarce = make_jobset("scarce", namespace="other", template=template)
+    world.add(scarce)
+
+    def recreate(minute: int) -> None:
+        if minutes and minute % minutes == 0:
+            old = next(workload for workload in world.workloads.values() if workload.namespace == "other")
+            world.remove_jobset(old)
+            world.add(replace(old, uid=WorkloadUid(f"scarce-{minute}")))
+
+    assert live_for_hours(world, recreate) > 0.9
     assert 1 <= len(world.deleted) <= HOURS + 1
 
 

@@ -124,10 +124,8 @@ def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
     """A node of the pool was not ready within NODEPOOL_READY_TIMEOUT."""
     world, _, pool = suspended_world()
     world.put(make_node(pool, 1, ready=False))
-    assert reasons(world, 899) == []
-    world.pass_time(2)
-    world.look()
-    assert reasons(world) == [DeleteReason.NO_READY_NODES]
+    assert reasons(world, 899) == reasons(world, 2) == []
+    assert [delete.reason for delete in world.look().deletes] == [DeleteReason.NO_READY_NODES]
 
 
 def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:

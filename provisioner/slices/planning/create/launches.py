@@ -105,7 +105,8 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            for _, offer in candidate.options.offers:
+            # Slices of buffers have no place in the line: one that a limit refuses would otherwise block all others.
+            for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
@@ -277,12 +278,13 @@ class Launches:
             place = line.get(candidate.unit.id, len(line) + 1)
             if place <= backoff.max_in_flight(last) - self._in_flight[capacity]:
                 return offer, blockers
-            blockers.append(ChoiceBlocker(choice, last, capacity, place, len(line)))
+            blockers.append(ChoiceBlocker(choice, last, capacity, place, max(place, len(line))))
         return None, blockers
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
-        self._limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
+        # A request that exceeds the whole limit never uses the limit, so it does not stop buffers.
+        self._limited |= {wait.scope} if wait.scope is not None and not (slice_.spare or wait.final) else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:

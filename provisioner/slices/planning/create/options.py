@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, Zone
-from provisioner.model.choices import CapacityChoice, CapacityKey
+from provisioner.model.capacity import Zone
+from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
@@ -17,9 +17,6 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.capacity import Choices
 from provisioner.slices.planning.spec.specification import Specification
 from provisioner.slices.supplier import UnmeetableError
-
-#: Failures that every create of the slice repeats until the request or a permission is changed.
-_LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +78,16 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 
 
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice of a workload could have a pool whose capacity and request have not failed; False for buffers."""
+    """Whether a slice of a workload could have a pool whose capacity and request have not failed; False for buffers.
+
+    False also for an hour after a lasting failure in the namespace: the pools of others would be deleted for each new
+    workload with the same mistake.
+    """
     backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
-    if slice_.spare or known.unschedulable is not None:
+    if slice_.spare or known.unschedulable is not None or slice_.workload.namespace in ctx.memory.lasting_failures:
         return False
-    # The slice's own back-off only matters after a lasting failure: after another failure, the next create may succeed.
-    capacities = frozenset[CapacityKey]()
-    if own is not None and own.failure.kind in _LASTING:
-        if not own.capacities:
-            return False
-        capacities = own.capacities
+    capacities = own.capacities if own is not None else ()
     try:
         offers = options_of(ctx, slice_, zone).offers
     except UnmeetableError:

@@ -107,7 +107,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
     """Return the memory after pools failed, vanished or came up since the last round."""
     memory, supply, now = ctx.memory, ctx.supply, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
-    tallies = backoff.still_counted(memory.tallies, now)
+    tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
         pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
@@ -115,6 +115,8 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         # The request of the create is better than the listed pool, which lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
+        if failure.kind is FailureKind.INVALID:
+            lasting[pool.ownership.workload.namespace] = now
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)
     places = {known.place for name, known in memory.pools.items() if known.place is not None and name not in supply}
     backoffs = backoff.freed(backoffs, places, now)
@@ -133,7 +135,8 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         for slice_id, known in memory.slices.items()
         if known.backoff is not None or known.unschedulable is not None
     }
-    return replace(memory.with_pools(changes), backoffs=backoffs, tallies=tallies, slices={**memory.slices, **slices})
+    memory = replace(memory.with_pools(changes), slices={**memory.slices, **slices})
+    return replace(memory, backoffs=backoffs, tallies=tallies, lasting_failures=lasting)
 
 
 def _fresh(last: Backoff | None, now: datetime) -> Backoff | None:

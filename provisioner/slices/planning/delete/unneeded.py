@@ -100,7 +100,7 @@ def find_unneeded(
             continue
         owner = ctx.made_for.get(pool.name)
         released = owner is not None and owner.workload_uid in releasing and owner in ctx.slices
-        at_once = failed or stuck is not None or released or pool.ended or pool.name in evicted
+        at_once = failed or stuck is not None or released or pool.ended or pool.lost or pool.name in evicted
         at = _due(pool, since[pool.name], ctx, at_once=at_once)
         settle = not failed and _may_be_chosen(pool, awaited)
         delete = _delete(pool, stuck, ctx, matching, released=released, settle=settle)

@@ -13,6 +13,8 @@ from provisioner.slices.planning.memory.state import CallState, CreateCall, Dele
 
 #: Interval in seconds between attempts to delete a pool whose workload exists although the caches do not show it.
 _NEEDED_SECONDS = 60.0
+#: Failures that each further create of the slice repeats until its request or a permission is changed.
+_LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
 
@@ -131,7 +133,13 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
     before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else None
     own = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
+    if failure.kind in _LASTING and own is not None and not own.capacities:
+        memory = _failed_for_good(memory, call, at)
     return memory.with_backoff(call.slice_id, own)
+
+
+def _failed_for_good(memory: Memory, call: CreateCall, at: datetime) -> Memory:
+    return replace(memory, lasting_failures={**memory.lasting_failures, call.namespace: at})
 
 
 def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
@@ -197,6 +205,7 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
+    memory = _failed_for_good(memory, call, at) if failure.kind is FailureKind.INVALID else memory
     capacity, digest = capacity_key(call.request), call.request.digest
     backoffs = backoff.pool_failed(memory.backoffs, failure, capacity, digest, at, call.slice_id)
     return replace(memory, backoffs=backoffs)

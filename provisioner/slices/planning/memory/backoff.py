@@ -236,6 +236,11 @@ def is_fresh(last: Backoff, now: datetime) -> bool:
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
 
 
+def still_lasting(failures: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
+    """Return the times of lasting failures, by namespace, without those that are remembered no longer."""
+    return {namespace: at for namespace, at in failures.items() if (now - at).total_seconds() < _STALE_SECONDS}
+
+
 def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
     """Return the counts with one more failed create of a slice's workload and of its namespace."""
     counted = dict(tallies)

@@ -287,6 +287,9 @@ class Memory:
     backoffs: Backoffs = field(default_factory=dict)
     #: Counts of failed creates. A change of the workload's request does not reset its count.
     tallies: Tallies = field(default_factory=dict)
+    #: Time of the last failure, in the last hour, of a create that fails until its request or a permission is changed,
+    #: by namespace.
+    lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Time of the last delete that was slowed down because many workloads had vanished; None before the first.
