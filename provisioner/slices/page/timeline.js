@@ -211,7 +211,7 @@ function legend() {
   return make("p", { className: "legend" }, ...items, "Times in UTC");
 }
 
-/** Show choices as links, with the current choice marked. */
+/** Show choices as links, and mark the current choice. */
 function showSwitch(parent, names, current, about) {
   const entries = names.map((each) => [each, ...about(each), each === current]);
   showTexts(parent, entries, ([, label, href, isCurrent]) => {
