@@ -142,7 +142,11 @@ class Assigned:
         """Check the slice to which a pool is given: it must request such a pool, and have no other pool."""
         asked = self._simulation.admission.granted.get(mark, {})
         plan = pool.plan
-        kinds = {(shape.accelerator, shape.topology) for workload in asked for shape in workload.shapes}
+        shapes = [shape for workload in asked for shape in workload.shapes]
+        # A pod without a workload may select a group of its own namespace.
+        alone = (pod for pod in self._cluster.pods if pod.workload is None and pod.namespace == mark[1])
+        shapes += [pod.shape for pod in alone if mark_of(pod.selector) == mark]
+        kinds = {(shape.accelerator, shape.topology) for shape in shapes}
         if (plan.machine.accelerator, plan.topology) not in kinds:
             self._stage.violate(LABELS, f"{process.name} gives {pool.name} to {mark}, and no such slice asks for it")
         now, seconds = self._stage.agenda.now, self._checker.stale_seconds()

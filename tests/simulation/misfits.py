@@ -68,7 +68,8 @@ class Misfits:
                 self._stage.violate(FIT, f"{pool.name} is created for pods that request {requests[uid]}")
             if len(self._pools[uid]) > _MAX_POOLS:
                 self._stage.violate(FIT, f"{len(self._pools[uid])} pools are created for pods that fit none of them")
-            if pool.status is not PoolStatus.RUNNING or not simulation.checker.healthy(pool):
+            used = any(not pod.finished for pod in simulation.cluster.pods_on_pool(pool.name))
+            if pool.status is not PoolStatus.RUNNING or used or not simulation.checker.healthy(pool):
                 self._ready_since.pop(pool.name, None)
             elif now - self._ready_since.setdefault(pool.name, now) > _KEPT_SECONDS:
                 self._stage.violate(FIT, f"{pool.name} is kept for {now - self._ready_since[pool.name]:.0f} s")

@@ -28,8 +28,8 @@ _HOUR_SECONDS = 3600.0
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, and name of the reservation or, without a reservation, capacity type.
-_Capacity = tuple[str, str, int, str]
+#: Zone, machine type, number of nodes, topology of several hosts, and reservation or else capacity type.
+_Capacity = tuple[str, str, int, str, str]
 
 
 @dataclass(slots=True)
@@ -141,7 +141,8 @@ def _capacity(body: JsonObject) -> _Capacity:
     """Return the capacity that a create requests."""
     config = body["config"]
     nodes = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
-    return body["locations"][0], config["machineType"], int(nodes), _terms(config)
+    topology = body.get("placementPolicy", {}).get("tpuTopology", "")
+    return body["locations"][0], config["machineType"], int(nodes), topology, _terms(config)
 
 
 def _terms(config: JsonObject) -> str:

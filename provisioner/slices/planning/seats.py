@@ -172,9 +172,10 @@ class Seats:
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with the present users of the pool, or as its first user."""
         party = _party_of(slice_)
-        if parties := self._parties_on(pool):
-            return party == _creator_of(pool) or parties == {party}
-        return is_shared_by(pool, slice_) or may_borrow(pool)
+        parties = self._parties_on(pool)
+        if parties and party == _creator_of(pool):
+            return True
+        return parties <= {party} and (is_shared_by(pool, slice_) or may_borrow(pool))
 
     def _parties_on(self, pool: Supply) -> set[_Party]:
         """Return the parties that use a pool or count on it."""

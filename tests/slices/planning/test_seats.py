@@ -377,6 +377,20 @@ def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) ->
     assert world.sizes == [4]
 
 
+def test_waiting_pod_beyond_the_limit_of_its_namespace_keeps_no_node_from_the_namespace_of_the_pool() -> None:
+    """Pods of `far` are bound to all nodes but one, with more chips than `far` may use, and another pod waits."""
+    world = cluster(max_chips_per_namespace=(("far", 4), ("*", 64)))
+    world.scale(4)
+    world.settle()
+    _, *others = world.pods
+    world.pods = {uid: replace(world.pods[uid], namespace="far") for uid in others}
+    world.scale(1, owner="a-far", namespace="far")
+    world.run(3)
+    world.scale(1, owner="next")
+    world.run(5)
+    assert world.sizes == [4]
+
+
 def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
     """A recreated node may have the labels of a free pool again, but unmarked pods fit only nodes without labels."""
     world = cluster()
