@@ -164,7 +164,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
     """Return the message about an exceeded limit, empty if no limit is. Groups without chips do not count."""
     with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
-        where = f"{part} {bounds.cut(group.name)}: " if group.name else ""
+        where = f"{part} {bounds.cut(group.name)}: " if part and group.name else ""
         if group.template.problem:
             return f"{where}{group.template.problem}"
         if group.parallelism > bounds.PARALLELISM:

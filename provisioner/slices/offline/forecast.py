@@ -235,13 +235,15 @@ class _Remarks:
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}
         noticed: set[SliceId] = set()
+        # A notice about pods of kind POD names their controller, whose UID is not the UID of their workload.
+        workloads = {workload_ref(subject.workload): subject.workload for subject in self.subjects.values()}
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
             slice_ = next((by_leader[ref.uid] for ref in notice.objects if ref.uid in by_leader), None)
-            uid = WorkloadUid(notice.objects[-1].uid)
             if slice_ is None:
-                rejected.add(uid)
-                self._remark(self.subjects[uid].workload, notice.message, reason=notice.reason)
+                workload = workloads[notice.objects[-1]]
+                rejected.add(workload.uid)
+                self._remark(workload, notice.message, reason=notice.reason)
                 continue
             noticed.add(slice_.id)
             if slice_.id in created:

@@ -37,6 +37,7 @@ from tests.support.objects import (
     raw_pod,
     raw_raycluster,
     raw_request,
+    raw_stateful_set,
 )
 from tests.support.settings import REQUIRED, settings
 from tests.support.world import World
@@ -344,6 +345,12 @@ MISTAKES = [
         "gke-tpu-topology",
         "pods of a Deployment have no index",
         id="a Deployment on several hosts",
+    ),
+    pytest.param(
+        raw_stateful_set(pod=pod_spec(tolerations=[{"key": f"k{number}"} for number in range(65)])),
+        "tolerations",
+        "created for this StatefulSet: tolerations has 66 entries, and at most 64 are read; use fewer",
+        id="too many tolerations",
     ),
     pytest.param(
         {**raw_job(), "apiVersion": "apps/v1", "kind": "DaemonSet"},

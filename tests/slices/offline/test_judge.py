@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,6 +135,44 @@ def test_workload_with_too_many_groups_gets_one_error(raw: Json, part: str) -> N
     """In the past, `plan` and the webhook failed with an exception on a RayCluster of 257 worker groups."""
     [found] = judged({**raw, "spec": {part: raw["spec"][part] * 257}})
     assert (found.severity, f"spec.{part} has 257 entries" in found.message) == (ERROR, True)
+
+
+def _of_apps(kind: str, pod: Json) -> Json:
+    return {**raw_stateful_set(pod=pod), "kind": kind}
+
+
+def _cron_job(pod: Json) -> Json:
+    spec = {"schedule": "0 1 * * *", "jobTemplate": {"spec": raw_job(pod=pod)["spec"]}}
+    return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda pod: raw_jobset(pod=pod), id="JobSet"),
+        pytest.param(lambda pod: raw_lws(pod=pod), id="LeaderWorkerSet"),
+        pytest.param(lambda pod: raw_raycluster(template={"spec": pod}), id="RayCluster"),
+        pytest.param(lambda pod: raw_job(pod=pod), id="Job"),
+        pytest.param(lambda pod: raw_job(pod=pod, metadata={"annotations": {}}), id="Job of pods"),
+        pytest.param(_cron_job, id="CronJob"),
+        pytest.param(lambda pod: raw_pod(metadata={"labels": {}, "ownerReferences": []}, spec=pod), id="Pod"),
+        *(pytest.param(partial(_of_apps, kind), id=kind) for kind in ("StatefulSet", "Deployment", "ReplicaSet")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        pytest.param({"tolerations": [{"key": f"k{n}"} for n in range(65)]}, "tolerations", id="tolerations"),
+        pytest.param({"volumes": [{"emptyDir": {}} for _ in range(257)]}, "volumes", id="volumes"),
+        pytest.param({"nodeSelector": {f"k{n}": "v" for n in range(129)}}, "nodeSelector", id="selectors"),
+    ],
+)
+def test_pod_template_that_exceeds_a_bound_gets_one_error(build: Callable[[Json], Json], pod: Json, words: str) -> None:
+    """In the past, `plan` and the webhook failed with an exception on all kinds whose controller creates pods."""
+    spec = pod_spec()
+    spec |= {**pod, "nodeSelector": {**spec["nodeSelector"], **pod.get("nodeSelector", {})}}
+    found = [finding for finding in judged(build(spec)) if finding.severity is ERROR]
+    assert [words in finding.message for finding in found] == [True], found
 
 
 def nested(depth: int) -> Any:
