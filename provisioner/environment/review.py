@@ -334,7 +334,8 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
         yield Operation(op="add", path="/spec/hostname", value=hostname)
     if not pod.subdomain:
         yield Operation(op="add", path="/spec/subdomain", value=service)
-    if pod.in_node_group:
+    # With dynamic slicing, several slices share a node pool.
+    if pod.in_node_group or constants.SLICE_TOPOLOGY in pod.marks:
         return
     wanted = {
         "podAffinity": _required({"key": constants.RAY_REPLICA_NAME, "operator": "In", "values": [name]}),

@@ -70,6 +70,9 @@ def test_fields_that_another_webhook_injected_are_kept() -> None:
     # Nodes of a group that a user created have no node pool label, so a pod with the affinity could not be scheduled.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
+    # Kueue places several slices on one node pool, so a second slice could not be scheduled with the affinity.
+    (dynamic := worker())["metadata"]["annotations"] = {constants.SLICE_TOPOLOGY: "2x2x2"}
+    assert reviewed(dynamic)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
     for lacks in (constants.RAY_REPLICA_INDEX, constants.RAY_REPLICA_NAME, constants.RAY_HOST_INDEX):
         (lacking := worker())["metadata"]["labels"].pop(lacks)
         assert "affinity" not in reviewed(lacking)[0]["spec"]
