@@ -19,6 +19,8 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
+#: Kinds in whose own metadata INJECT is read; for other kinds, it is read in the metadata of pod templates.
+_INJECT_KINDS = (WorkloadKind.POD, "StatefulSet")
 _NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
 _SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 #: API versions of released CRDs (KubeRay 1.6, Kueue 0.14, cluster autoscaler 1.34), in addition to the version that the
@@ -57,12 +59,24 @@ def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations with the provisioner's prefix that are never read."""
+    """Yield labels and annotations with the provisioner's prefix whose key or value is never read."""
+    inject: dict[Path, object] = {}
     for path, found in mappings_in(raw):
         for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
             for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
-                if key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
+                if key == constants.INJECT:
+                    inject[*path, marks, key] = found[marks][key]
+                elif key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
                     yield (*path, marks, key), f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
+    # A Job without labels gets those of its pod template, so the label of such a Job is no mistake.
+    in_template = any(path[0] != "metadata" for path in inject)
+    kind = fields.text(fields.mapping(raw).get("kind"))
+    for path, value in inject.items():
+        what = f"the {str(path[-2])[:-1]} {constants.INJECT}"
+        if isinstance(value, str) and value not in ("enabled", "disabled"):
+            yield path, f"{what} is {fields.shown(value)}; write enabled or disabled"
+        elif path[0] == "metadata" and kind not in _INJECT_KINDS and not in_template:
+            yield path, f"{what} is not read on a {bounds.cut(kind)}; put it on the pod template"
 
 
 def _mended(key: str) -> str:

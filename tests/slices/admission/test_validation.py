@@ -25,7 +25,17 @@ from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import spoilt
 from tests.support.counting import counted
-from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
+from tests.support.objects import (
+    Json,
+    job_reference,
+    pod_spec,
+    raw_job,
+    raw_jobset,
+    raw_lws,
+    raw_pod,
+    raw_raycluster,
+    raw_stateful_set,
+)
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
@@ -40,6 +50,7 @@ ON_ONE_POOL: Json = {
         ]
     }
 }
+INJECTED = {constants.INJECT: "enabled"}
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 ONE_HOST = pod_spec(topology="2x2x1")
 V5P_1T = {
@@ -278,7 +289,7 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
             id="a Job with more completions than parallelism",
         ),
         pytest.param(
-            bare_pod(ONE_HOST, labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}),
+            bare_pod(ONE_HOST, labels=INJECTED, annotations={constants.MULTISLICE: "x"}),
             id="keys of the provisioner",
         ),
         pytest.param({"kind": "DaemonSet", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
@@ -404,6 +415,20 @@ def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Cal
     assert created(raw, by=judge_by(opt_in_label=(key, "yes"))) == Answer()
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(raw_jobset(pod_metadata={"labels": INJECTED}, metadata={"labels": INJECTED}), id="on both"),
+        pytest.param(raw_jobset(pod_metadata={"annotations": INJECTED}), id="on the pod template"),
+        pytest.param(raw_stateful_set(pod=ONE_HOST, labels=INJECTED), id="on a StatefulSet"),
+        pytest.param(bare_pod(ONE_HOST, labels={constants.INJECT: "disabled"}), id="on a pod"),
+    ],
+)
+def test_label_for_tpu_variables_that_is_read_causes_no_warning(raw: Json) -> None:
+    """A Job without labels gets those of its pod template."""
+    assert created(raw) == Answer()
+
+
 def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
@@ -469,6 +494,18 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
             raw_stateful_set(pod=ONE_HOST, annotations={f"{constants.INJECT}ed": "enabled"}),
             id="a misspelled key of a StatefulSet",
         ),
+        *(
+            pytest.param({**raw, "metadata": {**raw["metadata"], "labels": INJECTED}}, id=f"the pods' label on a {of}")
+            for of, raw in (
+                ("JobSet", raw_jobset()),
+                ("LeaderWorkerSet", raw_lws()),
+                ("RayCluster", raw_raycluster(template={"spec": pod_spec(affinity=ON_ONE_POOL)})),
+                ("Job", plain_job(pod=ONE_HOST)),
+                ("CronJob", cron_job(pod=ONE_HOST)),
+                ("Deployment", deployment()),
+            )
+        ),
+        pytest.param(raw_jobset(pod_metadata={"labels": {constants.INJECT: "true"}}), id="an unknown value of a label"),
         pytest.param(bare_pod(ONE_HOST, labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),
         pytest.param(deployment(labels={f"{constants.INJECT}s": "x"}), id="a misspelled key of a Deployment"),
     ],

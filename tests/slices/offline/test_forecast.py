@@ -440,6 +440,12 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     assert found.all_served
     [remark] = found.remarks
     assert remark.message.endswith("is not read; did you mean tpu-provisioner.cloud.google.com/zones?")
+    [misplaced, unknown] = (
+        plan(raw_jobset(**{part: {"labels": {constants.INJECT: value}}})).remarks[0].message
+        for part, value in (("metadata", "enabled"), ("pod_metadata", "true"))
+    )
+    assert misplaced == f"the label {constants.INJECT} is not read on a JobSet; put it on the pod template"
+    assert unknown == f"the label {constants.INJECT} is 'true'; write enabled or disabled"
     many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{number}": "" for number in range(MAX_KEYS)}
     told = [finding.message for finding in plan(raw_jobset(metadata={"labels": many})).remarks]
     assert f"the label {constants.CAPACITY} is not read; make it an annotation" in told
