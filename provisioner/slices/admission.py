@@ -69,7 +69,8 @@ class _Pods(NamedTuple):
     template: Template
     #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
     number: int | None = None
-    #: Whether the pods may fill several slices.
+    #: Whether the pods may fill several slices: those of a StatefulSet one after the other, and those of a Job if they
+    #: ask for the variables of a multislice.
     several: bool = False
 
 
@@ -93,7 +94,6 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         else:
             words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
             # Only too many pods are reported as impossible: with too few pods, other pods may use the remaining hosts.
-            # The pods of a StatefulSet may fill several slices, one after the other.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -123,11 +123,14 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]
-    if kind in _KINDS:
+    if kind in _KINDS and kind != _JOB:
         return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     template = template_of(raw)
-    number = template.replicas if template is not None and kind in (STATEFUL_SET, CRON_JOB) else None
-    return [_Pods(template, number, several=kind == STATEFUL_SET)] if template is not None else []
+    if template is None:
+        return []
+    number = template.replicas if kind in (STATEFUL_SET, CRON_JOB, _JOB) else None
+    asks = marked(fields.mapping(value_at(raw, (*template.path, "metadata"))), constants.MULTISLICE) == "true"
+    return [_Pods(template, number, several=kind == STATEFUL_SET or (asks and kind in (CRON_JOB, _JOB)))]
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:

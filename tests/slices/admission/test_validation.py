@@ -51,6 +51,7 @@ ON_ONE_POOL: Json = {
     }
 }
 INJECTED = {constants.INJECT: "enabled"}
+MULTISLICE = {"annotations": {constants.MULTISLICE: "true"}}
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 ONE_HOST = pod_spec(topology="2x2x1")
 V5P_1T = {
@@ -460,6 +461,9 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
         ),
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="a JobSet whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
+        pytest.param(plain_job(parallelism=4, pod_metadata=MULTISLICE), id="a Job of a multislice"),
+        pytest.param(plain_job(parallelism=5, pod_metadata=MULTISLICE), id="a Job of an incomplete multislice"),
+        pytest.param(cron_job(parallelism=4, pod_metadata=MULTISLICE), id="a CronJob of a multislice"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
         pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
         pytest.param(raw_stateful_set(5), id="a StatefulSet of more pods than hosts"),
