@@ -118,7 +118,8 @@ def _judged_by_owner(
     if is_complete(pod):
         return Answer()
     told = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
-    return _told(pod, (told,), settings)
+    # A StatefulSet that cannot be read may request no variables, so its pod is not rejected unless it must get them.
+    return _told(pod, (told,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
 
 
 def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Answer:

@@ -70,17 +70,29 @@ def test_review_that_requests_no_injection_is_admitted_unchanged(changes: dict[s
     assert judge_pod(replace(request(raw), **changes), lambda *_: None, settings) == Answer()
 
 
-@pytest.mark.parametrize("wrong", ["warn", "deny"])
-def test_unreadable_owner_is_reported_without_a_patch(wrong: str) -> None:
-    settings = WebhookSettings(injection="all", wrong=wrong)
+@pytest.mark.parametrize(
+    ("wrong", "injection", "labels", "is_denied"),
+    [
+        pytest.param("warn", "all", {}, False, id="warnings only"),
+        pytest.param("deny", "all", {}, True, id="all pods get variables"),
+        pytest.param("deny", "opt-in", ASKS, True, id="the pod asks"),
+        pytest.param("deny", "opt-in", {}, False, id="only the owner may ask"),
+    ],
+)
+def test_unreadable_owner_is_reported_without_a_patch(
+    wrong: str, injection: str, labels: dict[str, str], *, is_denied: bool
+) -> None:
+    """In the past, pods of StatefulSets that never asked were rejected while the API server did not answer."""
+    settings = WebhookSettings(injection=injection, wrong=wrong)
+    (raw := pod(selector=V5E_4X4))["metadata"]["labels"] = labels
 
     def read(_: object) -> None:
         raise OwnerError("away")
 
     for reads, why in ((read, "away"), (lambda _: None, "it does not exist")):
-        answer = review_pod(request(pod()), reads, settings)
-        told = answer.denied if wrong == "deny" else answer.warnings[0]
-        assert told == (
+        answer = review_pod(request(raw), reads, settings)
+        assert bool(answer.denied) == is_denied
+        assert (answer.denied or answer.warnings[0]) == (
             f"Pod ml/train-3: StatefulSet ml/train could not be read ({why}), so its TPU variables cannot be determined"
         )
         assert not answer.patch
