@@ -231,10 +231,8 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     patch: list[Operation] = [*_placement(pod)]
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
-        begun = _leave_what_is_begun(container, variables)
+        problems += _leave_what_is_begun(container, variables, asked=pod.wish == "enabled", one_host=one_host)
         variables |= beside_slices(pod, container, variables)
-        # Only pods that asked for variables get this warning: another webhook may add them to other pods.
-        problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= topology_variables(
                 layout.accelerator,
@@ -260,7 +258,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
         )
 
 
-def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
+def _leave_what_is_begun(container: Container, variables: dict[str, str], *, asked: bool, one_host: bool) -> list[str]:
     """Remove variables that the container lacks from `variables` if it sets others of their group itself.
 
     Return the problems.
@@ -277,8 +275,11 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
             missing.remove(WORKER_ID)
         for key in missing if given else ():
             del variables[key]
+        # Another webhook may add the variables to a pod that did not ask. It would not complete an index from the pod
+        # template, which is wrong for all workers but one.
+        reported = asked or (WORKER_ID in given and not one_host)
         # Users set an empty value to disable a group, so missing variables are no problem then.
-        if missing and given and all(container.given[name].value != "" for name in given):
+        if reported and missing and given and all(container.given[name].value != "" for name in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
             )
