@@ -96,9 +96,10 @@ class TpuPod:
 
     @property
     def title(self) -> str:
-        """Kind, namespace and name, for messages."""
-        name = self.name or (f"of {self.owner.kind} {self.owner.name}" if self.owner is not None else "?")
-        return f"Pod {self.namespace}/{name}"
+        """Kind, namespace and name, or the owner of a pod without a name, for messages."""
+        if self.name or self.owner is None:
+            return f"Pod {self.namespace}/{self.name or '?'}"
+        return f"Pod of {self.owner.kind} {self.namespace}/{self.owner.name}"
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:

@@ -63,7 +63,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
         (stateful_set(pod_template(), 6), "has 4 pods of 4 chips, but there are 6"),
         (stateful_set(pod_template(), replicas=None), "has 4 pods of 4 chips, but there are 1"),
         (job(pod_template("3x3"), completions=None, parallelism=None), "topology 3x3 is not valid"),
-        (job(pod_template(), completionMode="NonIndexed"), "Pod ml/of Job train: Job ml/train has no completionMode"),
+        (job(pod_template(), completionMode="NonIndexed"), "Pod of Job ml/train: Job ml/train has no completionMode"),
         (
             jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}),
             "spec.network.enableDNSHostnames",

@@ -112,7 +112,7 @@ def test_settings_of_the_provisioner_apply_to_validation() -> None:
 
 ASKING = {"labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"}}
 NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so its pods have no host names"
-NO_INDEX = "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so nothing shows which worker a pod is"
+NO_INDEX = "Pod of Job ml/sweep: Job ml/sweep has no completionMode Indexed, so nothing shows which worker a pod is"
 
 
 stateful_set = functools.partial(raw_stateful_set, service="")
