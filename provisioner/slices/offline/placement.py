@@ -1,7 +1,7 @@
 """Finds slices whose manifest does not keep their pods on one node pool. Pure.
 
 The cluster's placement policy also keeps the pods together. A manifest does not show whether the policy is installed,
-so the message names it as an alternative. Not handled: affinity that other webhooks add to pods.
+so the message names it as an alternative. Not handled: affinity that webhooks of other products add to pods.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from provisioner.kube import fields
 from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
+from provisioner.workloads.kind import marked
 
 #: Start of the message about a slice whose pods may be bound to several node pools.
 NOT_PLACED = "nothing keeps the "
@@ -56,8 +57,12 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
     # All nodes of the workload get the selected label, so the selector keeps pods together only if one slice exists.
     if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
+    # The webhook that sets TPU variables also adds affinity to pods of RayClusters.
+    metadata = fields.at(template, "metadata")
+    if workload.kind is WorkloadKind.RAY_CLUSTER and marked(metadata, constants.INJECT) == "enabled":
+        return True
     affinity = fields.at(template, "spec", "affinity", "podAffinity")
     if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
         return True
-    annotations = fields.at(template, "metadata", "annotations")
+    annotations = fields.mapping(metadata.get("annotations"))
     return any(key in annotations for key in _OF_KUEUE)

@@ -17,6 +17,8 @@ from tests.support.settings import settings
 _ALONE: Json = {"annotations": None}
 _AFFINITY = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": constants.NODE_POOL}]}}
 
+_INJECTED = {"metadata": {"labels": {constants.INJECT: "enabled"}}, "spec": pod_spec()}
+
 
 def _plan(*raws: Json) -> Forecast:
     return forecast([Document(raw, "f") for raw in raws], settings(serve_jobs=True), GKE_RULES)
@@ -79,6 +81,7 @@ def _with_namespace(value: str) -> list[Json]:
         pytest.param([raw_lws()], id="a LeaderWorkerSet with exclusive placement"),
         pytest.param([_with_subgroups(**{constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY: "x"})], id="subgroups"),
         pytest.param([raw_job(pod=pod_spec(affinity=_AFFINITY))], id="affinity between pods"),
+        pytest.param([raw_raycluster(template=_INJECTED)], id="affinity of the webhook that sets TPU variables"),
         pytest.param([_jobset(_selecting(**{constants.LEGACY_POOL_ID: "train"}))], id="a selector of its only slice"),
         pytest.param([_jobset(_selecting(**{"job-key": "abc"}))], id="the selector of the webhook"),
         pytest.param(
@@ -102,6 +105,7 @@ def test_manifest_gets_no_warning_if_each_slice_is_kept_on_one_pool(raws: list[A
             id="a selector that two slices share",
         ),
         pytest.param(_with_namespace("other"), id="another value of the namespace's label"),
+        pytest.param([_jobset(pod_metadata=_INJECTED["metadata"])], id="TPU variables of another kind"),
         pytest.param([_with_strategy()], id="JobSet's selectors without exclusive placement"),
     ],
 )
