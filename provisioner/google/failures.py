@@ -19,8 +19,7 @@ _E = TypeVar("_E", bound=CallError)
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
-    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
-    "the provisioner's Kubernetes service account by Workload Identity."
+    "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster {}."
 )
 #: Clients that impersonate a Google service account get their tokens from this API.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
@@ -56,6 +55,8 @@ class Api(Generic[_E]):
     kind_of_answer: Callable[[Answer], FailureKind]
     #: Returns the remedy for missing permissions, for a message of the API.
     help_of: Callable[[str], str]
+    #: Instruction that gives a controller in a cluster its credentials, after "in a cluster".
+    login_in_cluster: str
 
 
 def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
@@ -63,17 +64,18 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
     retry_after: float | None = None
     code = 0
     words = str(error) or type(error).__name__
+    login_help = _LOGIN_HELP.format(api.login_in_cluster)
     answer = _answer_of(error)
     if answer is not None:
         kind = api.kind_of_answer(answer)
         words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
         if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {_LOGIN_HELP if answer.code == 401 else api.help_of(words)}"
+            words = f"{words} {login_help if answer.code == 401 else api.help_of(words)}"
     elif isinstance(error, auth_exceptions.GoogleAuthError):
         # A token is fetched before the call is sent, and again only after a 401, so the call had no effect.
         kind = _kind_of_auth_error(error)
         if kind is FailureKind.PERMISSION:
-            help_ = _ENABLE_HELP if _NOT_ENABLED in words else _LOGIN_HELP
+            help_ = _ENABLE_HELP if _NOT_ENABLED in words else login_help
             words = f"No credentials for {api.name}: {words} {help_}"
     elif isinstance(error, _BAD_ADDRESS):
         kind = FailureKind.INVALID

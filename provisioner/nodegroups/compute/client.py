@@ -317,6 +317,7 @@ def _api(call: Call, said: Sequence[str] = ()) -> failures.Api[records.ComputeEr
         address_option=ADDRESS_OPTION,
         kind_of_answer=lambda answer: kind_of_answer(answer, call, said),
         help_of=help_of,
+        login_in_cluster="mount the Secret tpu-node-group-credentials (docs/node-groups/install.md#credentials)",
     )
 
 

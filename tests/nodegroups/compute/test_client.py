@@ -9,10 +9,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from google.auth.exceptions import DefaultCredentialsError
 from google.oauth2.credentials import Credentials
 
 from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind, OperationName
+from provisioner.nodegroups.compute import client as module
 from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import (
@@ -319,6 +321,17 @@ def test_invalid_endpoint_is_reported_with_the_setting() -> None:
     assert found.kind is K.INVALID
     assert "GCE_ENDPOINT" in found.message
     client.close()
+
+
+def test_missing_credentials_name_the_secret_to_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters without GKE have no Workload Identity to which a service account could be bound."""
+
+    def find() -> None:
+        raise DefaultCredentialsError("none found")
+
+    monkeypatch.setattr(module, "find_credentials", find)
+    with pytest.raises(ComputeError, match=r"in a cluster mount the Secret tpu-node-group-credentials"):
+        ComputeClient()
 
 
 def test_requests_contain_the_token_of_the_credentials(server: RecordingServer) -> None:

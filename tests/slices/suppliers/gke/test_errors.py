@@ -448,6 +448,7 @@ def test_transport_error_has_the_kind_of_its_outcome(error: Exception, want: tup
 def test_missing_credentials_name_the_command_to_run() -> None:
     error = to_gke_error(auth.DefaultCredentialsError("none found"), "start", call=Call.READ)
     assert "gcloud auth application-default login --impersonate-service-account=SA" in str(error)
+    assert str(error).endswith("in a cluster bind the provisioner's Kubernetes service account by Workload Identity.")
     assert str(error).startswith("start: ")
 
 
