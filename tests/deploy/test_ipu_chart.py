@@ -215,6 +215,9 @@ def test_setting_that_a_value_sets_as_well_is_one_variable() -> None:
         pytest.param({"tls": {"secretname": "a"}}, "secretname", id="a misspelt part of a value"),
         pytest.param({"injection": "privileged"}, "injection", id="no such injection"),
         pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
+        pytest.param(
+            {"service": {"port": 443}, "tls": {"secretName": "tls"}}, "service.port must not be 443", id="a port twice"
+        ),
     ],
 )
 def test_values_that_cannot_work_are_rejected_with_advice(changes: dict[str, Any], said: str) -> None:
