@@ -300,17 +300,17 @@ _POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
 
 
 def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path) -> None:
-    """The placement policy needs its API. Without placement, this policy and the placement guard are left out."""
+    """The placement policy needs its API. The guards are always installed, as by the kustomize base."""
 
     def names(values: dict[str, Any], **options: Any) -> set[str]:
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
         return {document["metadata"]["name"] for document in documents if document["kind"] in _POLICIES}
 
-    always = {f"tpu-provisioner-{name}" for name in ("assignment-guard", "node-guard", "pod-guard", "priority")}
-    guards = {*always, "tpu-provisioner-placement-guard"}
+    of_guards = ("assignment-guard", "node-guard", "placement-guard", "pod-guard", "priority")
+    guards = {f"tpu-provisioner-{name}" for name in of_guards}
     assert names({}) == {*guards, "tpu-provisioner-placement"}
     assert names({}, apis=()) == guards
-    assert names({"placement": {"enabled": False}}) == always
+    assert names({"placement": {"enabled": False}}) == guards
     assert names({"webhook": {"only": True}}) == {"tpu-provisioner-webhook-priority"}
     assert not {name for name in names({"nodegroups": {"only": True}}) if "placement" in name}
 
