@@ -125,7 +125,7 @@ def _schema() -> dict[str, Any]:
                 digest={
                     **_TEXT,
                     "pattern": "^(?:sha256:[0-9a-f]{64})?$",
-                    "description": "Takes precedence over the tag.",
+                    "description": "Replaces the tag, which must be empty. Released charts set it.",
                 },
                 pullPolicy={"enum": ["Always", "IfNotPresent", "Never"], "description": "imagePullPolicy."},
             ),

@@ -248,6 +248,21 @@ def test_value_of_the_provisioner_is_rejected_if_only_node_groups_are_installed(
         _template({**_IMAGE, "nodegroups": {"only": True}, **values})
 
 
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"image": {**_IMAGE["image"], "tag": "v9", "digest": _DIGEST}}, r"image\.tag v9 has no effect"),
+        ({"webhook": {"partitions": {"enabled": True}}}, r"webhook\.partitions\.enabled has no effect"),
+        ({"webhook": {"certManager": {"enabled": True}}}, r"webhook\.certManager\.enabled has no effect"),
+    ],
+    ids=["tag and digest", "partitions without webhook", "cert-manager without webhook"],
+)
+def test_value_without_effect_is_rejected(values: dict[str, Any], problem: str) -> None:
+    """A released chart sets the digest, so that a tag of the user would be ignored."""
+    with pytest.raises(ValueError, match=problem):
+        _template({**_IMAGE, **values})
+
+
 def test_extra_env_and_env_from_apply_to_every_deployment() -> None:
     """The webhook server reads settings of the controller, which may be in a ConfigMap of `envFrom`."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})

@@ -18,6 +18,9 @@ app.kubernetes.io/component: controller
 {{- define "tpu-provisioner.image" -}}
 {{- with .Values.image -}}
 {{- $_ := required "image.repository is required: set it to the controller's image without the tag; a released chart names its own" .repository -}}
+{{- if and .tag .digest -}}
+{{- fail (printf "image.tag %v has no effect, because image.digest is set, as in a released chart: remove image.tag, or set image.digest to an empty value" .tag) -}}
+{{- end -}}
 {{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
 {{- end -}}
 {{- end }}
@@ -99,7 +102,14 @@ taken under their old names; those without a counterpart are refused. */ -}}
 {{- /* Its warnings are about node pools of the provisioner. */ -}}
 {{- $_ := merge $webhook.settings (dict "VALIDATION" "off") -}}
 {{- end -}}
-{{- if or $webhook.enabled $webhook.only }}true{{ end -}}
+{{- if or $webhook.enabled $webhook.only }}true
+{{- else -}}
+{{- range tuple "certManager" "partitions" -}}
+{{- if dig . "enabled" false $webhook -}}
+{{- fail (printf "webhook.%s.enabled has no effect without the webhook server: set webhook.enabled as well, or remove it" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- /* Not empty if a policy marks pods. */ -}}
