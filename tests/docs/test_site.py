@@ -1,17 +1,34 @@
-"""Tests that the site builds without warnings: all links and anchors exist, and the navigation has all pages."""
+"""Tests that the site builds without warnings and that tables are whole.
+
+All links and anchors exist, and the navigation has all pages.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from tests.docs.shell import PAGES, ROOT
 
 #: Options of `make site`.
 _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c")
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+
+def test_table_row_is_indented_like_its_table() -> None:
+    """Otherwise the row ends the table and is shown as text."""
+    found = [
+        f"{page.relative_to(ROOT)}:{token.map[0] + 1}: {token.content}"
+        for page in PAGES
+        for token in _MARKDOWN.parse(page.read_text("utf-8"))
+        if token.type == "inline" and token.map and re.search(r"(?m)^\|", token.content)
+    ]
+    assert found == []
 
 
 @pytest.mark.timeout(60)  # Starts Sphinx, which takes three seconds on a machine that does nothing else.
