@@ -209,26 +209,36 @@ def test_command_for_node_groups_waits_until_the_controller_has_released_them(re
     assert rehearsal.kubectl("get", "tpunodegroups", "--all-namespaces", "-oname") == ""
 
 
-#: Stand-in for kubectl that prints each delete. The variable STATUS is the exit code of the delete of groups.
-_KUBECTL = """kubectl() {
+#: Stand-ins for kubectl and helm that print each delete. The variable STATUS is the exit code of the delete of groups.
+_STAND_INS = """kubectl() {
   case "$1 $2" in
     "delete tpunodegroups") return "${STATUS}" ;;
-    "delete -k") echo "deleted $3" ;;
+    "delete --ignore-not-found") echo "deleted $4" ;;
     get*) echo "${LEFT_OBJECTS}" ;;
   esac
 }
+helm() { echo "deleted $2"; }
 """
 
 
+@pytest.mark.parametrize(
+    ("block", "controller"),
+    [(0, "deploy/example-project/self-managed-cluster"), (1, "tpu-provisioner")],
+    ids=["kustomize", "Helm"],
+)
 @pytest.mark.parametrize(("status", "left"), [("0", ""), ("1", ""), ("0", "managedinstancegroup/slice")])
-def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(status: str, left: str) -> None:
+def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(
+    status: str, left: str, block: int, controller: str
+) -> None:
     """Without the controller, nothing deletes machines. A shell reads pasted lines also after a failed command."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
-    (block,) = [each for each in blocks if each.heading == "Uninstall"]
+    texts = [each.text for each in blocks if each.heading == "Uninstall"]
     environment = {"PATH": "/usr/bin:/bin", "STATUS": status, "LEFT_OBJECTS": left}
-    script = _KUBECTL + block.text
+    script = _STAND_INS + texts[block]
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert ("deleted" in done.stdout) is (status == "0" and not left)
+    deleted = [line for line in done.stdout.splitlines() if line.startswith("deleted ")]
+    crds_last = [f"deleted {controller}", "deleted deploy/nodegroups/crds"]
+    assert deleted == (crds_last if status == "0" and not left else [])
     assert left in done.stdout
 
 
