@@ -51,7 +51,7 @@ def test_long_messages_of_gke_are_cut() -> None:
     assert {len(text) for text in texts} == {2048}
 
 
-def test_slice_with_an_invalid_topology_is_shown_with_what_its_pods_select() -> None:
+def test_slice_with_invalid_topology_shows_the_selectors_of_its_pods() -> None:
     slice_ = only_slice(view_of(World(make_jobset(template=make_requirements(topology="3x3")))))
     assert (slice_.state, slice_.topology, slice_.machine_type) == (State.REJECTED, "3x3", "")
     assert slice_.accelerator == make_requirements().node_selector[constants.TPU_ACCELERATOR]
