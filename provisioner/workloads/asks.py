@@ -3,7 +3,6 @@
 Objects of other classes and strategies are left to other controllers.
 """
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,12 @@ from provisioner.workloads.kind import Kind, begin, template_of
 
 #: Terminal states by condition; the first true condition counts.
 _ENDS = {constants.FAILED: "Failed", constants.CAPACITY_REVOKED: "Failed", constants.BOOKING_EXPIRED: "Completed"}
+#: Types of the conditions that the provisioner writes. They are read before conditions of other controllers; otherwise
+#: the status of an object with many of these would be written again in every round.
+_OWN_CONDITIONS = frozenset((constants.ACCEPTED, constants.PROVISIONED, *_ENDS)) | {
+    constants.READY_FOR_PROVISIONING,
+    constants.PROVISIONING_BUFFER,
+}
 #: Maximum number of podSets in the API.
 _POD_SETS = 32
 #: Key of the node pools in status.provisioningClassDetails of a ProvisioningRequest.
@@ -85,6 +90,10 @@ def _version(raw: object) -> str:
 
 
 def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
+    conditions = sorted(
+        fields.mappings(status.get("conditions")),
+        key=lambda condition: fields.name(condition.get("type")) not in _OWN_CONDITIONS,
+    )
     return {
         fields.name(condition.get("type")): Condition(
             true=condition.get("status") == "True",
@@ -92,7 +101,7 @@ def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
             message=bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE),
             since=fields.parse_timestamp(condition.get("lastTransitionTime")),
         )
-        for condition in itertools.islice(fields.mappings(status.get("conditions")), bounds.CONDITIONS)
+        for condition in conditions[: len(_OWN_CONDITIONS) + bounds.CONDITIONS]
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
@@ -324,6 +325,17 @@ def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
     world.forget("b0")
     world.run(1)
     assert world.conditions("b5")
+
+
+@pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer("req", replicas=1)], ids=["request", "buffer"])
+def test_status_with_many_conditions_of_other_controllers_is_written_only_if_it_changes(raw: dict[str, Any]) -> None:
+    foreign = [{"type": f"Other{number}", "status": "True"} for number in range(bounds.CONDITIONS)]
+    world = Asking({**raw, "status": {"conditions": foreign}})
+    world.live(30)
+    assert world.pools
+    assert not any(plan.statuses for plan in world.plans[-20:])
+    written = {condition["type"] for condition in world.raw["req"]["status"]["conditions"]}
+    assert {condition["type"] for condition in foreign} < written
 
 
 def test_condition_time_in_the_year_9999_does_not_stop_decisions() -> None:
