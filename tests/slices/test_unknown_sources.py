@@ -104,10 +104,19 @@ def test_pods_of_a_request_get_no_second_pool_while_requests_are_unknown(source:
     world.rounds(4, every_seconds=5)
     assert unknown(world, source) == 1
     assert len(world.gke.pools) == 1
+    assert "cannot read ProvisioningRequests or PodTemplates" in _reason(world)
     world.watches = known
     world.start()
     world.rounds(4, every_seconds=5)
     assert len(world.gke.pools) == 1
+    assert "cannot read" not in _reason(world)
+
+
+def _reason(world: World) -> str:
+    """Return why the slice of the JobSet `train` waits, as the status page shows it."""
+    view = world.board.document().view
+    assert view is not None
+    return next(slice_.reason for slice_ in view.slices if slice_.workload.endswith("/train"))
 
 
 def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> None:

@@ -180,7 +180,7 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
     return words + next(messages, "")
 
 
-def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
+def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) -> str:
     """Return why a slice has no pool, and why none is planned for it."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
@@ -192,9 +192,13 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
     if (not_served := policy.why_not(workload, slice_.requirements)) is not None:
         return f"The provisioner does not serve it: {not_served.why}."
     if slice_.request:
-        return (
-            f"ProvisioningRequest {slice_.request} has node pools for it; the scheduler has not bound its leader pod."
-        )
+        request = f"ProvisioningRequest {slice_.request}"
+        if WorkloadName(WorkloadKind.PROVISIONING_REQUEST, workload.namespace, slice_.request) not in known.uids:
+            return (
+                f"{request} may have node pools for it, but the provisioner cannot read ProvisioningRequests or "
+                "PodTemplates: see `watch.failed` in its log."
+            )
+        return f"{request} has node pools for it; the scheduler has not bound its leader pod."
     if not workload.kind.has_pods:
         return "Its node pool serves the pods that use the request."
     if leader is None and slice_.pods:

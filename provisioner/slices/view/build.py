@@ -263,7 +263,7 @@ class _Round(texts.Known):
             else:
                 reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:
-            shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy)
+            shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy, self)
         failed = texts.last_failure(state, self) if state is not None else None
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
