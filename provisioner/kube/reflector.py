@@ -122,9 +122,8 @@ class Reflector(Generic[T]):
         #: Last contact: time of an event or bookmark, start of a list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Whether the last error was the response that the API server does not know the kind; False after a list.
-        self.missing = False
-        #: Time of the first response since the last list that the API server does not know the kind. None at first.
+        #: Time of the first of the consecutive responses that the API server does not know the kind. None if the last
+        #: response was another one.
         self._missing_since: float | None = None
         self._relist = False
 
@@ -157,10 +156,15 @@ class Reflector(Generic[T]):
             contact = self.last_contact_monotonic
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
+    @property
+    def missing(self) -> bool:
+        """Whether the last response was that the API server does not know the kind."""
+        return self._missing_since is not None
+
     def missing_seconds(self) -> float:
-        """Return the seconds for which the API server has not known the kind; 0 if it knows the kind."""
+        """Return the seconds for which each response was that the API server does not know the kind; 0 without one."""
         since = self._missing_since
-        return self._clock() - since if self.missing and since is not None else 0.0
+        return self._clock() - since if since is not None else 0.0
 
     def relist(self) -> None:
         """Request a new list after the current watch. Needed if `parse` would now return different records."""
@@ -207,7 +211,7 @@ class Reflector(Generic[T]):
         self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
-        self.missing, self._missing_since = False, None
+        self._missing_since = None
         self._set_problem(None)
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
@@ -265,8 +269,9 @@ class Reflector(Generic[T]):
         """Record an error of any type; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
         self._listing = None
-        self.missing = isinstance(error, errors.NotFound)
-        if self.missing and self._missing_since is None:
+        if not isinstance(error, errors.NotFound):
+            self._missing_since = None
+        elif self._missing_since is None:
             self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
             # After a bug or another unexpected error, list again, because the records may lack a change.

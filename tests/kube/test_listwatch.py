@@ -503,12 +503,16 @@ def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     assert "the JobSet CRD is not installed" in str(parts.problem)
     assert f"404 on {ROOT}/jobsets" in str(parts.problem)
     assert 0 < max(pauses) <= 10
-    kube.fail("LIST", f"{ROOT}/jobsets", errors.Unavailable("no answer"))
-    watch.step()
-    assert parts.missing_seconds() == 0
-    watch.step()
     clock.advance(3600)
     assert parts.missing_seconds() == 3600
+    # Only a response 404 shows that the kind is missing, so any other failure begins the count again.
+    kube.fail("GET", f"{ROOT}/jobsets", errors.Unavailable("no answer"))
+    watch.step()
+    clock.advance(3600)
+    assert (parts.missing, parts.missing_seconds()) == (False, 0)
+    watch.step()
+    clock.advance(60)
+    assert (parts.missing, parts.missing_seconds()) == (True, 60)
     kube.install(f"{ROOT}/jobsets")
     watch.step()
     assert parts.missing_seconds() == 0
