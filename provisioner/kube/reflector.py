@@ -117,7 +117,8 @@ class Reflector(Generic[T]):
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
-        #: Whether a full list was read, and the server has not since reported the kind as missing or forbidden.
+        #: Whether a full list was read, and since then `invalidate` was not called, and the server has not reported the
+        #: kind as missing or forbidden.
         self.synced = False
         #: Last contact: time of an event or bookmark, start of a list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
@@ -126,6 +127,8 @@ class Reflector(Generic[T]):
         #: response was another one.
         self._missing_since: float | None = None
         self._relist = False
+        #: Whether `invalidate` was called after the begin of the last list.
+        self._invalid = False
 
         # Used only by the feeder.
         self._resource_version = ""
@@ -167,15 +170,20 @@ class Reflector(Generic[T]):
         return self._clock() - since if since is not None else 0.0
 
     def relist(self) -> None:
-        """Request a new list after the current watch. Needed if `parse` would now return different records."""
+        """Request a new list after the current watch, because `parse` may have dropped objects that it now keeps."""
         self._relist = True
+
+    def invalidate(self) -> None:
+        """Request a new list now, because `parse` has changed. Until it is complete, the records are not synced."""
+        with self._lock:
+            self._invalid, self.synced = True, False
 
     # --- methods for the feeder
 
     def begin(self) -> Mapping[str, str] | None:
         """Begin a list or a watch; return the query of the watch, or None if the first page of a list must be read."""
-        if self._relist:
-            self._relist, self._resource_version = False, ""
+        if self._relist or self._invalid:
+            self._relist, self._invalid, self._resource_version = False, False, ""
         if not self._resource_version:
             kept = Kept(self._bound) if self._bound is not None else None
             self._listing = Listing(self._clock(), kept=kept)
@@ -205,7 +213,8 @@ class Reflector(Generic[T]):
     def _listed(self, listing: Listing[T], version: str) -> None:
         changed = self._replace(listing) or not self.synced
         with self._lock:
-            self.synced = True
+            # The first pages of a list may have been parsed before a call of `invalidate`.
+            self.synced = not self._invalid
             # The list shows the state when the first page was requested, not when the last page arrived.
             self.last_contact_monotonic = listing.started
         self._listing = None

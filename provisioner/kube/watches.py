@@ -64,14 +64,27 @@ class ListWatch(Reflector[T]):
     def stop(self) -> None:
         """End the thread. Waits at most 1 s, because the thread may hang in a connect; it is a daemon thread."""
         self._stopping.set()
+        self._close_stream()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.0)
+
+    def invalidate(self) -> None:
+        """Implement Reflector.invalidate: end the current watch, so that the list does not wait for its end."""
+        super().invalidate()
+        self._close_stream()
+
+    def _close_stream(self) -> None:
         with self._lock:
             stream = self._stream
         if stream is not None:
             stream.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=1.0)
 
     # --- methods of the thread
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether the current list or watch must end, and its error, if it raises one, has no meaning."""
+        return self._stopping.is_set() or self._invalid
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -85,14 +98,14 @@ class ListWatch(Reflector[T]):
             query = self.begin()
             return self._list() if query is None else self._watch(query)
         except Exception as error:  # noqa: BLE001 - without its watch, the controller would see no changes
-            return 0.0 if self._stopping.is_set() else self.failed(error)
+            return 0.0 if self._interrupted else self.failed(error)
 
     def _list(self) -> float:
         request = Request("GET", self.path, query=self.query, timeouts=self.list_timeouts)
         pager = Pager(self._api, request, most=self.page_size)
         # No variable refers to a page, because it would keep the page in memory while the next page is read.
         token = self.take_page(pager.fetch())
-        while token and not self._stopping.is_set():
+        while token and not self._interrupted:
             token = self.take_page(pager.fetch(token))
         return 0.0
 
@@ -101,15 +114,15 @@ class ListWatch(Reflector[T]):
             with self._lock:
                 self._stream = stream
             try:
-                # If stop() was called before `_stream` was set, it did not close this stream, so no line is read.
-                for line in () if self._stopping.is_set() else stream:
-                    if self._stopping.is_set():
+                # A call of stop() or invalidate() before `_stream` was set did not close this stream.
+                for line in () if self._interrupted else stream:
+                    if self._interrupted:
                         break
                     self.take_line(line)
             finally:
                 with self._lock:
                     self._stream = None
-        return 0.0 if self._stopping.is_set() else self.watch_ended()
+        return 0.0 if self._interrupted else self.watch_ended()
 
 
 class CombinedWatch(Generic[T]):
@@ -130,10 +143,10 @@ class CombinedWatch(Generic[T]):
         for part in self.parts:
             part.stop()
 
-    def relist(self) -> None:
-        """Request that each part lists its objects again when its current watch ends."""
+    def invalidate(self) -> None:
+        """Request that each part lists its objects again now, because `parse` has changed."""
         for part in self.parts:
-            part.relist()
+            part.invalidate()
 
     def records(self) -> Mapping[Key, T]:
         """Return the records of all parts by (namespace, name) as an immutable snapshot."""

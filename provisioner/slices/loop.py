@@ -33,6 +33,9 @@ _HINTS_GAP_SECONDS = 2.0
 _STALLED_SECONDS = 60.0
 #: Interval in seconds between two notifications of the owners of waiting slices.
 _STALLED_GAP_SECONDS = 30.0
+#: Minimum interval in seconds between two changes of the catalogue. After each, no decision is possible until the pods
+#: and workloads have been listed again.
+_CATALOGUE_GAP_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class Loop(RoundLoop[answers.Answer]):
     #: types.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
+    #: Monotonic time of the last change of the catalogue of machine types.
+    _extended_monotonic: float = float("-inf")
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -133,16 +138,20 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add the MachineConfigs of the cluster to the catalogue; return whether they have changed."""
-        watch, before = self.watches.machine_configs, self._machine_configs
-        self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
-        if self._machine_configs is before:
-            return False
-        self._last_round = None
-        # Pods and workloads are parsed again, because the catalogue determines how many pods form a slice.
-        for objects in (self.watches.pods, *self.watches.workloads.values()):
-            objects.relist()
-        return True
+        """Add the MachineConfigs of the cluster to the catalogue; return whether it lacks some until a later round."""
+        watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
+        listed = watch.records() if watch is not None else {}
+        # Between two changes, at least one decision is made, even if a user edits MachineConfigs all the time.
+        waits = self._stalled_since is not None or now - self._extended_monotonic < _CATALOGUE_GAP_SECONDS
+        if before and waits:
+            return {**before, **listed} != before
+        self._machine_configs = extend_catalogue(listed, before)
+        if self._machine_configs is not before:
+            self._last_round, self._extended_monotonic = None, now
+            # Pods and workloads are parsed again, because the catalogue determines how many pods form a slice.
+            for objects in (self.watches.pods, *self.watches.workloads.values()):
+                objects.invalidate()
+        return False
 
     def _prepare(self) -> float:
         """Prove the cluster and read the hints; return the seconds until the next attempt, 0 if both succeeded."""
@@ -182,11 +191,12 @@ class Loop(RoundLoop[answers.Answer]):
         observe = functools.partial(
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
-        snapshot = observe()
+        snapshot, before = observe(), self._machine_configs
         # The catalogue must contain all MachineConfigs that the snapshot counts as known, so the catalogue is updated
-        # after the snapshot. If this changes the catalogue, the snapshot is out of date, and is taken again.
-        if self._follow_catalogue():
-            snapshot = observe()
+        # after the snapshot. If this changes the catalogue, or must wait, the snapshot is taken again.
+        lacks_some = self._follow_catalogue()
+        if lacks_some or self._machine_configs is not before:
+            snapshot = observe(lacks_machine_configs=lacks_some)
         rules = self.pools.supplier.rules
         with self.metrics.decide_seconds.time():
             plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._last_round)

@@ -311,11 +311,18 @@ def take_snapshot(
     pools: PoolList,
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
+    *,
+    lacks_machine_configs: bool = False,
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` are the names of objects whose writes Kubernetes keeps rejecting."""
+    """Return the input of one decision; `rejected` are the names of objects whose writes Kubernetes keeps rejecting.
+
+    With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue does not contain all of them.
+    """
     # The state of the watches is read before their records, so that a watch that becomes synced in between counts as
     # not synced.
     reasons, sources = not_synced(watches), read_sources(watches)
+    if lacks_machine_configs:
+        sources[MACHINE_CONFIGS] = Knowledge.UNKNOWN
     unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")

@@ -582,6 +582,68 @@ def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
 # --- threads and the ready-made watches
 
 
+def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_again() -> None:
+    """A list that began before the call may have parsed some objects as before, so it ends early without an effect."""
+    harness = Harness(page_size=1)
+    harness.put(thing("a", 1), thing("b", 2))
+    first = harness.kube.list_page
+
+    def invalidate_in_first(*args: Any, **kwargs: Any) -> Any:
+        page = first(*args, **kwargs)
+        if len(harness.kube.calls) == 1:
+            harness.watch.invalidate()
+        return page
+
+    harness.kube.list_page = invalidate_in_first  # type: ignore[method-assign]
+    assert harness.watch.step() == 0
+    assert (harness.watch.synced, harness.values(), len(harness.kube.calls)) == (False, {}, 1)
+    assert harness.watch.step() == 0
+    assert (harness.watch.synced, harness.changes) == (True, 1)
+    harness.watch.invalidate()
+    harness.kube.fail("GET", THINGS, errors.Unavailable("the API server is starting", status=503))
+    assert harness.watch.step() > 0
+    assert not harness.watch.synced
+    assert "list of things failed: the API server is starting" in str(harness.watch.problem)
+    harness.watch.step()
+    assert (harness.watch.synced, harness.watch.problem, harness.changes) == (True, None, 2)
+
+
+def test_invalidate_during_the_last_page_of_a_list_causes_another_list(harness: Harness) -> None:
+    first, synced = harness.kube.list_page, []
+
+    def invalidate_in_first(*args: Any, **kwargs: Any) -> Any:
+        if not synced:
+            harness.watch.invalidate()
+        return first(*args, **kwargs)
+
+    harness.kube.list_page = invalidate_in_first  # type: ignore[method-assign]
+    harness.watch.invalidate()
+    for _ in range(2):
+        harness.watch.step()
+        synced.append(harness.watch.synced)
+    assert synced == [False, True]
+
+
+def test_invalidate_ends_the_watch_and_its_end_counts_as_no_failure(harness: Harness) -> None:
+    with capture_logs() as logs:
+        harness.watch.start()
+        try:
+            assert harness.kube.wait_for_streams(1)
+            harness.watch.invalidate()
+            wait_for(lambda: harness.watch.synced and len(harness.kube.calls) == 4)
+        finally:
+            harness.watch.stop()
+    assert [call.method for call in harness.kube.calls] == ["GET", "WATCH", "GET", "WATCH"]
+    assert "watch.failed" not in [line["event"] for line in logs]
+
+
+@pytest.mark.parametrize("end", [event("MODIFIED", thing("a", 9)), errors.Unavailable("connection reset")])
+def test_lines_and_errors_of_a_watch_after_invalidate_are_ignored(harness: Harness, end: Any) -> None:
+    harness.watch._on_change = harness.watch.invalidate
+    assert harness.play(event("MODIFIED", thing("a", 5)), end) == 0
+    assert (harness.values(), harness.watch.synced, harness.watch.problem) == ({"a": 5, "b": 2}, False, None)
+
+
 def test_thread_waits_after_each_failure() -> None:
     """An unreachable server must not be called again immediately."""
     pauses: list[float] = []

@@ -10,11 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from provisioner import constants, tpu
-from provisioner.kube.protocol import object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import NAMESPACE, FakeWatch, World, jobset_path, node_of
 from tests.support.machineconfigs import machine_config_path, raw_machine, raw_machine_config
-from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, raw_plain_pod, reference, toleration
 
 pytestmark = pytest.mark.usefixtures("catalogue")
 
@@ -54,7 +55,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     world.round(after_seconds=10)
     assert (world.gke.pools, world.recorder.reasons("JobSet")) == ({}, [constants.INVALID_REQUEST])
     world.kube.put_object(machine_config_path(), raw_machine_config())
-    world.round(after_seconds=10)
+    world.rounds(2, every_seconds=5)
     (pool,) = world.gke.pools.values()
     assert (pool.machine_type, pool.hosts) == ("tpu9x-standard-4t", 4)
     # Pools of several hosts have a workload policy, like pools of tpu7 and tpu7x.
@@ -73,13 +74,88 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     assert world.gke.names_of("delete_node_pool") == [pool.name]
 
 
-def test_pods_and_workloads_are_listed_again_when_the_catalogue_changes() -> None:
-    """Otherwise pods of a StatefulSet that were read before the change would count as slices of one pod each."""
+def _put_stateful_set(world: World) -> None:
+    """Put four pods of a StatefulSet, which are one slice."""
+    for index in range(4):
+        pod = raw_plain_pod(f"serve-{index}", reference("StatefulSet", "serve"), spec=_spec("tpu9x", "4x4"))
+        world.kube.put_object(object_path("pods", f"serve-{index}", namespace="default"), pod)
+
+
+def _put_jobset_of_two_jobs(world: World) -> None:
+    """Put a JobSet whose two child Jobs of two pods each are one slice, with their first pods."""
+    names: dict[str, Any] = {"namespace": NAMESPACE, "uid": "u", "job": "workers"}
+    jobset = raw_jobset("train", **names, replicas=2, parallelism=2, pod=_spec("tpu9x", "4x4"))
+    jobset["metadata"]["annotations"] = {}
+    world.kube.put_object(jobset_path("train"), jobset)
+    for number in range(2):
+        pod = raw_leader("train", **names, number=number, spec=_spec("tpu9x", "4x4"))
+        world.kube.put_object(object_path("pods", f"train-workers-{number}-0", namespace=NAMESPACE), pod)
+
+
+@pytest.mark.parametrize(
+    "put",
+    [pytest.param(_put_stateful_set, id="StatefulSet"), pytest.param(_put_jobset_of_two_jobs, id="JobSet of two jobs")],
+)
+def test_no_decision_uses_records_that_were_parsed_before_the_catalogue_was_complete(
+    put: Callable[[World], None],
+) -> None:
+    """In the past, each child Job or pod counted as a slice after a restart: pools were created and deleted."""
     world = World()
-    world.rounds(2, every_seconds=10)
     world.kube.put_object(machine_config_path(), raw_machine_config())
-    world.rounds(2, every_seconds=10)
-    assert [world.pods.relists, world.jobsets.relists] == [1, 1]
+    world.pods = FakeWatch(lambda: world._read(collection_path("pods"), parse_pod))
+    world.watches = replace(world.watches, pods=world.pods, serve_pods="all")
+    world.start()
+    put(world)
+    world.rounds(4, every_seconds=5)
+    (pool,) = world.gke.pools
+    # The process restarts, and its watches parse pods and workloads before a round extends the catalogue.
+    tpu.extend(())
+    world.kube.remove_object(machine_config_path())
+    world.pods.keep()
+    world.jobsets.keep()
+    world.pods.synced, world.slow_lists = False, True
+    world.start()
+    world.round()
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    world.rounds(20, every_seconds=5)
+    assert world.loop.problems() == ("the jobsets are not listed yet", "the pods are not listed yet")
+    world.list_again()
+    world.rounds(20, every_seconds=5)
+    assert world.loop.problems() == ()
+    assert (world.gke.names_of("create_node_pool"), world.gke.names_of("delete_node_pool")) == ([pool], [])
+    assert not {constants.INVALID_REQUEST, constants.UNDERUSED} & {event.reason for event in world.recorder.told}
+
+
+@pytest.mark.parametrize("list_seconds", [1, 70])
+def test_catalogue_that_changes_every_second_causes_few_lists_and_allows_decisions(list_seconds: int) -> None:
+    world, began = World(), 0
+    world.slow_lists = True
+    for second in range(300):
+        machine = raw_machine("tpu9x-standard-4t", "tpu9x")
+        machine["resources"]["cpus"] += second
+        world.kube.put_object(machine_config_path(), raw_machine_config(machines=[machine]))
+        if second == 150:
+            world.put_jobset()
+        lists = world.pods.invalidations
+        world.round(after_seconds=1)
+        began = second if world.pods.invalidations > lists else began
+        if second - began >= list_seconds:
+            world.list_again()
+    assert len(world.gke.pools) == 1
+    assert 2 <= world.pods.invalidations <= 5
+
+
+def test_pods_of_a_generation_that_the_catalogue_still_lacks_do_not_count_as_invalid() -> None:
+    """A MachineConfig that follows another within 60 s is added later, and its pods get their pool then."""
+    world = World()
+    world.kube.put_object(machine_config_path("tpu8y"), raw_machine_config("tpu8y"))
+    world.rounds(2, every_seconds=5)
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    _put(world, _spec("tpu9x", "4x4"), hosts=4)
+    world.rounds(6, every_seconds=5)
+    assert (world.gke.pools, world.recorder.reasons("Pod")) == ({}, [constants.CREATION_WAITING])
+    world.rounds(8, every_seconds=5)
+    assert [pool.machine_type for pool in world.gke.pools.values()] == ["tpu9x-standard-4t"]
 
 
 def _running(world: World) -> PoolName:

@@ -131,7 +131,7 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     world.rounds(3, every_seconds=5)
     assert unknown(world, "machineconfigs") == 1
     assert conditions(world).keys() == {constants.PROVISIONED}
-    assert "machine types that the provisioner cannot list" in conditions(world)[constants.PROVISIONED][1]
+    assert "machine types that the provisioner has not read" in conditions(world)[constants.PROVISIONED][1]
     world.watches = replace(world.watches, machine_configs=listed)
     world.start()
     world.rounds(3, every_seconds=5)

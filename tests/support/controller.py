@@ -50,7 +50,7 @@ OTHER_CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE---
 
 
 class FakeWatch(Generic[T]):
-    """A cache that always shows the current objects. Tests can make it appear outdated."""
+    """A cache that always shows the current objects. Tests can make it appear outdated, or keep its records."""
 
     def __init__(self, read: Callable[[], Mapping[tuple[str, str], T]]) -> None:
         self._read = read
@@ -61,11 +61,24 @@ class FakeWatch(Generic[T]):
         self.last_contact_monotonic: float | None = None
         self.silent = False
         self.deleted: set[str] = set()
-        self.relists = 0
+        #: Number of requests for a new list.
+        self.invalidations = 0
+        self._invalid = False
+        self._kept: Mapping[tuple[str, str], T] | None = None
 
-    def relist(self) -> None:
-        """Count the requests for a new list."""
-        self.relists += 1
+    def keep(self) -> None:
+        """Keep the present records, as they were parsed, until the next list."""
+        self._kept = self._read()
+
+    def invalidate(self) -> None:
+        """Request a new list; until `list_again`, the records are not synced."""
+        self.invalidations += 1
+        self._invalid, self.synced = True, False
+
+    def list_again(self) -> None:
+        """List the objects again if `invalidate` was called."""
+        if self._invalid:
+            self._invalid, self.synced, self._kept = False, True, None
 
     def start(self) -> None:
         """Do nothing."""
@@ -74,7 +87,7 @@ class FakeWatch(Generic[T]):
         """Do nothing."""
 
     def records(self) -> Mapping[tuple[str, str], T]:
-        return MappingProxyType(dict(self._read()))
+        return MappingProxyType(dict(self._read() if self._kept is None else self._kept))
 
     def missing_seconds(self) -> float:
         """Return for how long the API server has not known the kind, as set by the test."""
@@ -131,6 +144,8 @@ class World:
         self.metrics = Metrics(version="test")
         self.leading = True
         self.lease_seconds = float("inf")
+        #: Whether lists take long, so that invalidated watches are not synced until a test calls `list_again`.
+        self.slow_lists = False
         self.wake, self.stopping = Wake(), threading.Event()
         self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSET.root), parse_jobset))
         self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
@@ -210,11 +225,18 @@ class World:
         return self.loop.identity
 
     def round(self, *, after_seconds: float = 0.0) -> float:
-        """Advance the clock, do one round, and wait for its calls; return the seconds until the next round."""
+        """Advance the clock, do one round, wait for its calls and lists; return the seconds until the next round."""
         self.clock.advance(after_seconds)
         pause = self.loop.round()
         self.settle()
+        if not self.slow_lists:
+            self.list_again()
         return pause
+
+    def list_again(self) -> None:
+        """List the objects of invalidated watches again."""
+        for watch in (self.watches.pods, *self.watches.workloads.values()):
+            watch.list_again()  # type: ignore[union-attr]
 
     def rounds(self, count: int, *, every_seconds: float) -> None:
         """Do several rounds."""

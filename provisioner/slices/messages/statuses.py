@@ -143,7 +143,7 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
         if workload.full_name.text in ctx.snapshot.rejected:
             missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
         elif MACHINE_CONFIGS in ctx.snapshot.unknown:
-            missing += ", or the cluster has machine types that the provisioner cannot list"
+            missing += ", or the cluster has machine types that the provisioner has not read"
         yield constants.PROVISIONED, Condition(False, "Waiting", missing)
     else:
         done = all(slice_.id in place and _is_free(place[slice_.id]) for slice_ in slices)

@@ -147,7 +147,7 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.REQUEST:
             return f"{NO_POOL}{wait.problem}"
         case WaitKind.CATALOGUE:
-            why = "the provisioner cannot list the MachineConfigs of the cluster, which may have it"
+            why = "the provisioner has not read all MachineConfigs of the cluster, which may have it"
             return f"{waiting}: {wait.problem}; {why}."
         case WaitKind.PAUSE:
             return _of_pause(ctx.snapshot.paused_since)
