@@ -105,7 +105,7 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # Slices of buffers have no place in the line: one that a limit refuses would otherwise block all others.
+            # A buffer's slice has no place in the line: if a limit refuses the slice, it would block all later slices.
             for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)

@@ -80,8 +80,8 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     """Whether a slice of a workload could have a pool whose capacity and request have not failed; False for buffers.
 
-    False also for an hour after a lasting failure in the namespace: the pools of others would be deleted for each new
-    workload with the same mistake.
+    False also for an hour after a lasting failure in the namespace. Otherwise warm pools of other namespaces would be
+    deleted for each new workload with the same mistake.
     """
     backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
