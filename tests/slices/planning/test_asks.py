@@ -502,7 +502,7 @@ def test_buffer_gets_its_slice_although_a_workload_exceeds_the_whole_limit() -> 
     assert len(world.pools) == 1
 
 
-def test_refused_buffer_delays_no_attempt_of_others_after_a_stockout() -> None:
+def test_refused_buffer_delays_no_creates_after_a_stockout() -> None:
     """The limit of the buffer's namespace refuses the buffer, which would keep its place in a line without a create."""
     tried: list[str] = []
 
