@@ -150,6 +150,8 @@ _OF_NODE_GROUPS: dict[str, tuple[Json, Change, bool]] = {
     "puts it in the place of no other": (_MACHINE, lambda taints: [TPU_TAINT], False),
 }
 
+#: Label that Kubernetes reserves for administrators, such as for the affinity of the controllers.
+_ADMINISTERED = "node-restriction.kubernetes.io/a"
 _CHIPS: Json = {"status": {"capacity": {"google.com/tpu": "4"}, "allocatable": {"google.com/tpu": "4"}}}
 _OF_TENANT: Json = {**_MACHINE, "metadata": {"labels": {of_groups.TRUSTED_NAMESPACE: "tenant", "kept": "yes"}}}
 _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
@@ -161,8 +163,8 @@ _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
         _OF_TENANT, {**_CHIPS, **_labelled(of_groups.TRUSTED_NAMESPACE, "victim")}, False,
     ),
     "removes no trusted label": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, None), False),
-    "adds no trusted label": (_MACHINE, _labelled("node-restriction.kubernetes.io/a", "b"), False),
-    "makes its node no control plane": (_OF_TENANT, _labelled("node-role.kubernetes.io/control-plane", ""), False),
+    "adds no trusted label": (_MACHINE, _labelled(_ADMINISTERED, "b"), False),
+    "makes its node no control plane": (_OF_TENANT, _labelled(of_groups.CONTROL_PLANE, ""), False),
     "sets no label of k8s.io": (_OF_TENANT, _labelled("kops.k8s.io/instancegroup", "a"), False),
     "cordons no node": (_NODE, {"spec": {"unschedulable": True}}, False),
     "undoes no cordon": (_OF_TENANT, {"spec": {"unschedulable": False}}, False),
@@ -184,10 +186,17 @@ _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     # The provisioner deletes a pool only after cordoning its nodes, and can cordon only nodes with this label.
     "keeps its node from no delete": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
 }
+_OF_CONTROL_PLANE: Json = {**_NODE, "metadata": {"labels": {of_groups.CONTROL_PLANE: "", _ADMINISTERED: "b"}}}
 _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
     "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
+    "sets another label of a node of the control plane": (_OF_CONTROL_PLANE, _labelled("a", "b"), True),
     "assigns no node to a slice": (_OURS, _CAPTURED, False),
     "gives no node to another tenant": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, "victim"), False),
+    # The controllers run only on nodes with this label, and their own guards protect these nodes.
+    "makes no node a control plane": (_OF_TENANT, _labelled(of_groups.CONTROL_PLANE, ""), False),
+    "takes no node from the control plane": (_OF_CONTROL_PLANE, _labelled(of_groups.CONTROL_PLANE, None), False),
+    "sets no label for isolation": (_OF_TENANT, _labelled(_ADMINISTERED, "b"), False),
+    "removes no label for isolation": (_OF_CONTROL_PLANE, _labelled(_ADMINISTERED, None), False),
 }
 _OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
     "writes the status": (_ASSIGNED, _CHIPS, True),
@@ -199,6 +208,8 @@ _OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
         {**_CHIPS, **_labelled(of_groups.TRUSTED_NAMESPACE, "victim")},
         False,
     ),
+    "makes no node a control plane": (_OF_TENANT, {**_CHIPS, **_labelled(of_groups.CONTROL_PLANE, "")}, False),
+    "sets no label for isolation": (_OF_TENANT, {**_CHIPS, **_labelled(_ADMINISTERED, "b")}, False),
 }
 _OF_PLUGIN_ELSEWHERE: dict[str, tuple[Json, Change, bool]] = {
     "sets no chips": (_OF_TENANT, _CHIPS, False),
@@ -350,7 +361,7 @@ def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal
 
 
 def test_node_of_a_machine_can_be_deleted_but_not_of_the_control_plane(guarded: Rehearsal) -> None:
-    for labels in ({"node-role.kubernetes.io/control-plane": ""}, {}):
+    for labels in ({of_groups.CONTROL_PLANE: ""}, {}):
         metadata = {"name": "guarded", "labels": labels}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": _MACHINE["spec"]}
         guarded.api.post(collection_path("nodes"), body)
