@@ -191,6 +191,7 @@ _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
     "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
     "sets another label of a node of the control plane": (_OF_CONTROL_PLANE, _labelled("a", "b"), True),
     "assigns no node to a slice": (_OURS, _CAPTURED, False),
+    "assigns no node to a child Job": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-a_train-w-0"), False),
     "gives no node to another tenant": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, "victim"), False),
     # The controllers run only on nodes with this label, and their own guards protect these nodes.
     "makes no node a control plane": (_OF_TENANT, _labelled(of_groups.CONTROL_PLANE, ""), False),
