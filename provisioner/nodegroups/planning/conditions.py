@@ -136,7 +136,8 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
             message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
         # A slice that was never complete is still awaited: its other machines have time to join.
-        return not_ready(Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN, loss.message), status
+        reason = Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN
+        return not_ready(reason, ". ".join((loss.message, *sightings.notes))), status
     if not fleet.ready == len(fleet.members) == resolved.node_count:
         return _waiting(sightings), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, ctx)
@@ -198,14 +199,11 @@ def _waiting(sightings: Sightings) -> Condition:
     resolved, fleet = sightings.shape, sightings.fleet
     if resolved is None or fleet is None:
         return not_ready(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
-    refused = [(member.machine.name, member.refusal) for member in fleet.members if member.refusal is not None]
-    if refused:
-        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        name, refusal = refused[0]
-        message = f"machine {name}{more} cannot be given its join token: {refusal.failure.message}"
-        condition = not_ready(Reason.REQUEST_REJECTED, message)
+    if fleet.refusals:
+        condition = not_ready(Reason.REQUEST_REJECTED, nodes.refused_metadata(fleet))
         # False would mean that the group has failed, and the provisioner of slices would delete it with its machines.
-        return condition if refusal.failures >= LASTING_FAILURES else replace(condition, status=ConditionStatus.UNKNOWN)
+        lasts = fleet.refusals[0][1].failures >= LASTING_FAILURES
+        return condition if lasts else replace(condition, status=ConditionStatus.UNKNOWN)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
     words = f"{fleet.ready} of {resolved.node_count} nodes are ready"
     if awaited:

@@ -79,10 +79,13 @@ def _with_shape(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
             step += joining.join_machines(group, manager, resolved, fleet, ctx, ends=ends)
             lost = repair.lost_for_good(loss, ctx)
             step += nodes.remove(nodes.left_over(group, fleet, ctx, count=resolved.node_count, lost=lost))
+    refused = ctx.refusal(step, actions.DeleteNode)
     notes = (
         *seen.notes,
         joining.problem_of(group, ctx),
         joining.refused_join(group, fleet, ctx),
+        nodes.refused_metadata(fleet),
+        f"the node of an earlier machine is not deleted{refused}" if refused else "",
         "the startup-script in metadata runs at each boot, before the join" if users_script(group) else "",
     )
     return replace(seen, notes=tuple(filter(None, notes)), fleet=fleet, loss=loss, step=step)

@@ -70,6 +70,11 @@ class Fleet:
         return sum(member.ready for member in self.members)
 
     @property
+    def refusals(self) -> tuple[tuple[str, Backoff], ...]:
+        """Names of the machines without a node whose last call for their metadata was rejected, and the rejections."""
+        return tuple((member.machine.name, member.refusal) for member in self.members if member.refusal is not None)
+
+    @property
     def made(self) -> bool:
         """Whether all machines run and Compute Engine is changing none of them, regardless of their nodes."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
@@ -163,6 +168,16 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
     }
     whole = f"{group.meta.namespace}-{group.meta.name}"
     return labels | ({names.GROUP: whole} if len(whole) <= names.RESOURCE_NAME else {})
+
+
+def refused_metadata(fleet: Fleet | None) -> str:
+    """Return why machines cannot be given the data with which they join, empty if no call for it was rejected."""
+    refused = fleet.refusals if fleet is not None else ()
+    if not refused:
+        return ""
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    name, refusal = refused[0]
+    return f"machine {name}{more} cannot be given its join token: {refusal.failure.message}"
 
 
 def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Round) -> tuple[PatchNode, ...]:

@@ -314,9 +314,9 @@ class Round:
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
-    def refusal(self, step: Step) -> str:
-        """Return ": OBJECT: REASON" of the first write of a step that Kubernetes rejected, empty without one."""
-        writes = (proposed.write for proposed in step.writes)
+    def refusal(self, step: Step, kind: type[object] = object) -> str:
+        """Return ": OBJECT: REASON" of a step's first write of a kind that Kubernetes rejected, empty without one."""
+        writes = (proposed.write for proposed in step.writes if isinstance(proposed.write, kind))
         return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
     @property

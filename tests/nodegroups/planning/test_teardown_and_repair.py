@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,6 +19,7 @@ from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Templ
 from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
+    CreateToken,
     DeleteChild,
     DeleteDevicePlugin,
     DeleteNode,
@@ -668,6 +670,43 @@ def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(
     for machine in world.machines("train"):
         world.kube.change_node(machine.name, capacity_chips=4, allocatable_chips=4)
     world.wait_until(lambda: world.is_ready("train"))
+
+
+def _refuse(*writes: type[Write]) -> Callable[[World], None]:
+    """Return a change that makes Kubernetes reject writes."""
+    return lambda world: setattr(world.kube, "refused", writes)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "after a restart"])
+@pytest.mark.parametrize(
+    ("refuse", "words"),
+    [
+        pytest.param(_refuse(CreateToken), "machines cannot join yet: not today", id="token"),
+        pytest.param(_refuse(ApproveRequest), "machines cannot join yet: not today", id="certificate"),
+        pytest.param(_refuse(DeleteNode), "is not deleted: Node train-mig-", id="delete of the earlier node"),
+        pytest.param(
+            lambda world: world.deny("compute.instances.setMetadata"),
+            "cannot be given its join token: Required 'compute.instances.setMetadata' permission",
+            id="metadata",
+        ),
+    ],
+)
+def test_lost_machine_that_cannot_join_again_is_reported_with_the_cause(
+    refuse: Callable[[World], None], words: str, *, restarted: bool
+) -> None:
+    """The runbook of the alert TPUNodeGroupsNodeLost begins with this message."""
+    world = ready_world(topology="2x2", node_count=2)
+    machine = world.machines("train")[0]
+    group = world.cloud.groups()[0]
+    refuse(world)
+    world.cloud.recreate(group, next(member for member in group.members if member.name == machine.name))
+    if restarted:
+        world.wait(120.0)
+        world.restart()
+    world.wait(900.0)
+    assert world.reason("train") == Reason.NODE_LOST
+    assert world.message("train").startswith(f"machine {machine.name} has not joined. ")
+    assert words in world.message("train")
 
 
 _REQUESTS = uuid.UUID("00000000-0000-4000-8000-000000000001")
