@@ -147,9 +147,9 @@ def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
 
 
 def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of the recreations within the last day, earliest first."""
+    """Return the times of the recreations within the last day, earliest first. Times of a wrong clock may be later."""
     moments = sorted(group.status.recreated_at)
-    return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
+    return tuple(moment for moment in moments if 0 <= (now - moment).total_seconds() < DAY_SECONDS)
 
 
 def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:

@@ -200,6 +200,18 @@ def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
+def test_recreation_recorded_while_the_clock_was_ahead_does_not_count() -> None:
+    """Otherwise the annotation that permits a recreation would have no effect."""
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
+    group = world.group()
+    status = replace(group.status, recreated_at=(world.stage.wall() + timedelta(days=365),))
+    world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, status=status))
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
+    (moment,) = world.group().status.recreated_at
+    assert moment <= world.stage.wall()
+
+
 def test_status_has_only_the_latest_recreations_that_the_crd_allows() -> None:
     """Otherwise the API server would reject the status. The oldest times no longer count."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=bounds.RECREATIONS))
