@@ -5,6 +5,7 @@ import secrets
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
@@ -126,19 +127,20 @@ class Writer:
         )
         # Raises Conflict if a token with this id exists: it is not this machine's. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
-        self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
+        self._keep_if_clocks_agree(what, fields.mapping(made.get("metadata")))
 
-    def _keep_if_it_lasts(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
-        """Delete a new token and raise Invalid if, by the API server's clock, less than half of its life is left."""
+    def _keep_if_clocks_agree(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
+        """Delete a new token and raise Invalid if the API server's clock differs by more than half of its life."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
-        if now is None or what.expires_at - now >= tokens.LIFE / 2:
+        behind = now - (what.expires_at - tokens.LIFE) if now is not None else timedelta()
+        if abs(behind) <= tokens.LIFE / 2:
             return
         path = object_path("secrets", fields.name(made.get("name")), namespace=tokens.NAMESPACE)
         self.api.delete(path, uid=fields.name(made.get("uid")), timeouts=_SHORT_TIMEOUTS)
-        behind = (now - what.expires_at + tokens.LIFE).total_seconds() / 60
+        minutes, order = abs(behind).total_seconds() / 60, "behind" if behind > timedelta() else "ahead of"
         raise Invalid(
-            f"the token of machine {what.machine} would expire too early: the clock of this controller is "
-            f"{behind:.0f} minutes behind that of the API server; set the clock of its machine",
+            f"the token of machine {what.machine} was deleted: the clock of this controller is {minutes:.0f} minutes "
+            f"{order} that of the API server; set the clock of its machine",
             status=0,
         )
 
