@@ -87,11 +87,13 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Return the node with the name of a machine. None if it is missing, or has another machine's provider id."""
+        """Return the node with a machine's name, an empty one if it is missing, None if it is of another machine."""
+        name = provider_id.rpartition("/")[2]
         try:
-            node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
+            node = read_one(self.api.get(object_path("nodes", name)), parse_node)
         except NotFound:
-            return None
+            # Kubernetes deletes the pods of a deleted node after about a minute. Until then, they run on the machine.
+            return Node(name=name, uid="", unschedulable=True)
         return node if node.provider_id in ("", provider_id) else None
 
     def _refuse_if_used(self, proof: Proof, nodes: list[str]) -> None:

@@ -119,6 +119,16 @@ def _open_node(name: str, **parts: Any) -> Change:
     return lambda world: world.put_node(name, unschedulable=False, **parts)
 
 
+def _deleted_node(change: Change = _nothing) -> Change:
+    """Return a change that deletes the node m-0 after another change."""
+
+    def delete(world: World) -> None:
+        change(world)
+        world.kube.remove_object("/api/v1/nodes/m-0")
+
+    return delete
+
+
 def _silent(*names: str) -> Change:
     """Return a change that replaces nodes by nodes that report to another control plane."""
     return lambda world: _silence(world, *names)
@@ -151,7 +161,8 @@ _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
     ),
     "node of a group with a similar name and this group's labels": (_open_node("m-mig-2"), {}),
     "node of another name with a machine's provider ID": (_open_node("n", spec={"providerID": provider_id("m-1")}), {}),
-    "machine without a node": (lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}),
+    "machine without a node": (_deleted_node(), {}),
+    "deleted node of a machine that does not run": (_deleted_node(_pod()), {"provider_ids": frozenset()}),
     "namesake of a machine in another zone": (
         _open_node("m-1", labels=UNLABELLED, spec={"providerID": "gce://a/b/c"}),
         {},
@@ -179,6 +190,7 @@ _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
     "object is another one": (_nothing, {"uid": "other"}, "was replaced by another one"),
     "object is not being deleted": (lambda world: world.put_manager(labels={}), {}, "is not being deleted"),
     "pod with chips": (_pod(), {}, "research/train-0 on m-0"),
+    "pod on a machine whose node was deleted": (_deleted_node(_pod()), {}, "research/train-0 on m-0"),
     "pod with devices of a class": (_pod(spec={"containers": [_OF_CLASS]}), {}, "research/train-0 on m-0"),
     "pod without chips before the deadline": (
         _pod(chips=0),
