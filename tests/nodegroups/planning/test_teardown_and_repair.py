@@ -63,6 +63,18 @@ def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
     world.check_nothing_left()
 
 
+def test_pods_of_a_deleted_node_keep_its_machine_until_kubernetes_deletes_them() -> None:
+    """A user may delete the node of a machine that runs: its pods run for about another minute."""
+    world = ready_world(topology="2x2")
+    world.run_pods("train")
+    world.kube.drop_node(world.machines("train")[0].name)
+    world.delete_group("train")
+    world.wait(30.0)
+    assert len(world.machines("train")) == 1
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
+    world.check_nothing_left()
+
+
 def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     """The pods are evicted, and keep the machines for at most DRAIN_TIMEOUT."""
     world = ready_world(topology="2x4")

@@ -39,6 +39,8 @@ FACTS = Cluster(
     kubernetes_version="1.34",
 )
 _NOT_READY_SECONDS = 40.0
+#: Time in seconds from the delete of a node until Kubernetes deletes its pods.
+_ORPHAN_SECONDS = 50.0
 _RECORDS = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP)
 Key = tuple[str, str, str]
 
@@ -240,8 +242,14 @@ class Kube:
         self.add_pod(Pod(namespace="evil", name=name, uid=name, node=name, chips=4))
 
     def drop_node(self, name: str) -> None:
-        """Delete a node, as a user may."""
+        """Delete a node, as a user may. Its pods are deleted later, unless the node is registered again by then."""
         self._drop(("Node", "", name))
+        self.stage.after(_ORPHAN_SECONDS, lambda: self._drop_orphans(name))
+
+    def _drop_orphans(self, node: str) -> None:
+        for pod in self.all("Pod"):
+            if pod.node == node and ("Node", "", node) not in self.objects:
+                self._drop(("Pod", pod.namespace, pod.name))
 
     def drop_token(self, name: str) -> None:
         """Delete a token, as a user may."""
@@ -338,9 +346,7 @@ class Kube:
             self._check_own(found)
         self._drop(key)
         if key[0] == "Node":
-            for pod in self.all("Pod"):
-                if pod.node == key[2]:
-                    self._drop(("Pod", pod.namespace, pod.name))
+            self._drop_orphans(key[2])
 
     def _check_own(self, node: Node | None) -> None:
         if node is not None and not node.provider_id.endswith(f"/{node.name}"):

@@ -192,13 +192,14 @@ class Process:
         found = next((child for child in self.kube.all("ManagedInstanceGroup") if child.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
-        of_group = [node for node in self.kube.all("Node") if gate._is_of(node, proof)]
-        if doubt := silent_node(of_group, proof.oldest_ready):
+        every = self.kube.all("Node")
+        if doubt := silent_node((node for node in every if gate._is_of(node, proof)), proof.oldest_ready):
             return doubt
-        nodes = [node for node in self.kube.all("Node") if gate._counts(node, proof)]
+        nodes = [node for node in every if gate._counts(node, proof)]
         if any(not node.unschedulable for node in nodes):
             return "a node is not cordoned"
-        on, now = {node.name for node in nodes}, self.stage.wall()
+        machines = {provider_id.rpartition("/")[2] for provider_id in proof.provider_ids}
+        on, now = {node.name for node in nodes} | (machines - {node.name for node in every}), self.stage.wall()
         for pod in self.kube.all("Pod"):
             if pod.node in on and pod.keeps_machine(now, proof):
                 return f"pod {pod.name} is on node {pod.node}"
