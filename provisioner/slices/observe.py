@@ -1,7 +1,7 @@
 """Combines the watches of Kubernetes objects and the list of node pools into a snapshot."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -151,15 +151,11 @@ def make_watches(
         return ListWatch(api, collection, parse=parse, on_change=on_change, options=options, bound=bound)
 
     def watch_in_all(
-        collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
+        collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch the collections in the namespaces that the settings name, or in all namespaces if they name none."""
-        pairs = (
-            (collection, namespace) for collection in collections for namespace in dict.fromkeys(namespaces) or ("",)
-        )
-        return CombinedWatch(
-            [watch(replace(collection, namespace=namespace), parse, bound) for collection, namespace in pairs]
-        )
+        """Watch a collection in the namespaces that the settings name, or in all namespaces if they name none."""
+        places = dict.fromkeys(namespaces) or ("",)
+        return CombinedWatch([watch(replace(collection, namespace=place), parse, bound) for place in places])
 
     # Records that are reduced because of a bound keep the opt-in label, which decides whether they are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
@@ -175,15 +171,8 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Pods of kind POD have no common label, so with SERVE_PODS all unfinished pods are listed, and the parser drops the
-    # pods that are not served.
-    selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
-    pods = [
-        Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
-        for query in (
-            [{}] if settings.serve_pods != "none" else [{"labelSelector": selector} for selector in selectors]
-        )
-    ]
+    # Pods have no common label. The parser drops pods that are not served, unless they take up the chips of a node.
+    pods = Collection(name="pods", resource="pods", query={"fieldSelector": UNFINISHED})
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # These labels select the nodes of the provisioner's pools; other nodes are not watched.
@@ -192,15 +181,15 @@ def make_watches(
     with_asks = any(not kind.has_pods for kind in kinds)
     return Watches(
         workloads={
-            kind: watch_in_all([collection], kinds[kind].parse, kinds[kind].bound(labels))
+            kind: watch_in_all(collection, kinds[kind].parse, kinds[kind].bound(labels))
             for kind, collection in workloads.items()
         },
         pods=watch_in_all(pods, parse, bound_of_pods(labels)),
         serve_pods=settings.serve_pods,
         nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": own}), parse_node),
-        templates=watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES) if with_asks else None,
+        templates=watch_in_all(TEMPLATES, parse_pod_template, BOUND_OF_TEMPLATES) if with_asks else None,
         devices=watch(DEVICES, _parse_resource_slice),
-        claims=watch_in_all([_CLAIMS], parse_claim, BOUND_OF_CLAIMS),
+        claims=watch_in_all(_CLAIMS, parse_claim, BOUND_OF_CLAIMS),
         volumes=watch(_VOLUMES, parse_volume),
         storage_classes=watch(_CLASSES, parse_class),
         namespaces=watch(_NAMESPACES, parse_labels) if settings.opt_in_label is not None else None,

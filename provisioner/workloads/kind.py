@@ -81,11 +81,6 @@ class Kind:
         return self.kind.api_version.partition("/")[0]
 
     @property
-    def pod_selector(self) -> str:
-        """Label selector of the pods."""
-        return ",".join(filter(None, (self.pod_label, self.selector)))
-
-    @property
     def install_hint(self) -> str:
         """Advice to users if the API server does not know the kind."""
         if not self.installation:

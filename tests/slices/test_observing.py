@@ -23,8 +23,9 @@ from tests.support.controller import FakeWatch, World
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
 from tests.support.models import make_lws
-from tests.support.objects import raw_node
+from tests.support.objects import raw_foreign_pod, raw_node
 from tests.support.settings import settings
+from tests.support.waiting import wait_for
 
 DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
@@ -134,17 +135,19 @@ def test_settings_decide_which_watches_exist() -> None:
         assert make_watches(FakeKube(), settings(**changes), lambda: None).named().keys() == want
 
 
-def test_one_watch_reads_the_pods_of_all_controllers() -> None:
-    """With SERVE_PODS=none, the API server sends only pods with the labels of the served kinds."""
-    wanted = {"all": 1, "annotated": 1, "none": 3}
-    for serve_pods, number in wanted.items():
-        watches = make_watches(FakeKube(), settings(serve_pods=serve_pods), lambda: None)
-        assert isinstance(watches.pods, CombinedWatch)
-        assert len(watches.pods.parts) == number
-        filtered = {"labelSelector" in part.query for part in watches.pods.parts}
-        assert filtered == {serve_pods == "none"}
-        unknown = WorkloadKind.POD in unknown_kinds(watches, {})
-        assert unknown is (serve_pods == "none")
+@pytest.mark.parametrize("serve_pods", ["all", "annotated", "none"])
+def test_pods_of_all_controllers_are_read_whether_they_are_served_or_not(serve_pods: str) -> None:
+    """Pods that are not served may take up the nodes of slices."""
+    kube = FakeKube()
+    kube.put_object("/api/v1/namespaces/other/pods/bound", raw_foreign_pod("bound", "n"))
+    watches = make_watches(kube, settings(serve_pods=serve_pods), lambda: None)
+    watches.pods.start()
+    try:
+        wait_for(lambda: watches.pods.synced)
+        assert list(watches.pods.records()) == [("other", "bound")]
+    finally:
+        watches.pods.stop()
+    assert (WorkloadKind.POD in unknown_kinds(watches, {})) is (serve_pods == "none")
 
 
 def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:

@@ -241,4 +241,3 @@ def test_pod_without_chips_is_not_kept() -> None:
 def test_selector_of_jobs_excludes_child_jobs_of_jobsets() -> None:
     """The API server leaves out child Jobs of JobSets, because the JobSets themselves are watched."""
     assert PLAIN_JOB.selector == "!jobset.sigs.k8s.io/jobset-name"
-    assert PLAIN_JOB.pod_selector == "batch.kubernetes.io/job-name,!jobset.sigs.k8s.io/jobset-name"
