@@ -45,10 +45,12 @@ def refuse(message: str) -> int:
 
 
 def show(text: str) -> None:
-    """Print a text, with colours only on a terminal. A closed pipe is not an error."""
+    """Print a text, with colours only on a terminal and without NO_COLOR. A closed pipe is not an error."""
+    context = click.get_current_context(silent=True)
+    plain = not sys.stdout.isatty() or (context is not None and context.color is False)
     try:
         # click.echo would write UTF-8 even to an ASCII terminal.
-        sys.stdout.write(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
+        sys.stdout.write(f"{click.unstyle(text) if plain else text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         drop_the_rest()

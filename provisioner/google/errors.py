@@ -107,6 +107,11 @@ TEXTS: Sequence[TextRule] = (
 )
 
 
+#: Words of a remedy in place of which `remedy_of` writes the permission, if the text names it.
+PERMISSION = "the permission named here"
+_LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
+
+
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     """Return the remedy for missing permissions. `accounts` is the setting with the service account.
 
@@ -116,7 +121,8 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
     if re.search(_NO_SUCH_ACCOUNT, text, re.IGNORECASE):
         return f"Create it, or name another in {accounts}; the {again}."
-    return otherwise
+    found = re.search(_LACKS, text)
+    return otherwise.replace(PERMISSION, found[1]) if found is not None else otherwise
 
 
 #: Texts of failed preconditions that a retry solves. Used only if no rule matches the text.

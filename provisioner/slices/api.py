@@ -44,6 +44,10 @@ def _viewed(name: str, absent: Any = ()) -> Callable[[Document], tuple[Any, ...]
     return lambda it: (getattr(it.view, name) if it.view is not None else absent,)
 
 
+def _timeline(document: Document) -> tuple[Any, ...]:
+    return (tuple(track for track in document.tracks if track.is_of_interest),)
+
+
 _ABOUT = {"about": About, "leading": bool, "leader": str, "problems": tuple[str, ...], "alerts": tuple[AlertView, ...]}
 _PARTS: Mapping[str, _Part] = {
     "about": _Part(
@@ -55,7 +59,7 @@ _PARTS: Mapping[str, _Part] = {
     "workloads": _Part("Workloads", {"items": tuple[WorkloadView, ...]}, _viewed("workloads")),
     "slices": _Part("Slices of workloads", {"items": tuple[SliceView, ...]}, _viewed("slices")),
     "pools": _Part("Node pools of the provisioner", {"items": tuple[PoolView, ...]}, _viewed("pools")),
-    "timeline": _Part("The states of each node pool over time", {"items": tuple[Track, ...]}, lambda it: (it.tracks,)),
+    "timeline": _Part("The states of each node pool over time", {"items": tuple[Track, ...]}, _timeline),
     "activity": _Part("The last 500 decisions, oldest first", {"items": tuple[Entry, ...]}, lambda it: (it.activity,)),
 }
 

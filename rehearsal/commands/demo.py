@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import webbrowser
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -113,11 +115,18 @@ def command(
     return demo.exit_code
 
 
+def command_path() -> str:
+    """Return the command `tpu-provisioner`, with its path unless a shell finds it."""
+    beside = Path(sys.argv[0]).with_name("tpu-provisioner")
+    return "tpu-provisioner" if shutil.which("tpu-provisioner") or not beside.exists() else str(beside)
+
+
 def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
     """Return the addresses of a demo that keeps running, and commands that use these addresses, by name."""
     return {
         "status page": process.page_url,
-        "commands": f"tpu-provisioner status --server {process.page_url}",
+        "commands": f"{command_path()} status --server {process.page_url}",
+        "the same again": "kubectl delete jobset --all && kubectl apply --server-side -f examples/jobset.yaml",
         "simulated GKE": f"{gke_url}  (state: {gke_url}/simulator/v1/state)",
         "simulated stockout": f"""curl -d '{{"kind": "stockout"}}' {gke_url}/simulator/v1/faults""",
         "provisioner's metrics": process.metrics_url,

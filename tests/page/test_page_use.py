@@ -118,7 +118,8 @@ def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBo
         for workload, chips, minutes in zip(workloads, (8, 64, 16), (5, 90, 60), strict=True)
     ]
     queue = QueueView(
-        limit="namespace team-a", place=3, length=39, ahead=(waits[0].id,), users=("JobSet/team-a/x: 64 chips",),
+        resource="the limit of namespace team-a", place=3, length=39, ahead=(waits[0].id,),
+        users=("JobSet/team-a/x: 64 chips",),
         other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2),
     )  # fmt: skip
     waits[1] = replace(waits[1], queue=queue)
@@ -146,7 +147,14 @@ def test_slices_that_wait_for_one_limit_are_in_the_order_of_their_places(
 ) -> None:
     """A priority puts a younger slice first. Slices that wait for something else keep their position by age."""
     queue = QueueView(
-        limit="all node pools", place=1, length=4, ahead=(), users=(), other_users=0, idle_chips=0, idle_until=None
+        resource="the limit of all node pools",
+        place=1,
+        length=4,
+        ahead=(),
+        users=(),
+        other_users=0,
+        idle_chips=0,
+        idle_until=None,
     )
     queues = [replace(queue, place=place) for place in (1, 2, 3, 4)]
     waits = [
@@ -273,7 +281,7 @@ def _long() -> dict[str, Any]:
     workload = a_workload(name, "n" * 63)
     runs = a_slice(workload, 0, hosts=2240, group=name, machine_type="m" * 40)
     queue = QueueView(
-        limit="namespace " + "n" * 63, place=3, length=39, ahead=(runs.id,),
+        resource="the limit of namespace " + "n" * 63, place=3, length=39, ahead=(runs.id,),
         users=(f"JobSet/{'n' * 63}/{name}: 4 chips",), other_users=4, idle_chips=16,
         idle_until=NOW + timedelta(minutes=2),
     )  # fmt: skip

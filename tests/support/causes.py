@@ -234,7 +234,7 @@ class Cause:
     for_all: bool = False
 
 
-_REJECTED = {"place": "gets no node pool unless its workload or a setting is changed", "place_on_page": "Rejected"}
+_REJECTED = {"place": "is rejected until its workload or a setting changes", "place_on_page": "Rejected"}
 _CHECK_NETWORK = "check the provisioner's network"
 _STANDS_STILL = {"place": "ATTENTION: ", "place_on_page": "No node pools are created or deleted at the moment:"}
 
@@ -249,7 +249,6 @@ CAUSES = {
         play=no_room,
         words=("the pod requests 1000 cpu, a node of ct4p-hightpu-4t offers 239.33 to pods",),
         step="request less in each pod",
-        short="no node of a pool would fit the pod",
         **_REJECTED,
     ),
     "stockout": Cause(
@@ -290,7 +289,7 @@ CAUSES = {
     "missing permission": Cause(
         play=missing_permission,
         words=("missing permission since", 'Required "container.clusters.update"'),
-        step="Grant the provisioner's identity the permission named here",
+        step="Grant the provisioner's identity container.clusters.update on the project",
         place="next try 00:17:44 UTC",
         short="missing permission",
     ),
@@ -314,9 +313,9 @@ CAUSES = {
     "split slice": Cause(
         play=split,
         words=("The pods of job train-workers-0 are on 2 node pools", "which pods of other slices use as well"),
-        step="add the annotation alpha.jobset.sigs.k8s.io/exclusive-topology",
+        step="restart the JobSet with the annotation alpha.jobset.sigs.k8s.io/exclusive-topology",
         place="other-65a7fcb8d2, train-1b89173785",
-        short="does not have one node pool to itself",
+        short="is split",
     ),
     "pods are not created": Cause(
         play=no_pods,

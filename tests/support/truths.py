@@ -169,7 +169,7 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
         yield f"the record says {message!r}, the Events say {false}"
     if (wait.of == 0) != (wait.position == 0) or wait.position > wait.of or len(wait.ahead) >= max(1, wait.position):
         yield f"its place is {wait.position} of {wait.of}, ahead are {wait.ahead}"
-    place = (wait.position, wait.of) if wait.kind is WaitKind.LIMIT and wait.of else None
+    place = (wait.position, wait.of) if wait.kind in (WaitKind.LIMIT, WaitKind.CHOICES) and wait.of else None
     shown = (each.queue.place, each.queue.length) if each.queue is not None else None
     if shown != place:
         yield f"its place is {place} by the record, shown is {shown}"

@@ -9,10 +9,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from provisioner.google import errors as google_errors
-from provisioner.google.errors import TEXTS, Answer, Call, CodeRow, remedy_of, row_of, same, text_rule, without_echoes
+from provisioner.google.errors import (
+    PERMISSION,
+    TEXTS,
+    Answer,
+    Call,
+    CodeRow,
+    remedy_of,
+    row_of,
+    same,
+    text_rule,
+    without_echoes,
+)
 from provisioner.model.capacity import Failure, FailureKind
 
-GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the group."
+GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the group."
 _LONGEST_MESSAGE = 2000
 
 _IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY

@@ -202,11 +202,11 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
         return f"{cause} did not apply to some of these pods, which are older or were bound by hand: {restart}"
     policy = (
         f"install the placement policy and label namespace {workload.namespace} with "
-        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, then {restart}"
+        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}"
     )
     if exclusive or not annotation:
-        return policy
-    return f"add the annotation {annotation}: {constants.NODE_POOL}, or {policy}"
+        return f"{policy}, then {restart}"
+    return f"{restart} with the annotation {annotation}: {constants.NODE_POOL}, or {policy} before"
 
 
 def of_stuck(found: Stuck, ctx: Round) -> Notice:

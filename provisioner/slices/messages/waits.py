@@ -242,7 +242,7 @@ def _when(each: ChoiceBlocker, now: datetime) -> str:
         return f"rejected, next try {clock(each.last.until, now)}"
     words = f"{_kind(each)} since {clock(each.last.since, now)}"
     if each.probed:
-        place = f", place {each.position} of {each.of} in the line" if each.position else ""
+        place = f", place {each.position} of {each.of} in the queue" if each.position else ""
         return f"{words}, other node pools try first{place}"
     return f"{words}, next try {clock(each.last.until, now)}"
 

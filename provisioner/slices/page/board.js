@@ -52,7 +52,7 @@ const ORDERS = {
 function inOrder(lines, column) {
   const found = lines.toSorted(ORDERS[column]);
   if (column !== "state") return found;
-  const queueOf = ({ state, queue }) => (queue ? `${state} ${queue.limit}` : "");
+  const queueOf = ({ state, queue }) => (queue ? `${state} ${queue.resource}` : "");
   const queues = Map.groupBy(found, queueOf);
   for (const among of queues.values()) among.sort((a, b) => (a.queue?.place ?? 0) - (b.queue?.place ?? 0)).reverse();
   return found.map((line) => queues.get(queueOf(line)).pop());

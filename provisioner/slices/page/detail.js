@@ -62,7 +62,7 @@ function why({ slice, pool, item }, isListed) {
   if (shown?.reason && !notices.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
   if (slice?.next_step && !notices.some((each) => each.message.includes(slice.next_step))) parts.push(make("p", { className: "next" }, icon("next"), slice.next_step));
   if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
-  if (slice?.queue) parts.push(make("p", { className: "next" }, icon("next"), `Place ${number(slice.queue.place)} of ${number(slice.queue.length)} in the queue for the limit of ${slice.queue.limit}`));
+  if (slice?.queue) parts.push(make("p", { className: "next" }, icon("next"), `Place ${number(slice.queue.place)} of ${number(slice.queue.length)} in the queue for ${slice.queue.resource}`));
   const goes = slice ? null : pool?.delete_at;
   if (goes) parts.push(make("p", { className: "next" }, icon("next"), "To be deleted ", moment("in", goes), pool.delete_reason ? `: ${pool.delete_reason}` : ""));
   for (const each of notices) {
@@ -106,15 +106,15 @@ export function makeDetail(panel, links) {
     ]);
   }
 
-  /** Create the section about a limit: its users, slices ahead, and chips that become free. */
-  function queueOf({ limit, users, other_users: others, ahead, idle_chips: idle, idle_until: until }) {
+  /** Create the section about a queue, with the users of a limit. */
+  function queueOf({ resource, users, other_users: others, ahead, idle_chips: idle, idle_until: until }) {
     const list = (items, ...more) => make("ul", {}, ...items.map((each) => make("li", {}, each)), ...more);
     return section(
-      `The limit of ${limit}`,
+      `In the queue for ${resource}`,
       facts([
         ["Used by", users.length && list(users, others ? make("li", {}, `${number(others)} more`) : "")],
         ["Ahead in the queue", ahead.length && list(ahead.map((id) => link(id)))],
-        ["Becomes free", make("span", {}, "when one of these ends, or the administrator raises the limit", ...(until ? [`; ${number(idle)} idle chips become free `, moment("in", until)] : []))],
+        ["Becomes free", users.length && make("span", {}, "when one of these ends, or the administrator raises the limit", ...(until ? [`; ${number(idle)} idle chips become free `, moment("in", until)] : []))],
       ]),
     );
   }

@@ -23,7 +23,7 @@ def brief(slice_: SliceView) -> tuple[str, str]:
     """
     reason = slice_.reason
     if slice_.state not in _STEPS or (not slice_.next_step and len(reason) <= _MAX_REASON):
-        return f"{reason} {slice_.next_step}".rstrip(), ""
+        return f"{reason.removeprefix(NO_POOL)} {slice_.next_step}".rstrip(), ""
     found = re.match(_STEPS[slice_.state], reason, re.DOTALL)
     step = slice_.next_step or (found[1] if found is not None else "")
     first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")

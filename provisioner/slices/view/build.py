@@ -17,7 +17,7 @@ from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.messages import states as texts
 from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
-from provisioner.slices.planning.contention.waits import WaitsFor
+from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
@@ -76,13 +76,13 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
 
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
-    """Return the place of a slice in the line for a limit; None if the slice waits for no limit."""
+    """Return the place of a slice in the line for a limit or for capacity that failed; None if it waits for neither."""
     scope = wait.scope
-    if scope is None or not wait.of:
+    if wait.kind not in (WaitKind.LIMIT, WaitKind.CHOICES) or not wait.of:
         return None
-    idle_chips, idle_until = idle.get(scope, (0, None))
+    idle_chips, idle_until = idle.get(scope, (0, None)) if scope is not None else (0, None)
     return QueueView(
-        limit=str(scope),
+        resource=f"the limit of {scope}" if scope is not None else "capacity that failed before",
         place=wait.position,
         length=wait.of,
         ahead=tuple(slices[slice_id].shown_id for slice_id in wait.ahead if slice_id in slices),

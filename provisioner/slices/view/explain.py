@@ -56,13 +56,13 @@ _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
-    State.REJECTED: "gets no node pool unless its workload or a setting is changed",
+    State.REJECTED: "is rejected until its workload or a setting changes",
     State.WAITING: "waits for a node pool",
     State.CREATING: "waits for node pool {pool}, whose create has been sent",
     State.JOINING: "waits for the hosts of node pool {pool}",
     State.READY: "has node pool {pool}, which is ready",
     State.RUNNING: "runs on node pool {pool}",
-    State.SPLIT: "does not have one node pool to itself",
+    State.SPLIT: "is split",
     State.DRAINING: "has ended or is suspended; pods are still on node pool {pool}",
     State.IDLE: "has node pool {pool}, which is not needed",
     State.DELETING: "has node pool {pool}, which is being deleted",
@@ -252,9 +252,10 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
     if (queue := each.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
         order = "; pods of higher priority come first, then namespaces take turns" if queue.place > 1 else ""
-        yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}{order}"
+        yield "place in the queue", f"{queue.place} of {queue.length} for {queue.resource}{ahead}{order}"
         others = f"; {queue.other_users} more" if queue.other_users else ""
-        yield "used by", "; ".join(queue.users) + others if queue.users else "nothing that exists now"
+        if queue.users:
+            yield "used by", "; ".join(queue.users) + others
         if queue.idle_until is not None:
             yield "becomes free", f"{queue.idle_chips} idle chips, {_when_deleted(queue.idle_until, now)}"
     for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():

@@ -38,6 +38,12 @@ class Track:
     pool: str
     segments: tuple[Segment, ...]
 
+    @property
+    def is_of_interest(self) -> bool:
+        """Whether the pool was created, or its slice still waits for it; Events name other pools as well."""
+        last = self.segments[-1]
+        return last.until is None or any(segment.state is not State.WAITING for segment in self.segments)
+
 
 class Timeline:
     """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
@@ -62,9 +68,6 @@ class Timeline:
                 self._begin(pool, now)
         for name in [pool_name for pool_name in before if pool_name not in self._marks]:
             self._tracks[name], self._ended[name] = _ended(self._tracks[name], now), now
-            if all(segment.state is State.WAITING for segment in self._tracks[name].segments):
-                # The pool was never created: its slice is gone, or waits for a pool of another name now.
-                self._forget(name)
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)
         self._shorten()

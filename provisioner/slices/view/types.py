@@ -77,10 +77,10 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """Place of a slice in the line for one limit."""
+    """Place of a slice in the line for one limit, or for capacity that failed before."""
 
-    #: Scope of the limit: all node pools, a namespace, an accelerator, or creates.
-    limit: str
+    #: The limit with its scope, such as "the limit of all node pools"; or the capacity.
+    resource: str
     #: Position in the line; 1 is next. Slices that start together have the same place.
     place: int
     length: int
@@ -134,7 +134,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in the line for a limit; None if the slice waits for no limit.
+    #: Place in the line for a limit or for capacity that failed before; None if the slice waits for neither.
     queue: QueueView | None = None
 
 

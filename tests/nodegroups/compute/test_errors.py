@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from provisioner.google.errors import Answer, Call
 from provisioner.model.capacity import FailureKind
-from provisioner.nodegroups.compute.errors import GRANT_HELP, WorkError, failure_of_work, kind_of_answer
+from provisioner.nodegroups.compute.errors import WorkError, failure_of_work, kind_of_answer
 
 K = FailureKind
 READ, CREATE, UPDATE, DELETE = Call.READ, Call.CREATE, Call.UPDATE, Call.DELETE
@@ -139,7 +139,11 @@ def test_first_known_error_decides_and_the_message_has_all() -> None:
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
-        pytest.param("Required 'compute.disks.create' permission", GRANT_HELP, id="a role on the project"),
+        pytest.param(
+            "Required 'compute.disks.create' permission",
+            "Grant the provisioner's identity compute.disks.create on the project of the group.",
+            id="a role on the project",
+        ),
         pytest.param(
             "The user does not have access to service account 'a@p.iam.gserviceaccount.com'",
             "roles/iam.serviceAccountUser",

@@ -47,8 +47,8 @@ def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> 
     names = ", ".join(sorted(world.pools))
     assert first.message == (
         f"The pods of job a-slice-0 are on 2 node pools: {names}, which pods of other slices use as well; "
-        f"add the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the placement policy "
-        f"and label namespace default with {constants.PLACEMENT}=assign, then restart the JobSet"
+        f"restart the JobSet with the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the "
+        f"placement policy and label namespace default with {constants.PLACEMENT}=assign before"
     )
     assert second.key == first.key, "a pod more on another pool is no other Event"
     assert {slice_.group_key for slice_ in plan.split_slices} == {
@@ -153,7 +153,7 @@ def test_slice_on_foreign_pools_is_reported_as_split() -> None:
     pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
     world.end_pods(workload)
     world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
-    assert "are on 2 node pools: left, right; add" in _splits(world.look())[0].message
+    assert "are on 2 node pools: left, right; restart" in _splits(world.look())[0].message
     assert [slice_.state for slice_ in view_of(world).slices] == [State.SPLIT]
 
 
@@ -171,7 +171,7 @@ def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     [
         (
             make_lws("a"),
-            f"add the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the",
+            f"with the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the",
         ),
         (make_job("a"), "; install the placement policy and label namespace default with"),
         (

@@ -27,7 +27,7 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
                 reason += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
         error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
-        raise error(f"no node of a pool would fit the pod: {reason}{hint}")
+        raise error(f"{reason}{hint}")
 
 
 def _switch_hint(asked: Requirements) -> str:

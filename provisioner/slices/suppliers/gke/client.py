@@ -23,7 +23,7 @@ from google.cloud.container_v1.services.cluster_manager.transports.rest import C
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from provisioner.google import failures
-from provisioner.google.errors import Call, remedy_of
+from provisioner.google.errors import PERMISSION, Call, remedy_of
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.model.capacity import (
     ClusterName,
@@ -61,7 +61,7 @@ _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Exceptions of a call. The last two are raised if a response is not a JSON object, or if the library rejects it.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
-GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
+GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the cluster."
 
 
 def to_gke_error(

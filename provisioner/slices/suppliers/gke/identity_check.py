@@ -33,8 +33,9 @@ CHANNEL_CONSEQUENCE = (
 #: Certificate in PEM. A damaged certificate does not match the pattern and is ignored.
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 _ADVICE = (
-    "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
-    "name the same cluster, set ASSUME_SAME_CLUSTER=true."
+    "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig. Set "
+    "ASSUME_SAME_CLUSTER=true only if you are sure that they name the same cluster: otherwise, node pools of another "
+    "cluster may be deleted."
 )
 
 
