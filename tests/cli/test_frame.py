@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from provisioner.cli import main
+from provisioner.cli import main, output
 from provisioner.cli.completion import complete_for_kubectl
 from provisioner.cli.frame import wants_color
 from provisioner.cli.main import COMMANDS
@@ -83,6 +84,18 @@ def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_colours_are_disabled_by_no_color_and_dumb_terminals(environment: dict[str, str], *, want: bool | None) -> None:
     """The rules are those of https://no-color.org."""
     assert wants_color(environment) is want
+
+
+@pytest.mark.parametrize("given", ["", "1"], ids=["colours", "NO_COLOR"])
+def test_text_on_a_terminal_has_colours_unless_no_color_is_set(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", given)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with click.Context(click.Command("plan"), color=wants_color()).scope():
+        output.show(click.style("Not served", fg="red"))
+    assert ("\x1b[" in capsys.readouterr().out) is not bool(given)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
