@@ -70,10 +70,12 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         yield from (by_key[key] for key in unnamed if key in by_key)
 
 
-def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
-    """Return the slices of some workloads, by namespace and the key of their group."""
+def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[WorkloadKind, str, GroupKey], SliceId]:
+    """Return the slices of some workloads, by kind, namespace and the key of their group."""
     return {
-        (workload.namespace, key): SliceId(workload.uid, key) for workload in workloads for key in _groups_of(workload)
+        (workload.kind, workload.namespace, key): SliceId(workload.uid, key)
+        for workload in workloads
+        for key in _groups_of(workload)
     }
 
 

@@ -405,9 +405,11 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
     After a restart without hints, only these labels tie a slice without pods to a pool created for another workload.
     """
-    # A mark consists of a letter for the kind, a hyphen, and the key of the group.
-    keys = {pool.name: (mark[0], GroupKey(mark[1][2:])) for pool in supply if (mark := pool.assigned_to) is not None}
-    namespaces = {namespace for namespace, _ in keys.values()}
+    # A mark is a letter for the kind, a hyphen, and for these kinds the key of the group.
+    kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
+    marks = ((pool.name, *mark) for pool in supply if (mark := pool.assigned_to) is not None)
+    keys = {name: (kinds.get(mark[:1]), namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
+    namespaces = {namespace for _, namespace, _ in keys.values()}
     slices = slices_by_key(workload for workload in workloads.by_uid.values() if workload.namespace in namespaces)
     return {name: slices[key] for name, key in keys.items() if key in slices}
 

@@ -11,9 +11,11 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool
 from provisioner.model.placement import FREE, MARKS
-from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Assignment
+from provisioner.slices.planning.round import begin_round
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_asks import Asking
 from tests.support.models import make_jobset, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
@@ -260,6 +262,20 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
     world.start_pods(TRAIN)
     world.live(5)
     assert (world.bound(TRAIN), world.bound(RIVAL), len(world.created)) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("first", [WorkloadKind.JOBSET, WorkloadKind.RAY_CLUSTER])
+def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None:
+    """A JobSet and a RayCluster of one name have groups of one name, and so equal keys."""
+    other = replace(make_jobset("train", uid="ray"), kind=WorkloadKind.RAY_CLUSTER)
+    world = World(marked=True)
+    pool = put_pool(world, TRAIN, **KEY)
+    for workload in sorted((TRAIN, other), key=lambda workload: workload.kind is not first):
+        world.workloads[workload.uid] = workload
+    ctx = begin_round(world.snapshot(), Memory(), world.settings, GKE_RULES, world.now)
+    user = ctx.memory.pool(pool.name).last_user
+    assert user is not None
+    assert user.workload_uid == TRAIN.uid
 
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
