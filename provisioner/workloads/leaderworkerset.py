@@ -36,7 +36,8 @@ def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool
 
     The leader, index 0, is included only if `with_leader`.
     """
-    one_more = (size - 1) % subgroup_size == 0
+    # False if subgroup_size is 1, because then size is a multiple as well.
+    one_more = size % subgroup_size == 1
     number = max(0, worker - one_more) // subgroup_size
     first = number * subgroup_size + one_more if number else int(not with_leader)
     return number, range(first, min(size, (number + 1) * subgroup_size + one_more))
@@ -53,7 +54,8 @@ def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> d
     found, end = ({_LEADER: range(1)} if excluded and leader_has_chips else {}), int(excluded)
     while end < size and len(found) <= bounds.REPLICATED_JOBS:
         number, pods = subgroup_of(end, size, subgroup_size, with_leader=leader_has_chips and not excluded)
-        found[f"subgroup-{number}"], end = pods, pods.stop
+        found |= {f"subgroup-{number}": pods} if pods else {}
+        end = pods.stop
     return found
 
 

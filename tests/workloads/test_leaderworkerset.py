@@ -247,7 +247,7 @@ def divided(
         pytest.param((4, 4), 0, "", id="all pods are hosts of one slice"),
         pytest.param((4, 8), 0, "request the same number of chips", id="workers with other machines"),
         pytest.param((4, 0), 1, "its worker template 0", id="workers without chips"),
-        pytest.param((4, 4), 1, "", id="one subgroup of a leader and a worker"),
+        pytest.param((4, 4), 1, "", id="a leader and a worker in a subgroup each"),
         pytest.param((4, 4), 2, "", id="one subgroup"),
         pytest.param((0, 0), 7, "", id="no chips at all"),
     ],
@@ -278,7 +278,13 @@ _EXTRA = {"subgroup-0": [1, 2, 3, 4], "subgroup-1": [5, 6, 7, 8]}
         pytest.param(
             (0, 4), 4, 2, "", {"subgroup-0": [1], "subgroup-1": [2, 3]}, id="leader without chips fills up subgroup 0"
         ),
-        pytest.param((4, 4), 3, 1, "", {"subgroup-0": [0, 1], "subgroup-1": [2]}, id="subgroups of one pod"),
+        pytest.param(
+            (4, 4), 3, 1, "", {"subgroup-0": [0], "subgroup-1": [1], "subgroup-2": [2]}, id="subgroups of one pod"
+        ),
+        pytest.param(
+            (0, 4), 3, 1, "", {"subgroup-1": [1], "subgroup-2": [2]}, id="leader without chips is alone in subgroup 0"
+        ),
+        pytest.param((1, 4), 2, 1, "LeaderExcluded", {"leader": [0], "subgroup-1": [1]}, id="subgroups of one worker"),
         pytest.param((4, 4), 5, 2, "", {"subgroup-0": [0, 1, 2], "subgroup-1": [3, 4]}, id="leader is one pod more"),
         pytest.param((4, 4), 1, 1, "", {"subgroup-0": [0]}, id="only a leader"),
     ],
