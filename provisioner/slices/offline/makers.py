@@ -1,6 +1,6 @@
-"""Derives the JobSets of TrainJobs (Kubeflow Trainer 2.2) and PathwaysJobs (google/pathways-job). Pure."""
+"""Derives the JobSets of TrainJobs (Kubeflow Trainer 2.1 to 2.3) and PathwaysJobs (google/pathways-job). Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provisioner import constants, tpu
@@ -31,32 +31,49 @@ def jobset_of_train_job(raw: Json, runtime: Mapping[str, Any]) -> Json:
     spec, of_runtime = fields.mapping(raw.get("spec")), fields.mapping(runtime.get("spec"))
     trainer, template = fields.mapping(spec.get("trainer")), fields.mapping(of_runtime.get("template"))
     nodes = trainer.get("numNodes") or fields.mapping(of_runtime.get("mlPolicy")).get("numNodes") or 1
+    for patch in _patches(spec):
+        template = _merged(template, patch)
     jobset = fields.mapping(template.get("spec"))
-    jobs = [_job_of(job, spec, nodes) for job in fields.mappings(jobset.get("replicatedJobs"))]
-    marks = {
-        part: {**fields.at(template, "metadata", part), **fields.mapping(spec.get(part))}
-        for part in ("labels", "annotations")
-    }
+    jobs = [_job_of(job, trainer, nodes) for job in fields.mappings(jobset.get("replicatedJobs"))]
+    marks = {part: fields.at(template, "metadata", part) for part in ("labels", "annotations")}
     return _jobset(raw, {**jobset, "replicatedJobs": jobs}, marks)
 
 
-def _job_of(job: Json, spec: Json, nodes: object) -> Json:
-    made, trainer = fields.mapping(job.get("template")), fields.mapping(spec.get("trainer"))
-    job_spec = fields.mapping(made.get("spec"))
-    template = fields.mapping(job_spec.get("template"))
-    pod = fields.mapping(template.get("spec"))
-    if fields.at(made, "metadata", "labels").get(_STEP) == _TRAINS:
-        job_spec = {**job_spec, "parallelism": nodes, "completions": nodes}
-        if resources := trainer.get("resourcesPerNode"):
-            containers = [
-                {**container, "resources": resources} if container.get("name") == _CONTAINER else container
-                for container in fields.mappings(pod.get("containers"))
-            ]
-            pod = {**pod, "containers": containers}
+def _patches(spec: Json) -> Iterator[Json]:
+    """Yield the changes of a TrainJob to the template of its runtime, also those in the form of Trainer 2.1."""
+    yield {"metadata": {part: fields.mapping(spec.get(part)) for part in ("labels", "annotations")}}
     for change in fields.mappings(spec.get("podTemplateOverrides")):
-        if job.get("name") in [target.get("name") for target in fields.mappings(change.get("targetJobs"))]:
-            pod = {**pod, **{key: value for key, value in fields.mapping(change.get("spec")).items() if value}}
-    return {**job, "template": {**made, "spec": {**job_spec, "template": {**template, "spec": pod}}}}
+        pods = {part: fields.mapping(change.get(part)) for part in ("metadata", "spec")}
+        jobs = [
+            {"name": target.get("name"), "template": {"spec": {"template": pods}}}
+            for target in fields.mappings(change.get("targetJobs"))
+        ]
+        yield {"spec": {"replicatedJobs": jobs}}
+    for change in fields.mappings(spec.get("runtimePatches")):
+        yield fields.at(change, "trainingRuntimeSpec", "template")
+
+
+def _merged(value: Any, patch: Any) -> Any:
+    """Return a value after a strategic merge: maps by key, lists by the name of their entries, other lists replaced."""
+    if isinstance(value, dict) and isinstance(patch, dict):
+        return value | {key: _merged(value.get(key), new) for key, new in patch.items() if new not in (None, [])}
+    changes = {fields.text(entry.get("name")): entry for entry in fields.mappings(patch)}
+    if not any(changes):
+        return patch
+    known = fields.mappings(value)
+    return [*(_merged(entry, changes.pop(fields.text(entry.get("name")), {})) for entry in known), *changes.values()]
+
+
+def _job_of(job: Json, trainer: Json, nodes: object) -> Json:
+    if fields.at(job, "template", "metadata", "labels").get(_STEP) != _TRAINS:
+        return job
+    pods = fields.at(job, "template", "spec", "template", "spec")
+    names = [container.get("name") for container in fields.mappings(pods.get("containers"))]
+    resources = {"name": _CONTAINER, "resources": trainer.get("resourcesPerNode")}
+    changed = {"containers": [resources] if _CONTAINER in names else []}
+    spec = {"parallelism": nodes, "completions": nodes, "template": {"spec": changed}}
+    merged: Json = _merged(job, {"template": {"spec": spec}})
+    return merged
 
 
 def jobset_of_pathways_job(raw: Json) -> Json:
@@ -82,7 +99,5 @@ def _workers(entry: Json) -> Json:
 
 
 def _jobset(raw: Json, spec: Json, marks: Json) -> Json:
-    metadata = raw["metadata"]
-    own = {part: {**fields.mapping(metadata.get(part)), **fields.mapping(marks.get(part))} for part in marks}
     made = {"apiVersion": WorkloadKind.JOBSET.api_version, "kind": WorkloadKind.JOBSET.value}
-    return {**made, "metadata": {**metadata, **own}, "spec": spec}
+    return {**made, "metadata": {**raw["metadata"], **marks}, "spec": spec}

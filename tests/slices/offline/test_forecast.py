@@ -162,6 +162,69 @@ def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
     ]
 
 
+def _pod_patch(**spec: Any) -> dict[str, Any]:
+    """Return the patch of the pods of the training runtime example."""
+    job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
+    return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
+
+
+_CAPACITY = {"annotations": {constants.CAPACITY: "spot"}}
+_SMALLER = {"nodeSelector": {constants.TPU_TOPOLOGY: "2x4"}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "pool"),
+    [
+        pytest.param({}, {}, ("4x4", "on-demand"), id="unchanged"),
+        pytest.param({}, {"runtimePatches": [_pod_patch(**_SMALLER)]}, ("2x4", "on-demand"), id="a patch of selectors"),
+        pytest.param(
+            {},
+            {"runtimePatches": [_pod_patch(nodeSelector={constants.TPU_TOPOLOGY: "x"}), None, _pod_patch(**_SMALLER)]},
+            ("2x4", "on-demand"),
+            id="the last patch",
+        ),
+        pytest.param(
+            {},
+            {"runtimePatches": [{"trainingRuntimeSpec": {"template": {"metadata": _CAPACITY}}}]},
+            ("4x4", "spot"),
+            id="a patch of annotations",
+        ),
+        pytest.param(
+            {},
+            {
+                "podTemplateOverrides": [{"targetJobs": [{"name": "node"}, {"name": "x"}], "spec": _SMALLER}],
+                **_CAPACITY,
+            },
+            ("2x4", "spot"),
+            id="the form of Trainer 2.1",
+        ),
+        pytest.param(
+            {},
+            {"trainer": {"resourcesPerNode": {"limits": {"cpu": 1}}}, "runtimePatches": "x"},
+            ("4x4", "on-demand"),
+            id="resources of the TrainJob and of its runtime",
+        ),
+        pytest.param(_CAPACITY, {}, ("4x4", "on-demand"), id="its own annotations"),
+    ],
+)
+def test_pool_of_a_train_job_is_of_its_runtime_and_its_patches(
+    metadata: dict[str, Any], spec: dict[str, Any], pool: tuple[str, str]
+) -> None:
+    """Trainer does not copy the metadata of a TrainJob to its JobSet."""
+    text = (EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text(encoding="utf-8")
+    runtime, train_job = yaml.safe_load_all(text)
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    job["tolerations"] = [{"key": constants.SPOT, "operator": "Exists"}]
+    train_job["metadata"] |= metadata
+    hosts = {"numNodes": 2 if pool[0] == "2x4" else 4}
+    train_job["spec"] |= {**spec, "trainer": {**hosts, **spec.get("trainer", {})}}
+    found = plan(runtime, train_job)
+    assert [(planned.request.topology, planned.request.hosts) for planned in found.pools] == [
+        (pool[0], hosts["numNodes"])
+    ]
+    assert [str(option.choice).partition(" ")[0] for planned in found.pools for option in planned.options] == [pool[1]]
+
+
 def test_workers_of_a_pathways_job_have_its_node_selector() -> None:
     workers = {"type": "ct5lp-hightpu-4t", "topology": "2x4", "nodeSelector": {constants.RESERVATION_NAME: "mine"}}
     raw = {"apiVersion": "pathways-job.pathways.domain/v1", "kind": "PathwaysJob", "metadata": {"name": "a"}}
