@@ -41,7 +41,7 @@ V6E: dict[str, Any] = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "toler
         ),
         pytest.param(
             {"other_bytes": (("hugepages-2Mi", 4 * GIB),)},
-            "requests 4Gi hugepages-2Mi, a node of ct6e-standard-4t offers 0Mi to pods",
+            "requests 4Gi hugepages-2Mi, a node of ct6e-standard-4t offers 0Mi to pods; set GCP_NODE_LINUX_CONFIG or",
             id="huge pages (03)",
         ),
     ],

@@ -22,7 +22,8 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
     reason = too_large or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
     if reason:
         if too_large:
-            reason += "; request less in each pod"
+            pages = f"set GCP_NODE_LINUX_CONFIG or the annotation {constants.NODE_SETTING_PREFIX}linux-config"
+            reason += f"; {pages if 'hugepages-' in too_large else 'request less in each pod'}"
             if not room_misfit(asked, largest):
                 reason += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
