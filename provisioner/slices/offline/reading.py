@@ -147,11 +147,11 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         mistakes.unknown_version(workload, document) if workload is not None else (),
         _wrong(document, counts if workload is None else _counts(workload, document.raw)),
         _unquoted(document.value),
-        mistakes.misspelled_resources(document),
     )
     for path, message in islice(chain(*wrong), MAX_KEYS):
         reading.remark(document, path, "", f"{named}: {message}")
         accepted = False
+    accepted = not _remark_on_misspelled(reading, document, named) and accepted
     if not metadata["name"]:
         return
     if plain is not None:
@@ -352,10 +352,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
-        misspelled = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
-        for found, message in misspelled:
-            reading.remark(document, found, named, message)
-        if not misspelled:
+        if not _remark_on_misspelled(reading, document, named):
             reading.ignore(document, bounds.cut(kind))
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
@@ -393,6 +390,14 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> bool:
+    """Report misspelled resources, which the API server accepts; return whether there are any."""
+    found = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
+    for path, message in found:
+        reading.remark(document, path, named, message)
+    return bool(found)
+
+
     """Yield a path and a message for an invalid name, and for each number at the paths `counts` that is invalid."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))

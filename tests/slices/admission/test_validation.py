@@ -430,6 +430,12 @@ def test_label_for_tpu_variables_that_is_read_causes_no_warning(raw: Json) -> No
     assert created(raw) == Answer()
 
 
+def test_misspelled_resource_causes_a_warning() -> None:
+    pod = {**pod_spec(), "containers": [{"resources": {"limits": {"google.com/tpus": 4}}}]}
+    (warning,) = created(raw_jobset(pod=pod)).warnings
+    assert warning.endswith("google.com/tpus is not a resource of TPU nodes; write google.com/tpu")
+
+
 def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
