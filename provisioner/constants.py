@@ -250,6 +250,8 @@ PROVISIONING_CLASS = "slices.tpu-provisioner.cloud.google.com"
 BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
 #: Label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get TPU environment variables.
 INJECT = "tpu-provisioner.cloud.google.com/inject"
+#: INJECT, and the key of gke-tpu-env-injector with the same meaning.
+INJECT_KEYS = (INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 #: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
 #: Annotation of plain Jobs and, with SERVE_PODS=annotated, of pods: "true" requests that the Job or pod is served.

@@ -16,8 +16,6 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.workloads.kind import controller_of, marks
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
-#: Keys of labels or annotations with the value "enabled" or "disabled", of the provisioner and of gke-tpu-env-injector.
-INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
 NUM_SLICES = "MEGASCALE_NUM_SLICES"
@@ -138,7 +136,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 def wish_of(metadata: Mapping[str, Any]) -> str:
     """Return "disabled" if a label or annotation in INJECT_KEYS has this value, or else "enabled", or else ""."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
-    said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
+    said = [where.get(key) for key in constants.INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
 
 

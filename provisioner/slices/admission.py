@@ -74,12 +74,12 @@ class _Pods(NamedTuple):
     several: bool = False
 
 
-def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
+def _shape_problems(document: Document, kind: str, namespace: str, *, left_alone: bool) -> Iterator[Finding]:
     """Yield the problems with the slices that an object's pod templates request, and with keys that are never read."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
-    for pods in [] if _is_left_alone(metadata) else _pods_of(document.raw, kind):
+    for pods in [] if left_alone else _pods_of(document.raw, kind):
         if _is_left_alone(fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))):
             continue
         impossible = True
@@ -281,9 +281,11 @@ def _of_slices(
 ) -> list[Finding]:
     metadata = fields.mapping(document.raw.get("metadata"))
     of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
-    shapes, raw = list(_shape_problems(document, kind, namespace)), document.raw
+    # If an object is served through its pods, only an opt-out on the pod template counts.
+    left_alone = (kind == POD or not of_pods) and _is_left_alone(metadata)
+    shapes, raw = list(_shape_problems(document, kind, namespace, left_alone=left_alone)), document.raw
     # Limits are not checked for a scaled object: often an autoscaler chose the number, and limits only delay pods.
-    if of_pods and (scaled or _is_left_alone(metadata)):
+    if of_pods and (scaled or left_alone):
         return shapes
     if of_pods and kind != POD:
         # Owner references are left out, because this object controls its pods even if another controller created it.

@@ -25,6 +25,7 @@ from provisioner.slices.messages.notices import not_created
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.mistakes import unread_keys
 from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import missing_placement
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, read_train_jobs, title
@@ -413,8 +414,11 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
     """Yield the zones in selectors, node affinity and annotations of objects; a region is yielded as its zone "a"."""
     for document in documents:
-        for _, found in mappings_in(document.value):
+        unread = {path for path, _ in unread_keys(document.value)}
+        for path, found in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):
+                if (*path, key) in unread:
+                    continue
                 affinity = fields.sequence(found.get("values"))[:1]
                 selects = found.get("key") == key and found.get("operator") == "In"
                 for text in affinity if selects else [found.get(key)]:

@@ -8,7 +8,9 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import nearest
+from provisioner.slices.offline.controllers import template_of
 from provisioner.slices.offline.documents import Document, Path, mappings_in
+from provisioner.slices.offline.makers import TRAIN_JOB
 
 #: Minimum similarity to google.com/tpu, from 0 to 1, with which the name of a resource counts as misspelled.
 _LIKE = 0.8
@@ -59,24 +61,45 @@ def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations with the provisioner's prefix whose key or value is never read."""
-    inject: dict[Path, object] = {}
-    for path, found in mappings_in(raw):
-        for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
-            for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
-                if key == constants.INJECT:
-                    inject[*path, marks, key] = found[marks][key]
-                elif key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
-                    yield (*path, marks, key), f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
-    # A Job without labels gets those of its pod template, so the label of such a Job is no mistake.
-    in_template = any(path[0] != "metadata" for path in inject)
+    """Yield labels and annotations of the provisioner whose key or value is never read, or is not read on this object.
+
+    A key that is also on a pod template is no mistake: a Job without labels gets those of its pod template.
+    """
     kind = fields.text(fields.mapping(raw).get("kind"))
-    for path, value in inject.items():
-        what = f"the {str(path[-2])[:-1]} {constants.INJECT}"
-        if isinstance(value, str) and value not in ("enabled", "disabled"):
-            yield path, f"{what} is {fields.shown(value)}; write enabled or disabled"
-        elif path[0] == "metadata" and kind not in _INJECT_KINDS and not in_template:
-            yield path, f"{what} is not read on a {bounds.cut(kind)}; put it on the pod template"
+    read_keys, misplaced = set(), {}
+    for path, found in mappings_in(raw):
+        for marks, known in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
+            for key, value in fields.mapping(found.get(marks)).items() if path[-1:] == ("metadata",) else ():
+                name, at = str(key), (*path, marks, key)
+                what, is_inject = f"the {marks[:-1]} {bounds.cut(name)}", name in constants.INJECT_KEYS
+                if not (is_inject or name.startswith(_PREFIX)) or name.startswith(_OF_PARTITIONS):
+                    continue
+                if is_inject and isinstance(value, str) and value not in ("enabled", "disabled"):
+                    yield at, f"{what} is {fields.shown(value)}; write enabled or disabled"
+                elif name not in known and not is_inject:
+                    yield at, f"{what} is not read; {_mended(name)}"
+                elif place := _unread_place(raw, kind, path, name, found):
+                    misplaced[at] = f"{what} is not read on a {place}; put it on the pod template"
+                else:
+                    read_keys.add(key)
+    yield from ((at, message) for at, message in misplaced.items() if at[-1] not in read_keys)
+
+
+def _unread_place(raw: Any, kind: str, path: Path, key: str, metadata: dict[str, Any]) -> str:
+    """Return the owner of the metadata at a path if a key is not read in this metadata; empty if the key is read."""
+    own, of_cron_job = path == ("metadata",), path[-2:] == ("jobTemplate", "metadata")
+    # The fifth step of the path to the metadata of a Job template is "metadata", that of a pod template is "spec".
+    if not (own or of_cron_job or (path[1:2] == ("replicatedJobs",) and path[4:] == ("metadata",))):
+        return ""
+    place = bounds.cut(kind) if own else "Job template"
+    if key in constants.INJECT_KEYS:
+        return "" if own and kind in _INJECT_KINDS else place
+    if of_cron_job or (own and kind == WorkloadKind.JOB):
+        served = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
+        return "" if served or key == constants.SERVE else place
+    template = template_of(raw) if own else None
+    is_read = own and kind != TRAIN_JOB[1] and (template is None or template.path == ())
+    return "" if is_read else place
 
 
 def _mended(key: str) -> str:

@@ -193,6 +193,7 @@ def read_train_jobs(reading: Reading) -> None:
             reading.remark(document, ("spec", "runtimeRef"), named, message, Severity.NOT_SERVED)
             continue
         reading.remark(document, (), named, _THROUGH_JOBSET, Severity.NOTE)
+        _remark_on_keys(reading, document, named)
         jobset = makers.jobset_of_train_job(raw, reading.runtimes[runtime])
         _read_workload(reading, document, WorkloadKind.JOBSET, jobset, accepted=True)
 
@@ -389,7 +390,6 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
             reading.remark(document, path, named, message, Severity.WARNING)
 
 
-def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
 def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> bool:
     """Report misspelled resources, which the API server accepts; return whether there are any."""
     found = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
@@ -398,6 +398,7 @@ def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> b
     return bool(found)
 
 
+def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Yield a path and a message for an invalid name, and for each number at the paths `counts` that is invalid."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))

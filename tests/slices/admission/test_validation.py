@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ ON_ONE_POOL: Json = {
     }
 }
 INJECTED = {constants.INJECT: "enabled"}
+ON_DEMAND, SPOT = {constants.CAPACITY: "on-demand"}, {constants.CAPACITY: "spot"}
 MULTISLICE = {"annotations": {constants.MULTISLICE: "true"}}
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 ONE_HOST = pod_spec(topology="2x2x1")
@@ -128,6 +130,16 @@ def cron_job(**parts: Any) -> Json:
     job = plain_job(**parts)
     raw = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
     return {**raw, "spec": {"schedule": "0 1 * * *", "jobTemplate": {"spec": job["spec"]}}}
+
+
+def with_marks(raw: Json, *path: str | int, **marks: Json) -> Json:
+    """Return an object with labels and annotations on a template, by default its pod template."""
+    changed = deepcopy(raw)
+    template: Any = changed["spec"]
+    for step in path or ("template",):
+        template = template[step]
+    template["metadata"] = marks
+    return changed
 
 
 def judge_by(**changes: Any) -> Judge:
@@ -274,7 +286,9 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
             id="a Job of a CronJob",
         ),
         pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
-        pytest.param(raw_stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
+        pytest.param(
+            with_marks(deployment(pod=WRONG), labels={constants.DISABLE: "true"}), id="a Deployment whose pods opt out"
+        ),
         pytest.param(
             raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that opts out"
         ),
@@ -423,11 +437,27 @@ def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Cal
         pytest.param(raw_jobset(pod_metadata={"annotations": INJECTED}), id="on the pod template"),
         pytest.param(raw_stateful_set(pod=ONE_HOST, labels=INJECTED), id="on a StatefulSet"),
         pytest.param(bare_pod(ONE_HOST, labels={constants.INJECT: "disabled"}), id="on a pod"),
+        pytest.param(
+            with_marks(deployment(annotations=ON_DEMAND), annotations=ON_DEMAND),
+            id="a capacity on a Deployment and its pods",
+        ),
+        pytest.param(bare_pod(ONE_HOST, annotations=ON_DEMAND), id="a capacity on a pod"),
+        pytest.param(
+            with_marks(cron_job(pod=ONE_HOST), "jobTemplate", annotations={constants.SERVE: "true", **ON_DEMAND}),
+            id="a capacity on the served Jobs of a CronJob",
+        ),
     ],
 )
-def test_label_for_tpu_variables_that_is_read_causes_no_warning(raw: Json) -> None:
+def test_key_that_is_read_causes_no_warning(raw: Json) -> None:
     """A Job without labels gets those of its pod template."""
     assert created(raw) == Answer()
+
+
+def test_opt_out_that_is_not_read_is_reported_and_hides_no_mistake() -> None:
+    found = created(deployment(pod=WRONG, annotations={constants.DISABLE: "true"}))
+    assert "2x2x3 is not valid" in found.denied
+    (warning,) = found.warnings
+    assert warning.endswith(f"{constants.DISABLE} is not read on a Deployment; put it on the pod template")
 
 
 def test_misspelled_resource_causes_a_warning() -> None:
@@ -505,7 +535,8 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
             id="a misspelled key of a StatefulSet",
         ),
         *(
-            pytest.param({**raw, "metadata": {**raw["metadata"], "labels": INJECTED}}, id=f"the pods' label on a {of}")
+            pytest.param({**raw, "metadata": {**raw["metadata"], "labels": labels}}, id=f"the pods' {key} on a {of}")
+            for key, labels in (("label", INJECTED), ("old label", {constants.INJECT_KEYS[1]: "enabled"}))
             for of, raw in (
                 ("JobSet", raw_jobset()),
                 ("LeaderWorkerSet", raw_lws()),
@@ -514,6 +545,23 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
                 ("CronJob", cron_job(pod=ONE_HOST)),
                 ("Deployment", deployment()),
             )
+        ),
+        *(
+            pytest.param({**raw, "metadata": {**raw["metadata"], "annotations": SPOT}}, id=f"a capacity on a {of}")
+            for of, raw in (
+                ("Job", plain_job(pod=ONE_HOST)),
+                ("CronJob", cron_job(pod=ONE_HOST)),
+                ("Deployment", deployment()),
+                ("StatefulSet", raw_stateful_set(pod=ONE_HOST)),
+            )
+        ),
+        *(
+            pytest.param(with_marks(raw, *path, **{part: marks}), id=f"{next(iter(marks))} on a Job template of a {of}")
+            for of, raw, path in (
+                ("JobSet", raw_jobset(), ("replicatedJobs", 0, "template")),
+                ("CronJob", cron_job(pod=ONE_HOST), ("jobTemplate",)),
+            )
+            for part, marks in (("labels", INJECTED), ("annotations", SPOT), ("labels", {constants.DISABLE: "true"}))
         ),
         pytest.param(raw_jobset(pod_metadata={"labels": {constants.INJECT: "true"}}), id="an unknown value of a label"),
         pytest.param(bare_pod(ONE_HOST, labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),

@@ -19,9 +19,9 @@ from provisioner.cli.manifests import read_documents, read_manifests
 from provisioner.model.placement import labels_of
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.settings import Settings, read_settings
-from provisioner.slices.offline.documents import Severity, objects_of
+from provisioner.slices.offline.documents import Document, Severity, objects_of
 from provisioner.slices.offline.expand import cluster_of
-from provisioner.slices.offline.forecast import Forecast, forecast
+from provisioner.slices.offline.forecast import Forecast, assumed, forecast
 from provisioner.slices.offline.reading import MAX_KEYS, MAX_SLICES
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
@@ -204,7 +204,7 @@ _SMALLER = {"nodeSelector": {constants.TPU_TOPOLOGY: "2x4"}}
             ("4x4", "on-demand"),
             id="resources of the TrainJob and of its runtime",
         ),
-        pytest.param(_CAPACITY, {}, ("4x4", "on-demand"), id="its own annotations"),
+        pytest.param(_CAPACITY, {}, ("4x4", "on-demand"), id="its own annotations, which are reported"),
     ],
 )
 def test_pool_of_a_train_job_is_of_its_runtime_and_its_patches(
@@ -223,6 +223,7 @@ def test_pool_of_a_train_job_is_of_its_runtime_and_its_patches(
         (pool[0], hosts["numNodes"])
     ]
     assert [str(option.choice).partition(" ")[0] for planned in found.pools for option in planned.options] == [pool[1]]
+    assert any("is not read on a TrainJob" in remark.message for remark in found.remarks) == bool(metadata)
 
 
 def test_workers_of_a_pathways_job_have_its_node_selector() -> None:
@@ -513,6 +514,13 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     told = [finding.message for finding in plan(raw_jobset(metadata={"labels": many})).remarks]
     assert f"the label {constants.CAPACITY} is not read; make it an annotation" in told
     assert len(told) == MAX_KEYS == 100
+
+
+def test_region_is_not_inferred_from_an_annotation_that_is_not_read() -> None:
+    raw = {**raw_stateful_set(annotations={constants.ZONES: "us-east5-b"}), "kind": "Deployment"}
+    assert assumed({}, [Document(raw)])["GCP_CLUSTER_LOCATION"] == "your-region1"
+    raw["spec"]["template"]["metadata"] = deepcopy(raw["metadata"])
+    assert assumed({}, [Document(raw)])["GCP_CLUSTER_LOCATION"] == "us-east5"
 
 
 def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
