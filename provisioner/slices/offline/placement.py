@@ -57,12 +57,16 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
     # All nodes of the workload get the selected label, so the selector keeps pods together only if one slice exists.
     if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
-    # The webhook that sets TPU variables also adds affinity to pods of RayClusters.
-    metadata = fields.at(template, "metadata")
-    if workload.kind is WorkloadKind.RAY_CLUSTER and marked(metadata, constants.INJECT) == "enabled":
+    # The webhook that sets TPU variables also adds affinity to pods of RayClusters without affinity between pods.
+    metadata, affinity = fields.at(template, "metadata"), fields.at(template, "spec", "affinity")
+    injects = any(marked(metadata, key) == "enabled" for key in constants.INJECT_KEYS)
+    if (
+        workload.kind is WorkloadKind.RAY_CLUSTER
+        and injects
+        and not {"podAffinity", "podAntiAffinity"} & affinity.keys()
+    ):
         return True
-    affinity = fields.at(template, "spec", "affinity", "podAffinity")
-    if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
+    if fields.at(affinity, "podAffinity").get("requiredDuringSchedulingIgnoredDuringExecution"):
         return True
     annotations = fields.mapping(metadata.get("annotations"))
     return any(key in annotations for key in _OF_KUEUE)

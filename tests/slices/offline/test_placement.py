@@ -106,6 +106,10 @@ def test_manifest_gets_no_warning_if_each_slice_is_kept_on_one_pool(raws: list[A
         ),
         pytest.param(_with_namespace("other"), id="another value of the namespace's label"),
         pytest.param([_jobset(pod_metadata=_INJECTED["metadata"])], id="TPU variables of another kind"),
+        pytest.param(
+            [raw_raycluster(template={**_INJECTED, "spec": pod_spec(affinity={"podAntiAffinity": {}})})],
+            id="TPU variables of a RayCluster with anti-affinity",
+        ),
         pytest.param([_with_strategy()], id="JobSet's selectors without exclusive placement"),
     ],
 )
