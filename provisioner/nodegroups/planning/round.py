@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from provisioner.constants import POOL_JOBSET_NAMESPACE, POOL_WORKLOAD_NAMESPACE
 from provisioner.model import waits
 from provisioner.model import writes as open_writes
 from provisioner.model.writes import WriteFailure
@@ -400,21 +401,39 @@ def _doubtful_zones(ctx: Round) -> frozenset[str]:
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
-    # Whether each node fails, by zone and namespace.
-    zones: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    # Whether each node fails, by zone, then by namespace of the group, then by namespace of its workload.
+    zones: defaultdict[str, defaultdict[str, defaultdict[str, list[bool]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for group in filter(was_whole, ctx.snapshot.groups):
         # An exception for one group must not affect other groups. The decision about that group reports it.
         with contextlib.suppress(Exception):
+            key = _workload_namespace(group)
             for node in ctx.labelled_of(group):
                 if node.provider_id not in stopped:
-                    zones[zone_of(group)][group.meta.namespace].append(not node.ready)
+                    zones[zone_of(group)][group.meta.namespace][key].append(not node.ready)
     return frozenset(zone for zone, namespaces in zones.items() if _is_doubtful(namespaces.values()))
 
 
-def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
-    """Return whether more than _FEW_NODES fail, and most nodes in most namespaces, so that one tenant is not enough."""
-    failing = sum(sum(nodes) > len(nodes) / 2 for nodes in namespaces)
-    return failing > len(namespaces) / 2 and sum(map(sum, namespaces)) > _FEW_NODES
+def _workload_namespace(group: TpuNodeGroup) -> str:
+    config = group.spec.instance_config
+    labels = names.parse_labels(config.metadata.get(names.KUBE_LABELS, "") if config is not None else "")
+    return labels.get(POOL_JOBSET_NAMESPACE) or labels.get(POOL_WORKLOAD_NAMESPACE, "")
+
+
+def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
+    """Return whether more than _FEW_NODES fail, and most nodes in most namespaces, so that one tenant is not enough.
+
+    With PROVIDER=gce, all groups are in one namespace, so namespaces of workloads are counted inside each namespace.
+    Any user can write such a label, but only into groups of their own namespace.
+    """
+    failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
+    return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
+
+
+def _most(flags: Iterable[bool]) -> bool:
+    flags = tuple(flags)
+    return sum(flags) > len(flags) / 2
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Round) -> Step:

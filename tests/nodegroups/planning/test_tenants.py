@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import (
@@ -40,6 +41,7 @@ from tests.support.clock import NOW
 pytestmark = pytest.mark.timeout(40)
 
 _MIG = Kind.MANAGED_INSTANCE_GROUP
+_JOBSET, _WORKLOAD = constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE
 _POLICY = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
 
 
@@ -627,6 +629,15 @@ def test_ready_node_without_a_machine_is_deleted_by_force() -> None:
         pytest.param({"only": (5, 8)}, True, id="most nodes of the only namespace"),
         pytest.param({"only": (4, 8)}, False, id="half of the nodes of the only namespace"),
         pytest.param({"a": (8, 8), "b": (0, 0)}, True, id="a namespace without nodes"),
+        pytest.param(
+            {f"pools/{_JOBSET}=a": (7, 8), f"pools/{_WORKLOAD}=b": (1, 2)}, False, id="one tenant of PROVIDER=gce"
+        ),
+        pytest.param(
+            {f"pools/{_JOBSET}=a": (7, 8), f"pools/{_WORKLOAD}=b": (2, 2)}, True, id="both tenants of PROVIDER=gce"
+        ),
+        pytest.param(
+            {f"a/{_JOBSET}=x": (4, 4), f"a/{_JOBSET}=y": (4, 4), "b": (1, 4)}, False, id="labels of one tenant"
+        ),
     ],
 )
 def test_zone_is_doubtful_only_if_most_nodes_of_most_namespaces_fail(
@@ -635,15 +646,16 @@ def test_zone_is_doubtful_only_if_most_nodes_of_most_namespaces_fail(
     """One tenant's failing nodes must not prevent the repairs of other tenants' slices."""
     ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason=Reason.READY, message="")
     groups, nodes = [], []
-    for namespace, (bad, count) in failing.items():
-        group = make_group("train")
+    for place, (bad, count) in failing.items():
+        namespace, _, kube_labels = place.partition("/")
+        group = make_group("train", metadata={names.KUBE_LABELS: kube_labels})
         status = replace(group.status, conditions=(ready,))
-        group = replace(group, meta=replace(group.meta, namespace=namespace, uid=namespace), status=status)
+        group = replace(group, meta=replace(group.meta, namespace=namespace, uid=place), status=status)
         groups.append(group)
         for index in range(count):
-            place = f"{place_of(group)}-{index}"
-            name, labels = place.rpartition("/")[2], names.group_labels(group.meta)
-            nodes.append(Node(name=name, uid=name, provider_id=place, labels=labels, ready=index >= bad))
+            machine = f"{place_of(group)}-{index}"
+            name, labels = machine.rpartition("/")[2], names.group_labels(group.meta)
+            nodes.append(Node(name=name, uid=name, provider_id=machine, labels=labels, ready=index >= bad))
     snapshot = Snapshot(cluster=FACTS, groups=tuple(groups), nodes=tuple(nodes))
     ctx = begin_round(snapshot, Memory(), SETTINGS, NOW)
     assert bool(ctx.doubtful_zones) is want
