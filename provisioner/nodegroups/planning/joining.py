@@ -60,6 +60,17 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
     return ""
 
 
+def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
+    """Return what to do if a machine has no node and only its image can make it join; empty if all have nodes."""
+    members = fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is None else ()
+    if not any(member.machine.has_machine and member.node is None for member in members):
+        return ""
+    return (
+        "without bootstrapKubernetes, the image has to join the cluster on its own; if it does not, correct the image, "
+        "or create the group again with instanceConfig and bootstrapKubernetes"
+    )
+
+
 def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
     """Return why Kubernetes rejected a machine's token or the approval of its certificate, empty if it did not."""
     approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))

@@ -259,6 +259,18 @@ def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: obje
     world.take_down("train")
 
 
+def test_group_without_bootstrap_kubernetes_reports_that_its_image_has_to_join() -> None:
+    """The field is optional, and without it only the image of the machines can make them join."""
+    world = World()
+    group = make_group("train", topology="2x4")
+    world.kube.create_group(replace(group, spec=replace(group.spec, bootstrap_kubernetes=None)))
+    note = "without bootstrapKubernetes, the image has to join the cluster on its own"
+    world.wait(300.0)
+    assert note in world.message("train")
+    world.wait_until(lambda: world.message("train").startswith("machine"), within_seconds=SETTINGS.join_seconds)
+    assert note in world.message("train")
+
+
 def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines that cannot join would cost money. The message names the missing data."""
     world = World()
