@@ -82,9 +82,10 @@ class Run:
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
-        # The controller needs time to notice the last fault; until then, groups may still look ready.
+        # The controller needs time to notice faults and repairs; until then, groups may still look ready.
         world.wait(120.0)
         self._repair_by_hand()
+        world.wait(120.0)
         world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)
         took = stage.agenda.now - began
         world.wait(120.0)
