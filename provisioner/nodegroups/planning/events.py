@@ -122,8 +122,11 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
         message = "the resources in Compute Engine exist"
         events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
     before, after = (condition_of(status.conditions, ConditionType.READY) for status in (old, new))
-    joined = new.node_summary.ready if new.node_summary is not None else 0
-    if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not is_true(after):
+    (ready_before, failed_before), (joined, failed) = map(_ready_and_failed, (old, new))
+    if failed and not failed_before and after is not None and after.reason == Reason.AWAITING_NODE_JOIN:
+        # The slice has never been complete, so its condition keeps this reason, even if it is not recreated again.
+        events.append(Event(object=target, reason=after.reason, message=after.message, warning=True))
+    if joined > ready_before and not is_true(after):
         events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))
     if after is not None and is_true(after) and not is_true(before):
         events.append(Event(object=target, reason=PROVISIONED, message=after.message or f"{new.nodes} nodes are ready"))
@@ -135,6 +138,11 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
         *_warning(target, condition_of(old.conditions, template), condition_of(new.conditions, template)),
         *_warning(target, before, after),
     )
+
+
+def _ready_and_failed(status: TpuNodeGroupStatus) -> tuple[int, int]:
+    summary = status.node_summary
+    return (summary.ready, summary.failed) if summary is not None else (0, 0)
 
 
 def _warning(target: ObjectRef, before: Condition | None, after: Condition | None) -> tuple[Event, ...]:

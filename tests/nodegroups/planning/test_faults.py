@@ -271,6 +271,17 @@ def test_group_without_bootstrap_kubernetes_reports_that_its_image_has_to_join()
     assert note in world.message("train")
 
 
+def test_machines_that_never_become_ready_get_one_warning() -> None:
+    """Machines of a group in mode INDIVIDUAL are not recreated, so no other Event reports them."""
+    world = World()
+    world.kube.chips = 0
+    world.kube.create_group(make_group("train", topology="2x2", node_count=3))
+    world.wait(4 * SETTINGS.join_seconds)
+    warnings = [event for event in world.process.events if event.warning]
+    assert [event.reason for event in warnings] == [Reason.AWAITING_NODE_JOIN]
+    assert "has 0 of 4 chips" in warnings[0].message
+
+
 def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines that cannot join would cost money. The message names the missing data."""
     world = World()
