@@ -18,7 +18,17 @@ from provisioner.nodegroups.compute.records import ManagedInstance
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole, zone_of
+from provisioner.nodegroups.planning.round import (
+    NOTHING,
+    Round,
+    Step,
+    Wanted,
+    grouped,
+    merged,
+    to_write,
+    was_whole,
+    zone_of,
+)
 
 #: Interval in seconds between reads of a machine that has not joined: another client may have changed its metadata.
 _CHECK_SECONDS = 300.0
@@ -104,6 +114,7 @@ def join_machines(
     }
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
     found = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
+    existing = grouped(found, lambda token: (token.machine, token.machine_id))
     plan = tokens.plan_tokens(found, free if bootstrapped else (), ctx.now)
     steps, unread = [], []
     for key in plan.create:
@@ -111,7 +122,7 @@ def join_machines(
         is_free = ctx.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
-            own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
+            own = ",".join(token.name for token in existing.get(key, ()))
             steps.append(to_write(_token_for(group, key, ctx), own))
     for token in plan.delete:
         node = ctx.nodes.get(f"{zone_of(group)}/{token.machine}")

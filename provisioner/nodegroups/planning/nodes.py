@@ -13,7 +13,7 @@ from provisioner.nodegroups.api.types import ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.round import Node, Round, Step, merged, place_of, to_write, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, Step, grouped, merged, place_of, to_write, zone_of
 
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
@@ -183,7 +183,7 @@ def refused_metadata(fleet: Fleet | None) -> str:
 def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Round) -> tuple[PatchNode, ...]:
     """Return the patches that give all nodes their labels, including the worker index, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
-    tokens = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
+    tokens = grouped(ctx.tokens.get((group.meta.namespace, group.meta.name), ()), lambda token: token.machine)
     changes = []
     for member in fleet.members:
         node, machine = member.node, member.machine
@@ -194,7 +194,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Roun
             # Without bootstrapKubernetes, a recreated machine may join again as the existing node, so this label is not
             # set. If a node is not ready and only an earlier machine of its name has a token, the node belongs to that
             # machine, which was lost before the node had labels.
-            joined = [token.machine_id for token in tokens if token.machine == machine.name]
+            joined = [token.machine_id for token in tokens.get(machine.name, ())]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
         if node.name in indices:

@@ -346,20 +346,21 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         children={(child.kind, child.meta.namespace, child.meta.name): child for child in snapshot.children},
         users=_users(snapshot),
         nodes=nodes,
-        labelled=_grouped(sorted(named, key=lambda node: node.name), _labels_and_place),
-        pods=_grouped(snapshot.pods, lambda pod: pod.node),
-        tokens=_grouped(
+        labelled=grouped(sorted(named, key=lambda node: node.name), _labels_and_place),
+        pods=grouped(snapshot.pods, lambda pod: pod.node),
+        tokens=grouped(
             sorted(snapshot.tokens, key=lambda token: token.name),
             lambda token: (token.group_namespace, token.group_name),
         ),
-        requests=_grouped(snapshot.requests, lambda request: request.node),
-        calls=_grouped((sent.call for sent in memory.calls.values()), lambda call: call.target.uid),
+        requests=grouped(snapshot.requests, lambda request: request.node),
+        calls=grouped((sent.call for sent in memory.calls.values()), lambda call: call.target.uid),
         has_nodes=any(names.CLEANUP_NODES in meta.finalizers or not meta.deleting for meta in metas),
     )
     return replace(ctx, doubtful_zones=_doubtful_zones(ctx), oldest_ready=_oldest_ready(ctx))
 
 
-def _grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
+def grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
+    """Return the records by key, in their order."""
     found: defaultdict[K, list[T]] = defaultdict(list)
     for record in records:
         found[key(record)].append(record)
