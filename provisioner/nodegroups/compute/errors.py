@@ -4,7 +4,7 @@ Values that users chose are removed from a message first: they could contain the
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,14 +14,13 @@ from provisioner.google.errors import (
     TEXTS,
     Answer,
     Call,
-    CodeRow,
     remedy_of,
     row_of,
-    same,
     text_rule,
     without_echoes,
 )
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api.codes import WORK_CODES
 
 GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the group."
 _LONGEST_MESSAGE = 2000
@@ -40,53 +39,6 @@ _TEXTS = (
 _NO_SUCH_ADDRESS = re.compile(
     r"Invalid value for field '(zone|region|resourcePolicy|instanceTemplate|instanceGroupManager|instance|operation)'"
 )
-
-#: Error codes of operations and machines. Other codes are classified by their text, then by the HTTP code.
-_WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
-    FailureKind.STOCKOUT: (
-        "ZONE_RESOURCE_POOL_EXHAUSTED",
-        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-        "REGION_RESOURCE_POOL_EXHAUSTED",
-        "REGION_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-        "RESOURCE_POOL_EXHAUSTED",
-        "GCE_STOCKOUT",
-        "STOCKOUT",
-        "INSUFFICIENT_CAPACITY",
-        "RESERVATION_CAPACITY_EXCEEDED",
-        "RESERVATION_NOT_READY",
-    ),
-    FailureKind.QUOTA: ("QUOTA_EXCEEDED", "LIMIT_EXCEEDED", "IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"),
-    _IN_THE_WAY: ("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "RESOURCE_NOT_READY", "OPERATION_IN_PROGRESS"),
-    FailureKind.UNAVAILABLE: (
-        "RESOURCE_OPERATION_RATE_EXCEEDED",
-        "RATE_LIMIT_EXCEEDED",
-        "INTERNAL_ERROR",
-        "BACKEND_ERROR",
-        "SERVICE_UNAVAILABLE",
-        "TIMEOUT",
-        "OPERATION_CANCELED_BY_USER",
-    ),
-    FailureKind.PERMISSION: ("PERMISSIONS_ERROR", "PERMISSION_DENIED", "FORBIDDEN", "SERVICE_ACCOUNT_ACCESS_DENIED"),
-    FailureKind.INVALID: (
-        "INVALID_FIELD_VALUE",
-        "INVALID_USAGE",
-        "UNSUPPORTED_OPERATION",
-        "UNSUPPORTED_TPU_CONFIGURATION",
-        "RESERVATION_NOT_FOUND",
-        "RESERVATION_INCOMPATIBLE",
-        "EXTERNAL_RESOURCE_NOT_FOUND",
-    ),
-}
-_WORK_CODES: Mapping[str, CodeRow] = {
-    **{code: same(kind) for kind, codes in _WORK_KINDS.items() for code in codes},
-    # For a create, a resource that the request refers to is missing; for other calls, the resource itself is missing.
-    "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
-    "RESOURCE_ALREADY_EXISTS": CodeRow(
-        read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=_IN_THE_WAY
-    ),
-    # An organisation policy forbids a create. For a change, the resource has changed since it was read.
-    "CONDITION_NOT_MET": CodeRow(read=FailureKind.INVALID, create=FailureKind.INVALID, change=_IN_THE_WAY),
-}
 
 
 class WorkError(NamedTuple):
@@ -134,7 +86,7 @@ def failure_of_work(
 
 def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> FailureKind | None:
     text = without_echoes(error.message, values)
-    row = _WORK_CODES.get(error.code)
+    row = WORK_CODES.get(error.code)
     if row is not None and error.code != "CONDITION_NOT_MET":
         return row.of(call)
     kind = google_errors.kind_of_text(text, _TEXTS) or google_errors.kind_of_text(error.code, _TEXTS)

@@ -39,6 +39,7 @@ from provisioner.model.capacity import (
 )
 from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
+from provisioner.nodegroups.api.codes import WORK_CODES
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     InstanceConfig,
@@ -84,6 +85,12 @@ _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
     text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
     *TEXTS,
+    # Other kinds, such as that of a temporary failure, do not determine whether a group has failed.
+    *(
+        text_rule(rf"\b{code}:", row.create)
+        for code, row in WORK_CODES.items()
+        if row.create in {*_FAILS_AT_ONCE, FailureKind.STOCKOUT}
+    ),
 )
 #: Kind of failure by reason of the condition, if the text does not determine the kind. Other reasons are no failures.
 _REASONS: Mapping[str, FailureKind] = {

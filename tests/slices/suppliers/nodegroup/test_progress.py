@@ -204,6 +204,14 @@ def test_group_that_waits_for_the_limit_on_machines_has_a_failure_with_the_limit
             FailureKind.UNAVAILABLE,
             id="words that nobody knows are no stockout",
         ),
+        *(
+            pytest.param(making(reason, f"it is not created: {code}: never seen"), {}, kind, id=f"code {code}")
+            for reason, code, kind in (
+                ("OperationFailed", "RESOURCE_NOT_FOUND", FailureKind.INVALID),
+                ("InstancesCreationFailed", "PERMISSIONS_ERROR", FailureKind.PERMISSION),
+                ("InstancesCreationFailed", "LIMIT_EXCEEDED", FailureKind.QUOTA),
+            )
+        ),
         pytest.param(
             [condition("Ready", "RequestRejected", "Required 'compute.instanceTemplates.create' permission for 'x'")],
             {},
