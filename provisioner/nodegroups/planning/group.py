@@ -372,8 +372,9 @@ def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
     message = "nodes and tokens are being deleted"
     if ready and not forced:
         message = (
-            f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group. The "
-            f'annotation {names.FORCE}: "true" deletes it at once'
+            f"node {ready[0]} still reports; it is deleted when it does not, usually within two minutes, or when it "
+            f'loses the labels of the group. If it still reports after that, the annotation {names.FORCE}: "true" '
+            "deletes it"
         )
     step = nodes.remove(left, forced=forced)
     if not left:
