@@ -384,8 +384,12 @@ def _users(snapshot: Snapshot) -> Mapping[tuple[str, Link | str], ManagedInstanc
 
 def was_whole(group: TpuNodeGroup) -> bool:
     """Return whether the status shows that all nodes have been ready. Otherwise they may still be joining."""
-    ready = condition_of(group.status.conditions, ConditionType.READY)
-    return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
+    status, ready = group.status, condition_of(group.status.conditions, ConditionType.READY)
+    if is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST):
+        return True
+    # Ready may be false for another cause, such as a missing label of a node.
+    count, summary = status.node_count, status.node_summary
+    return count is not None and summary is not None and summary.ready >= count
 
 
 def _oldest_ready(ctx: Round) -> datetime | None:

@@ -830,3 +830,17 @@ def test_deleted_child_is_kept_while_a_managed_instance_group_uses_it(kind: Kind
     ready = condition_of(child.status.conditions, ConditionType.READY)
     assert ready is not None
     assert "uses it, and is deleted first" in ready.message
+
+
+def test_slice_is_repaired_if_a_label_was_missing_when_the_node_was_lost() -> None:
+    """Otherwise the slice counts as still joining, and the loss is noticed only after JOIN_TIMEOUT."""
+    world = ready_world(topology="2x4")
+    world.wait(2 * SETTINGS.join_seconds)
+    lost, other = (machine.name for machine in world.machines("train"))
+    world.kube.refused = (PatchNode,)
+    node = next(node for node in world.kube.all("Node") if node.name == other)
+    world.kube.change_node(other, labels={k: v for k, v in node.labels.items() if k != names.WORKER_INDEX})
+    world.wait_until(lambda: names.WORKER_INDEX in world.message("train"))
+    world.kube.change_node(lost, ready=False)
+    world.wait(60.0)
+    assert world.reason("train") == Reason.NODE_LOST
