@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from provisioner import constants
-from provisioner.cli.frame import NotInstalledError, Remote, RemoteError, UnreachableError
+from provisioner.cli.frame import NotInstalledError, NotPermittedError, Remote, RemoteError, UnreachableError
 from provisioner.cli.output import plain
 from provisioner.kube.api import connect
 from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound, Unavailable
@@ -30,6 +30,7 @@ _BOARD = "/api/v1/board"
 _SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
 _MAX_BYTES = 64 * 1024 * 1024
+_DEPLOYMENT = "deployment/tpu-provisioner"
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
 
 
@@ -55,6 +56,9 @@ def documents(remote: Remote) -> Documents:
         return _without_slices(remote, error)
     try:
         return Documents(slices=slices, partitions=partitions(remote))
+    except NotPermittedError:
+        # Users of TPUs need no right to read partitions.
+        return Documents(slices=slices)
     except RemoteError as error:
         return Documents(slices=slices, problem=str(error))
 
@@ -133,41 +137,48 @@ def _converted(raw: Any, kind: type[_T], what: str) -> _T:
 def _ask(remote: Remote, path: str) -> Any:
     if remote.server:
         return _by_address(remote, path)
+    pod = ""
     try:
         api = connect(remote.kubeconfig)
-        return _by_proxy(remote, api, _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api), path)
-    except Forbidden as error:
-        raise RemoteError(
-            f"{error}. To ask the controller you need the right to get leases, to list pods and to get pods/proxy "
-            f"in namespace {remote.namespace}; or use {_port_forward(remote)}."
-        ) from error
+        pod = _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api)
+        return _by_proxy(remote, api, pod, path)
     except KubeconfigError:
         raise
     except ClusterError as error:
-        raise RemoteError(
-            f"the controller in namespace {remote.namespace} does not answer: {error}. Is it running? See "
-            f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
-            f"use {_port_forward(remote)}."
-        ) from error
+        raise _no_answer(remote, error, pod, "the controller") from error
 
 
 def _ask_partitions(remote: Remote) -> Any:
     path = partitions_board.PATH
     if remote.server:
         return _by_address(remote, path, absent_ok=True)
+    pod = ""
     try:
         api = connect(remote.kubeconfig)
         pod = _holder(remote, api, names.LEASE_NAME)
         return _by_proxy(remote, api, pod, path) if pod else None
     except KubeconfigError:
         raise
-    except (Forbidden, NotFound):
-        # The result has no partitions if the user may not read them, or if the leading pod was just deleted.
+    except NotFound:
+        # The leading pod was just deleted.
         return None
     except ClusterError as error:
-        raise RemoteError(
-            f"the controller of partitions in namespace {remote.namespace} does not answer: {error}"
-        ) from error
+        raise _no_answer(remote, error, pod, "the controller of partitions") from error
+
+
+def _no_answer(remote: Remote, error: ClusterError, pod: str, controller: str) -> RemoteError:
+    """Return the failure to read a controller through the API server; `pod` is empty if it is not known."""
+    forward = _port_forward(remote, target=f"pod/{pod}" if pod else _DEPLOYMENT)
+    if isinstance(error, Forbidden):
+        return NotPermittedError(
+            f"{error}. To ask {controller} you need the right to get leases, to list pods and to get pods/proxy "
+            f"in namespace {remote.namespace}; or use {forward}."
+        )
+    return RemoteError(
+        f"{controller} in namespace {remote.namespace} does not answer: {error}. Is it running? See "
+        f"`kubectl --namespace {remote.namespace} get pods`. If only the API server's proxy does not reach it, "
+        f"use {forward}."
+    )
 
 
 def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
@@ -194,15 +205,15 @@ def _any_pod(remote: Remote, api: Api) -> str:
     if not running:
         raise NotInstalledError(
             f"no controller runs in namespace {remote.namespace}: no running pod has the labels {_SELECTOR}. Name "
-            f"another namespace with --controller-namespace, or use {_port_forward(remote)}."
+            "another namespace with --controller-namespace, or give its address with --server."
         )
     return str(running[0]["metadata"]["name"])
 
 
-def _port_forward(remote: Remote, port: int | None = None) -> str:
+def _port_forward(remote: Remote, port: int | None = None, target: str = _DEPLOYMENT) -> str:
     port = port or remote.port
     return (
-        f"`kubectl --namespace {remote.namespace} port-forward deployment/tpu-provisioner {port}:{remote.port}` and "
+        f"`kubectl --namespace {remote.namespace} port-forward {target} {port}:{remote.port}` and "
         f"--server http://127.0.0.1:{port}"
     )
 

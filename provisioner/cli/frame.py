@@ -147,6 +147,10 @@ class UnreachableError(RemoteError):
     """The API server or the address of `--server` does not respond, so no controller can be asked."""
 
 
+class NotPermittedError(RemoteError):
+    """The user may not read the controller through the API server."""
+
+
 class NotInstalledError(RemoteError):
     """The controller does not run in the namespace, or the address of `--server` belongs to another controller."""
 

@@ -370,7 +370,7 @@ def _led_by_a(board: Answer) -> dict[str, Answer]:
                 f"GET {_LEASE}": Answer(status=404, body=b'{"kind":"Status","reason":"NotFound"}'),
                 f"GET {_PODS}": Answer(body=b'{"metadata":{"resourceVersion":"1"},"items":[]}'),
             },
-            "use `kubectl --namespace tpu-provisioner-system port-forward deployment/tpu-provisioner 8081:8081`",
+            "give its address with --server",
             id="not installed",
         ),
         pytest.param(
@@ -378,7 +378,7 @@ def _led_by_a(board: Answer) -> dict[str, Answer]:
         ),
         pytest.param(
             _led_by_a(Answer(status=503, body=b'{"kind":"Status","message":"no route"}')),
-            "Is it running?",
+            "use `kubectl --namespace tpu-provisioner-system port-forward pod/a 8081:8081`",
             id="the pod does not answer",
         ),
     ],
@@ -395,6 +395,7 @@ def test_unreachable_controller_is_reported_with_a_remedy(
 _LEASE_OF_PARTITIONS = f"{_LEASE}-partitions"
 _OF_PARTITIONS = f"GET {_PODS}/p:8081/proxy{partitions_board.PATH}"
 _NOT_FOUND = Answer(status=404, body=b'{"kind":"Status","reason":"NotFound"}')
+_FORBIDDEN = Answer(status=403, body=b'{"kind":"Status","reason":"Forbidden","message":"no"}')
 _NO_ROUTE = Answer(status=503, body=b'{"kind":"Status","message":"no route"}')
 _NO_PODS = Answer(body=b'{"metadata":{"resourceVersion":"1"},"items":[]}')
 
@@ -449,8 +450,17 @@ _SLICES_ABSENT = {f"GET {_LEASE}": _NOT_FOUND, f"GET {_PODS}": _NO_PODS}
         ),
         pytest.param(
             {**_SLICES_ABSENT, **_PARTITIONS_LEAD, _OF_PARTITIONS: _NO_ROUTE},
-            1, ("the controller of partitions",), "no controller runs",
+            1, ("the controller of partitions", "port-forward pod/p 8081:8081"), "no controller runs",
             id="only partitions are installed and do not answer",
+        ),
+        pytest.param(
+            {**_SLICES_ABSENT, **_PARTITIONS_LEAD, _OF_PARTITIONS: _FORBIDDEN},
+            1, ("get pods/proxy in namespace", "port-forward pod/p 8081:8081"), "no controller runs",
+            id="only partitions are installed and may not be read",
+        ),
+        pytest.param(
+            {**_SLICES_LEAD, f"GET {_PODS}/s:8081/proxy{_BOARD}": None, **_PARTITIONS_LEAD, _OF_PARTITIONS: _FORBIDDEN},
+            0, ("train-slice-0",), "partitions", id="slices answer, partitions may not be read",
         ),
         pytest.param(
             {**_SLICES_FAIL, **_PARTITIONS_LEAD, _OF_PARTITIONS: _NO_ROUTE},
