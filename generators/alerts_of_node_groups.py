@@ -8,10 +8,10 @@ from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.metrics import PREFIX
 
 
-def _groups_by(*reasons: Reason) -> str:
-    """Return a query for the number of node groups whose condition Ready has one of `reasons`."""
+def _lasts(minutes: int, *reasons: Reason) -> str:
+    """Return a query for the reasons among `reasons` that a node group has had for longer than `minutes`."""
     chosen = "|".join(reasons)
-    return f'max by ({EACH}, reason) ({PREFIX}groups{{reason=~"{chosen}"}}) > 0'
+    return f'max by ({EACH}, reason) ({PREFIX}reason_oldest_seconds{{reason=~"{chosen}"}}) > {minutes * 60}'
 
 
 _NO_GROUPS = (
@@ -68,14 +68,15 @@ RULES = (
     Rule(
         name="TPUNodeGroupsRejected",
         slug="nodegroups-rejected",
-        query=_groups_by(
+        query=_lasts(
+            15,
             Reason.INVALID_SPEC,
             Reason.NOT_ALLOWED,
             Reason.OPERATION_FAILED,
             Reason.RECONCILE_ERROR,
             Reason.REQUEST_REJECTED,
         ),
-        minutes=15,
+        minutes=1,
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup cannot be created: <reason>.",
@@ -84,8 +85,8 @@ RULES = (
     Rule(
         name="TPUNodeGroupsWaitForCapacity",
         slug="nodegroups-capacity",
-        query=_groups_by(Reason.INSTANCES_CREATION_FAILED, Reason.LIMIT_REACHED),
-        minutes=60,
+        query=_lasts(60, Reason.INSTANCES_CREATION_FAILED, Reason.LIMIT_REACHED),
+        minutes=1,
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup has waited for machines for an hour.",
@@ -94,8 +95,8 @@ RULES = (
     Rule(
         name="TPUNodeGroupsNotJoining",
         slug="nodegroups-not-joining",
-        query=_groups_by(Reason.AWAITING_NODE_JOIN),
-        minutes=30,
+        query=_lasts(30, Reason.AWAITING_NODE_JOIN),
+        minutes=1,
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup has waited for its nodes for half an hour.",
@@ -104,8 +105,8 @@ RULES = (
     Rule(
         name="TPUNodeGroupsNodeLost",
         slug="nodegroups-node-lost",
-        query=_groups_by(Reason.NODE_LOST),
-        minutes=30,
+        query=_lasts(30, Reason.NODE_LOST),
+        minutes=1,
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup has lacked a machine, a node or a chip for half an hour.",
@@ -114,7 +115,8 @@ RULES = (
     Rule(
         name="TPUNodeGroupsDeleteHeldUp",
         slug="nodegroups-delete-held-up",
-        query=_groups_by(
+        query=_lasts(
+            120,
             Reason.DELETING_DEVICE_PLUGIN,
             Reason.DELETING_MIG,
             Reason.DELETING_NODES,
@@ -123,7 +125,7 @@ RULES = (
             Reason.DRAINING_NODES,
             Reason.RECREATING,
         ),
-        minutes=120,
+        minutes=1,
         severity=WARNING,
         labels=("reason",),
         summary="The deletion of the machines of a TPUNodeGroup has lasted for two hours: <reason>.",

@@ -114,7 +114,7 @@ def build(
             api=api, clock=clock, api_server=settings.api_server, kubernetes_version=settings.kubernetes_version
         ),
         actor=actor,
-        reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run),
+        reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run, clock=clock),
         metrics=metrics,
         is_leader=replica.is_leader,
         clock=clock,

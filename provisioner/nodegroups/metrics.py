@@ -1,7 +1,7 @@
 """Metrics of the controller of node groups. Labels have few values. docs/metrics.md is generated from the texts."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from provisioner.google.errors import status_label
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
@@ -44,17 +44,19 @@ class Metrics(ActionMetrics):
             "Managed instance groups with a mark of this cluster and no object, in the last two lists.",
             "project",
         )
-        self.show(values_of(Memory(), Snapshot(cluster=Cluster(uid=""))))
+        self.show(values_of(Memory(), Snapshot(cluster=Cluster(uid="")), {}))
 
     def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:
         """Implement ActionMetrics.observe_call."""
         self._compute.observe(method, seconds=seconds, error_kind=error_kind, code=status_label(code))
 
 
-def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:
-    """Yield the gauges that each round sets."""
-    reasons = Counter(_reason(group) for group in snapshot.groups)
+def values_of(memory: Memory, snapshot: Snapshot, oldest: Mapping[str, float]) -> Iterator[Shown]:
+    """Yield the gauges that each round sets; `oldest` are the seconds of `reason_oldest_seconds`."""
+    reasons = Counter(reason_of(group) for group in snapshot.groups)
     yield Shown("groups", "TPUNodeGroups, by the reason of their condition Ready.", reasons, ("reason",))
+    text = "The longest time that a TPUNodeGroup has had this reason."
+    yield Shown("reason_oldest_seconds", text, oldest, ("reason",))
     nodes = Counter(dict.fromkeys(NODE_STATES, 0))
     for group in snapshot.groups:
         if (summary := group.status.node_summary) is not None:
@@ -73,6 +75,7 @@ def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:
     yield Shown("cluster_known", "1 when all that machines need to join the cluster is known.", known)
 
 
-def _reason(group: TpuNodeGroup) -> str:
+def reason_of(group: TpuNodeGroup) -> str:
+    """Return the label `reason` of a group."""
     condition = condition_of(group.status.conditions, ConditionType.READY)
     return condition.reason if condition is not None and condition.reason in _REASONS else UNKNOWN

@@ -1,19 +1,22 @@
 """Writes Events, log lines and metrics. Decides nothing. An Event about a status is written after the status."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import structlog
 
 from provisioner.controller.report import PlanReporter
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import AnsweredWrite
+from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Manager, Operation
-from provisioner.nodegroups.metrics import Metrics, values_of
+from provisioner.nodegroups.metrics import Metrics, reason_of, values_of
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
 from provisioner.nodegroups.planning.round import Snapshot
+from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
@@ -28,6 +31,9 @@ class Reporter(PlanReporter):
     metrics: Metrics
     #: Whether this is a dry run, in which only the actor reports the changes.
     dry_run: bool = False
+    clock: Callable[[], datetime] = wall_clock
+    #: Reason of each group in the last round and the time since which the group has had it, by UID.
+    _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
 
@@ -39,7 +45,19 @@ class Reporter(PlanReporter):
             self._tell_events(plan)
         self._tell_strays(plan.strays)
         self.metrics.set_events_dropped(self.recorder.dropped_total)
-        self.metrics.show(values_of(plan.memory, snapshot))
+        self.metrics.show(values_of(plan.memory, snapshot, self._oldest(snapshot.groups)))
+
+    def _oldest(self, groups: Iterable[TpuNodeGroup]) -> dict[str, float]:
+        """Return the longest time in seconds for which a group has had its reason, by reason."""
+        now, before, self._reasons = self.clock(), self._reasons, {}
+        oldest: dict[str, float] = {}
+        for group in groups:
+            reason = reason_of(group)
+            last, since = before.get(group.meta.uid, (reason, now))
+            since = since if last == reason else now
+            self._reasons[group.meta.uid] = reason, since
+            oldest[reason] = max(oldest.get(reason, 0.0), (now - since).total_seconds())
+        return oldest
 
     def _tell_strays(self, strays: Mapping[str, tuple[Manager, ...]]) -> None:
         for project, found in strays.items():

@@ -72,6 +72,7 @@ _WEBHOOK = {
 }
 _NODE_GROUPS = _controller("nodegroups_", ("n", "o"), "cluster_known", "secrets") | {
     'nodegroups_groups{pod="n",reason="Ready"}': "3x90",
+    'nodegroups_reason_oldest_seconds{pod="n",reason="Ready"}': "99999x90",
     'nodegroups_decisions_crashed_total{pod="n"}': "0x90",
 }
 _PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
@@ -137,15 +138,16 @@ _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]
      (20, 35), 50, ("server",)),
     ("IPUPartitionsOrphans", 'partitions_partitions{pod="i",phase="orphan"}', "0x4 2x85", (35, _END), 50, ()),
     *(
-        (alert, f'nodegroups_groups{{pod="n",reason="{reason}"}}', values, minutes, last, ("reason",))
+        (alert, f'nodegroups_reason_oldest_seconds{{pod="n",reason="{reason}"}}', values, minutes, last, ("reason",))
         for alert, reason, values, minutes, last in (
-            ("TPUNodeGroupsRejected", "RequestRejected", "0x4 1x85", (20, _END), 50),
-            ("TPUNodeGroupsWaitForCapacity", "InstancesCreationFailed", "1x70 0x19", (60, 71), 80),
-            ("TPUNodeGroupsWaitForCapacity", "LimitReached", "1x70 0x19", (60, 71), 80),
-            ("TPUNodeGroupsNotJoining", "AwaitingNodeJoin", "2x90", (30, _END), 50),
-            ("TPUNodeGroupsNodeLost", "NodeLost", "0x9 1x80", (40, _END), 50),
-            ("TPUNodeGroupsDeleteHeldUp", "DrainingNodes", "1x150", (120, _END), 150),
-            ("TPUNodeGroupsDeleteHeldUp", "Recreating", "1x150", (120, _END), 150),
+            ("TPUNodeGroupsRejected", "RequestRejected", "0+60x90", (17, _END), 50),
+            ("TPUNodeGroupsWaitForCapacity", "InstancesCreationFailed", "0+60x70 0x19", (62, 71), 80),
+            ("TPUNodeGroupsWaitForCapacity", "LimitReached", "0+60x70 0x19", (62, 71), 80),
+            # Groups that join one after the other, within 20 minutes, do not fire the alert; the third group does.
+            ("TPUNodeGroupsNotJoining", "AwaitingNodeJoin", "0+60x20 0+60x20 0+60x50", (74, _END), 90),
+            ("TPUNodeGroupsNodeLost", "NodeLost", "0x9 0+60x80", (42, _END), 50),
+            ("TPUNodeGroupsDeleteHeldUp", "DrainingNodes", "0+60x150", (122, _END), 150),
+            ("TPUNodeGroupsDeleteHeldUp", "Recreating", "0+60x150", (122, _END), 150),
         )
     ),
     ("TPUProvisionerMassDisappearance", 'alerts{pod="a",kind="mass_disappearance"}', "0x4 2x9 0x76", (6, 15), 50, ()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -262,6 +264,21 @@ def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
     ):
         assert f"tpu_provisioner_nodegroups_{line}" in text
     assert "Whatever" not in text
+
+
+def test_age_of_a_reason_is_that_of_the_group_that_has_had_it_longest() -> None:
+    """Groups that join one after the other have had the reason for a short time, although the reason never ends."""
+    ages = []
+    reporter = Reporter(
+        recorder=FakeRecorder(), metrics=Metrics(version="test"), clock=lambda: NOW + timedelta(minutes=len(ages))
+    )
+    ready, joins = "Ready", "AwaitingNodeJoin"
+    for reasons_now in ((joins, ready), (joins, joins), (ready, joins), (ready, ready)):
+        groups = tuple(a_group(reason, uid=uid) for uid, reason in zip("ab", reasons_now, strict=True))
+        reporter.tell(Plan(memory=Memory()), Snapshot(cluster=Cluster(uid="c"), groups=groups))
+        text = reporter.metrics.exposition().decode()
+        ages.append(re.findall(rf'reason_oldest_seconds{{reason="{joins}"}} (.+)', text))
+    assert ages == [["0.0"], ["60.0"], ["60.0"], ["0.0"]]
 
 
 def test_dry_run_reports_only_reads() -> None:
