@@ -217,6 +217,11 @@ def _schema() -> dict[str, Any]:
                     **_FLAG,
                     "description": "Deny all traffic except that of the controller and the webhook server.",
                 },
+                extraIngress={
+                    **_LIST,
+                    "description": "Additional ingress rules, such as from the control plane to the port probes on "
+                    "clusters without konnectivity.",
+                },
                 extraEgress={**_LIST, "description": "Additional egress rules, such as to a proxy."},
             ),
             "nodeGuard": _closed(
@@ -372,7 +377,7 @@ def _partitions_schema() -> dict[str, Any]:
             injection={"enum": ["least-privilege", "compatible", "off"]},
             settings=settings[0],
             webhookSettings=settings[1],
-            networkPolicy=_closed(enabled=_FLAG, extraEgress=_LIST),
+            networkPolicy=_closed(enabled=_FLAG, extraIngress=_LIST, extraEgress=_LIST),
             nodeSelector=_MAP,
             tolerations=_LIST,
             affinity=_FREE,

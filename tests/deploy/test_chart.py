@@ -71,7 +71,10 @@ _FULL: dict[str, Any] = {
     "podMonitoring": {"enabled": True, "interval": "1m"},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True, "namespace": "default", "annotations": {"grafana_folder": "TPU"}},
-    "networkPolicy": {"extraEgress": [{"ports": [{"protocol": "TCP", "port": 3128}]}]},
+    "networkPolicy": {
+        "extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.2/32"}}], "ports": [{"port": "probes"}]}],
+        "extraEgress": [{"ports": [{"protocol": "TCP", "port": 3128}]}],
+    },
     "nodeSelector": {"kubernetes.io/arch": "arm64"},
     "tolerations": [{"key": "a", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
@@ -201,7 +204,8 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert "team" not in only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
     assert only(documents, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
     assert only(documents, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "1m"
-    assert only(documents, "NetworkPolicy")["spec"]["egress"][-1] == _FULL["networkPolicy"]["extraEgress"][0]
+    policy = only(documents, "NetworkPolicy")["spec"]
+    assert [policy[way][-1:] for way in ("ingress", "egress")] == list(_FULL["networkPolicy"].values())
     assert only(documents, "Deployment")["spec"]["replicas"] == 2
     assert only(documents, "ServiceAccount")["metadata"]["annotations"] == _FULL["serviceAccount"]["annotations"]
     assert only(documents, "PodMonitor")["metadata"]["labels"]["release"] == "prometheus"
@@ -326,6 +330,9 @@ def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path
     assert names({}) == {*guards, "tpu-provisioner-placement"}
     assert names({}, apis=()) == guards
     assert names({"placement": {"enabled": False}}) == guards
+    assert names({"nodeGuard": {"enabled": False}}, apis=()) == {
+        f"tpu-provisioner-{name}" for name in ("placement-guard", "pod-guard", "priority")
+    }
     assert names({"webhook": {"only": True}}) == {"tpu-provisioner-webhook-priority"}
     assert not {name for name in names({"nodegroups": {"only": True}}) if "placement" in name}
 
