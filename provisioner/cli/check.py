@@ -8,7 +8,7 @@ from provisioner import settings
 from provisioner.cli import output
 from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconfig_option
 from provisioner.cli.output import ExitCode
-from provisioner.cli.start import Attempt, attempt
+from provisioner.cli.start import Attempt, attempt, in_cluster
 from provisioner.runtime import logs
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding, Status
@@ -56,7 +56,9 @@ def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Fin
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:
     if tried.settings is None:
-        return preflight.failed(" ".join(tried.settings_problems), "See docs/settings.md for all settings.")
+        return preflight.failed(
+            " ".join(tried.settings_problems), f"See docs/settings.md for all settings. {in_cluster('check')}"
+        )
     effective = tried.settings
     place = f"{effective.cluster_name}, zone {effective.zone}"
     if warnings := (*settings.warnings_about_environment(environment), *settings.warnings_about(effective)):

@@ -15,7 +15,7 @@ import click
 from provisioner import constants
 from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode, write
-from provisioner.cli.start import prepare
+from provisioner.cli.start import StartError, in_cluster, prepare
 from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.fields import MalformedObject, at, created_at, name
 from provisioner.kube.lease import holder_of
@@ -24,13 +24,13 @@ from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
-from provisioner.model.wording import first_of
+from provisioner.model.wording import UserError, first_of
 from provisioner.model.workloads import WorkloadKind, owner_of_name
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.reading import API_ROOT
 from provisioner.runtime import logs
 from provisioner.runtime.clock import wall_clock
-from provisioner.settings import Settings
+from provisioner.settings import Settings, SettingsError
 from provisioner.settings.forms import go_duration_seconds
 from provisioner.slices.app import choose
 from provisioner.slices.planning.spec.specification import Ownership, read_ownership
@@ -68,7 +68,10 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
 
     It changes nothing: the controllers delete them. Exit code 0 only when none is left.
     """
-    effective, api, tried = prepare(kubeconfig, os.environ)
+    try:
+        effective, api, tried = prepare(kubeconfig, os.environ)
+    except (SettingsError, StartError) as error:
+        raise UserError(f"{error}\n{in_cluster('drain')}") from error
     # Only unexpected errors are logged, because the result is printed.
     logs.configure("error", stream=sys.stderr)
     supplier, proof = choose(effective, api, tried.gke, wall_clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from provisioner import settings
+from provisioner import constants, settings
 from provisioner.google import metadata
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import KubeconfigError
@@ -63,6 +63,14 @@ def prepare(
     if tried.settings is None or tried.api is None:
         raise settings.SettingsError(tried.settings_problems)
     return tried.settings, tried.api, tried
+
+
+def in_cluster(command: str) -> str:
+    """Return a sentence with the way to run a command with the settings and credentials of the installed controller."""
+    return (
+        "To use the settings of the installed controller, run: kubectl "
+        f"--namespace={constants.DEFAULT_NAMESPACE} exec deployment/tpu-provisioner -- tpu-provisioner {command}"
+    )
 
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:

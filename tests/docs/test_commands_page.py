@@ -72,7 +72,7 @@ def controller() -> Iterator[str]:
 
 def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[], str]) -> str:
     """Run an example; return its output."""
-    program, *words = shlex.split(command)
+    program, *words = shlex.split(command.rpartition(" -- ")[2])
     assert program == "tpu-provisioner"
     match words[0]:
         case "status" | "explain" | "gc":
