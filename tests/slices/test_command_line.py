@@ -158,9 +158,11 @@ def test_only_problems_of_settings_are_reported_as_settings(
     environment: dict[str, str], words: str, tmp_path: Path
 ) -> None:
     kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:9")
-    done = command("run", **(COMPLETE | {"KUBECONFIG": str(kubeconfig)} | environment))
-    assert words in done.stderr
-    assert done.returncode == 1
+    for name in ("run", "drain"):
+        done = command(name, **(COMPLETE | {"KUBECONFIG": str(kubeconfig)} | environment))
+        assert words in done.stderr
+        assert ("exec deployment/tpu-provisioner -- tpu-provisioner drain" in done.stderr) == (name == "drain")
+        assert done.returncode == 1
 
 
 def test_program_named_manager_runs_without_a_command(
