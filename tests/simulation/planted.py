@@ -502,7 +502,7 @@ BUGS: tuple[Bug, ...] = (
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),
         mutate=lambda _original: Taint(key="tpu-provisioner.cloud.google.com/held", value="true"),
-        search_from=50,
+        search_from=417,
     ),
     Bug(
         name="repaired-pools-are-given-up",
