@@ -100,7 +100,7 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 	@$(BIN)/pytest $(WORKERS) --timeout=40 -m 'not nightly'
 
 .PHONY: test-tools
-test-tools: $(SETUP) ## Run the tests of the simulators and of the tools of the tests, which `make test` leaves out.
+test-tools: $(SETUP) ## Run the tests of the simulators, of the tools of the tests and of planted bugs, which `make test` leaves out.
 	@$(BIN)/pytest -n auto --timeout=60 -m nightly
 
 .PHONY: test-operators

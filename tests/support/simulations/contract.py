@@ -52,6 +52,7 @@ class SimulationContract(HistoriesContract):
     #: Number of seeds among which each bug must be found.
     seeds_for_a_bug: ClassVar[int]
 
+    @pytest.mark.nightly
     def test_every_planted_bug_is_found(self) -> None:
         """Each mutation of the real code must break an invariant; otherwise, the checks are too weak."""
         done = self._simulate("--planted", "--seeds", str(self.seeds_for_a_bug))
