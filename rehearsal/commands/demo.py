@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import webbrowser
@@ -111,7 +112,7 @@ def command(
             patience_seconds=STANDSTILL_SECONDS + gke.create_seconds,
         )
         click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
-        demo.stay(rehearsal, places(rehearsal.gke.url, process))
+        demo.stay(rehearsal, {**places(rehearsal.gke.url, process), "the same again": _again(files)})
     return demo.exit_code
 
 
@@ -121,12 +122,17 @@ def command_path() -> str:
     return "tpu-provisioner" if shutil.which("tpu-provisioner") or not beside.exists() else str(beside)
 
 
+def _again(files: Iterable[Path]) -> str:
+    """Return the command that deletes the objects of the demo's files and applies them again."""
+    options = shlex.join(option for file in files for option in ("-f", str(file)))
+    return f"kubectl delete --ignore-not-found {options} && kubectl apply --server-side {options}"
+
+
 def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
     """Return the addresses of a demo that keeps running, and commands that use these addresses, by name."""
     return {
         "status page": process.page_url,
         "commands": f"{command_path()} status --server {process.page_url}",
-        "the same again": "kubectl delete jobset --all && kubectl apply --server-side -f examples/jobset.yaml",
         "simulated GKE": f"{gke_url}  (state: {gke_url}/simulator/v1/state)",
         "simulated stockout": f"""curl -d '{{"kind": "stockout"}}' {gke_url}/simulator/v1/faults""",
         "provisioner's metrics": process.metrics_url,

@@ -38,7 +38,7 @@ class TableError(ValueError):
     """The text is not the expected table. The message names the line."""
 
 
-#: An allocation, whose `ipus` are None if the table has no number, and the names of its agents (IPU-Machines).
+#: Pair of an allocation, without `ipus` if the table has no number, and the names of the used agents (IPU-Machines).
 Listed = tuple[Allocation, tuple[str, ...]]
 
 

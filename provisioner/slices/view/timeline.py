@@ -40,7 +40,7 @@ class Track:
 
     @property
     def is_of_interest(self) -> bool:
-        """Whether the pool was created, or its slice still waits for it; Events name other pools as well."""
+        """Whether the pool was created, or its slice still waits for it. Events may name pools that never existed."""
         last = self.segments[-1]
         return last.until is None or any(segment.state is not State.WAITING for segment in self.segments)
 
