@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports the package `kubernetes`.
 
 Only the credentials and connections of the package are used: its models would need twenty times the memory, and its
-watch loses ERROR events. Not handled: a client certificate that an exec plugin renews; a token that it renews is used.
+watch loses ERROR events. Not handled: a client certificate that an exec plugin renews. Renewed tokens are used.
 """
 
 import http.client
@@ -46,13 +46,13 @@ from provisioner.kube.protocol import (
 
 _JSON = "application/json"
 _IN_CLUSTER = "in-cluster"
-#: Accept headers for metadata only. Parsers also accept whole objects, from servers that cannot convert the kind.
+#: Accept headers that request only metadata. A server that cannot convert the kind sends whole objects, which suffice.
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Maximum number of connections that are kept for watches, worker threads, the lease, Events and live reads.
 POOL_SIZE = 64
-#: Deadline of the current thread's call, a `time.monotonic`; None between calls and while lines of a stream are read.
+#: Deadline (`time.monotonic`) of the current thread's call. None between calls, and while lines of a stream are read.
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -62,7 +62,7 @@ def _left_seconds() -> float:
 
 
 class _Incoming(io.RawIOBase):
-    """Bytes from a server. Reads end at the call's deadline, because the socket's time-out restarts with each byte."""
+    """Bytes from a server. Reads end at the call's deadline; a socket's time-out would restart with each byte."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
@@ -97,10 +97,7 @@ def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
 
 
 class KubeApi(Api):
-    """Client of one API server, for any thread. `client` provides the credentials and the connections.
-
-    A call takes at most the sum of its time-outs, not counting the DNS look-up, regardless of the response.
-    """
+    """Client of one API server, for any thread. `client` provides the credentials and the connections."""
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
         self._client = client
@@ -112,7 +109,7 @@ class KubeApi(Api):
         self.context_name = context_name
         #: CA bundle that the client trusts; None if it trusts the public roots, verifies no certificate, or uses HTTP.
         self.ca_pem = ca_pem
-        # Needed because the kubernetes package refreshes credentials in shared state without a lock.
+        # The kubernetes package refreshes credentials in shared state without a lock.
         self._auth_lock = threading.Lock()
 
     @property
@@ -153,7 +150,6 @@ class KubeApi(Api):
         return wire.LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
     def _read(self, request: Request, *, accept: str) -> bytes:
-        """Send a request and return the whole response."""
         with self._transport(request):
             response = self._send(request, accept=accept)
             data = wire.read_answer(request.title, response, max_bytes=request.max_bytes)
@@ -191,7 +187,7 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # Both attempts of a GET share one deadline; otherwise a delete that follows could be sent after the lease ends.
+        # Both attempts of a GET share one deadline; otherwise a write after the GET could be sent after the lease ends.
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
@@ -224,7 +220,7 @@ class KubeApi(Api):
         except Exception as error:  # credential plugins raise any exception
             raise errors.Unavailable(f"the credentials for {self.server} could not be refreshed: {error}") from error
         for name, value in headers.items():
-            # Strip the header, which would be invalid if the token file ends with a newline.
+            # A token file may end with a newline, which would make the header invalid.
             headers[name] = value.strip()
 
 
@@ -233,12 +229,12 @@ _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, 
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Return a client by `kubeconfig`, KUBECONFIG, service account or ~/.kube/config. Raises KubeconfigError."""
+    """Return a client by `kubeconfig`, or KUBECONFIG, or service account, or ~/.kube/config. Raises KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE
-    # Enable TCP keep-alive, because some proxies drop an idle connection, such as that of a watch without events.
+    # Without TCP keep-alive, some proxies drop idle connections, such as the connection of a watch without events.
     configuration.keep_alive = True
     chosen = kubeconfig or environment.get("KUBECONFIG", "")
     if not chosen and environment.get("KUBERNETES_SERVICE_HOST"):
@@ -264,7 +260,7 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
 
 
 def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> KubeApi:
-    # KUBECONFIG may list several files, which the loader merges. Like kubectl, this function ignores missing files.
+    # KUBECONFIG may list several files, which the loader merges. Missing files are ignored, as by kubectl.
     paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
     existing = [str(path) for path in paths if path.exists()]
     if not existing:
@@ -286,7 +282,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> Kub
 
 
 def _wrong_with(error: Exception) -> str:
-    """Return the mistake in a kubeconfig or service account for users, without terms of Python."""
+    """Return a message about the mistake in a kubeconfig or service account, without terms of Python."""
     if isinstance(error, ConfigException):
         return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
     if isinstance(error, yaml.YAMLError):
@@ -309,11 +305,11 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle of a configuration, None if certificates are not verified with one. Changes the argument."""
+    """Return the CA bundle that verifies certificates, None without one. Replaces its path in the configuration."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()
-    # The loader writes inline certificates to a temporary file. That file may be deleted, so use its bytes.
+    # The loader writes an inline certificate to a temporary file, which may be deleted later. So keep its bytes.
     configuration.ca_cert_data = pem.decode("ascii", "ignore")
     configuration.ssl_ca_cert = None
     return pem if configuration.verify_ssl else None

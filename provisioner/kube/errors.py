@@ -9,7 +9,7 @@ MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """A call failed. `status`, `reason` and the requested pause are 0 or empty if the API server did not send them."""
+    """A call failed. `status`, `reason` and `retry_after_seconds` are 0 or empty if the API server sent no value."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)

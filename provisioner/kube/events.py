@@ -1,6 +1,6 @@
 """Writes Kubernetes Events about users' objects without blocking the controller.
 
-One thread writes the Events in a bounded table, alternating between namespaces. Repetitions of an Event update it.
+One thread writes the Events of a bounded table, and alternates between namespaces. Repetitions update an Event.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 CAPACITY = 32768
 #: Pause in seconds of a namespace's writes after a temporary failure, and interval of checks whether a pause is over.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-#: Interval in seconds of the clean-up and of the log line on dropped Events, and maximum number of namespaces in it.
+#: Interval in seconds between clean-ups, each with a log line on dropped Events, and maximum namespaces in that line.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
@@ -63,11 +63,10 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace: `known` has all, latest occurrence last; `waiting` has those to write, next first."""
+    """Events of one namespace, by digest: all in `known`, latest occurrence last; Events to write in `waiting`."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
-    #: Time before which no Event of the namespace is written.
     paused_until: float = float("-inf")
 
 
@@ -86,13 +85,13 @@ class EventRecorder:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
         #: Lock of all fields below. It is not held during a call to the API server.
         self._changed = threading.Condition()
-        #: Namespaces in the order of their last write, latest last.
+        #: Namespaces in the order of their last write, latest last, so that they alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: Budget for new Events of each object, by the object's UID or, if it has none, by its name.
+        #: Budgets for new Events, by the object's UID; by kind, namespace and name if the UID is unknown.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
-        #: Number of dropped Events since the start, by namespace since the last log line, and reason of the last drop.
+        #: Dropped Events: total since the start, numbers by namespace since the last log line, and last reason.
         self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
         self._tidied_at = clock()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -102,16 +101,13 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. Events with equal object, type, reason and `key` are repetitions.
-
-        The default of `key` is the message.
-        """
+        """Record an Event without blocking. Equal object, type, reason and `key` (or message) mean a repetition."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # Do not add a new namespace to the table before it is known that the Event is not dropped.
+            # A dropped Event must not add its namespace to the table, so a new namespace is added below.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
@@ -142,7 +138,7 @@ class EventRecorder:
             self._thread.join(timeout=1.0)
 
     def write_next(self) -> bool:
-        """Write one Event; return False if no Event may be written yet. Called by the thread."""
+        """Write the next Event; return False if none may be written now. Called by the thread."""
         with self._changed:
             name = None if self._stopping else self._next_namespace()
             if name is None:
@@ -164,7 +160,7 @@ class EventRecorder:
         return True
 
     def tidy(self) -> None:
-        """Log the dropped Events and delete old entries, at most once a minute. Called by the thread."""
+        """Log the number of dropped Events and delete old entries, at most once a minute. Called by the thread."""
         with self._changed:
             now = self._clock()
             if now - self._tidied_at < _TIDY_SECONDS:
@@ -196,14 +192,13 @@ class EventRecorder:
     # --- the table; the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
-        """Return whether a new Event of an object is accepted. If it is, count it for the object."""
+        """Return whether a new Event of the object `owner` is accepted; if so, take it from the object's budget."""
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(space.known) for name, space in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own namespace
-            # is as large.
+            # Drop the oldest Event of the largest namespace, or the new Event if its namespace would be as large.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")
@@ -214,7 +209,6 @@ class EventRecorder:
         return True
 
     def _next_namespace(self) -> str | None:
-        """Return the namespace whose Event is written next; None if no Event may be written yet."""
         now = self._clock()
         if self._writes.fill(now) < 1:
             return None
@@ -231,7 +225,7 @@ class EventRecorder:
                 space.waiting[series.digest] = series
                 return
         if known:
-            # Remove the entry, so that the next repetition is written immediately.
+            # Without its entry, the next repetition is a new Event, which is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
@@ -252,13 +246,13 @@ class EventRecorder:
     # --- the calls
 
     def _write(self, series: _Series, body: JsonObject) -> None:
-        """Create an Event, or update it for a repetition. If it has expired (after an hour), create a new Event."""
+        """Create an Event, or update it for a repetition. If it has expired (after an hour), create it again."""
         ref, namespace = series.ref, series.ref.namespace or "default"
         if series.name:
             with contextlib.suppress(errors.NotFound):
                 self._api.patch(object_path("events", series.name, namespace=namespace), body, timeouts=_TIMEOUTS)
                 return
-        # The name begins with the name of the object, as users of kubectl expect, and is unique for Event and time.
+        # As users of kubectl expect, the name begins with the object's name. The digest makes it unique.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
         # Set the name before the call: if the response is lost, a retry updates this Event.
         name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
@@ -276,6 +270,6 @@ class EventRecorder:
             "reportingInstance": self._instance,
             **body,
         }
-        # A conflict is ignored, because it means that an earlier attempt has created the Event.
+        # A conflict means that an earlier attempt, whose response was lost, has created the Event.
         with contextlib.suppress(errors.Conflict):
             self._api.post(collection_path("events", namespace=namespace), body, timeouts=_TIMEOUTS)

@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. Values of a wrong type count as absent, but in identities and deletion times as errors."""
+"""Reads fields of raw JSON. Values of a wrong type count as absent; identities and deletion times must be valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from provisioner import constants
 from provisioner.model import bounds
 
-#: Time that callers use instead of a creation time that cannot be read.
+#: Replaces a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
 #: Maximum of counts in the API of Kubernetes, which are of type int32.
@@ -23,23 +23,21 @@ _MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts with a limit on the sum of their characters. They also count for the reader `within`, if given.
-
-    `problem` is the message about the first limit that was exceeded; empty if none was.
-    """
+    """Reads texts with a limit on the sum of their characters, which also counts in the reader `within`, if given."""
 
     def __init__(self, what: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
+        #: Message about the first limit that was exceeded; empty if none was.
         self.problem = ""
         self.what = what
         self._left = self.max_characters = max_characters
         self._within = within
 
     def refuse(self, problem: str) -> None:
-        """Record the message about a limit that was exceeded, unless there is one already."""
+        """Set `problem`, the message about an exceeded limit, unless it is set already."""
         self.problem = self.problem or problem
 
     def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut if it is longer than `most`; empty for other types, or if the sum exceeds its limit."""
+        """Return a text, cut if it is longer than `most`; empty for other types, or after the limit on the sum."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > most:
@@ -55,14 +53,14 @@ class BoundedReader:
         return ""
 
     def count(self, characters: int) -> BoundedReader | None:
-        """Add a number of characters; return the reader whose limit the sum exceeds, None if no limit is exceeded."""
+        """Add a number of characters; return the reader whose limit is now exceeded, None if no limit is exceeded."""
         self._left -= characters
         if self._left < 0:
             return self
         return self._within.count(characters) if self._within is not None else None
 
     def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Return a map of texts; if the map has more than MAP_ENTRIES entries, only the keys in `keep`."""
+        """Return the texts of a map by key; only the keys in `keep` if the map has more than MAP_ENTRIES entries."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
@@ -94,7 +92,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one string for equal short texts, so that thousands of pods share it. Unlike sys.intern, with a bound."""
+    """Return one string object for equal short texts, so that thousands of pods share it. sys.intern has no bound."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -104,7 +102,7 @@ def _shared(text: str) -> str:
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
-    """A value of an object is missing or invalid. The message contains the object's name, the value and the mistake."""
+    """A field of an object is missing or invalid. The message contains the object's name, the value and the mistake."""
 
 
 def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
@@ -154,7 +152,7 @@ def text(raw: object) -> str:
 
 
 def name(raw: object) -> str:
-    """Return a name, empty for other types. A text longer than OBJECT_NAME is cut, and then equals no name."""
+    """Return a name, empty for other types. A text longer than OBJECT_NAME gets an ellipsis, so it equals no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 
@@ -184,7 +182,7 @@ def mappings(raw: object) -> Sequence[dict[str, Any]]:
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the conditions of a status by type; the first one if a type occurs twice, which the API forbids."""
+    """Return the conditions of a status by type. If a type occurs twice, which the API forbids, the first counts."""
     return {text(condition.get("type")): condition for condition in reversed(mappings(status.get("conditions")))}
 
 
@@ -223,13 +221,13 @@ def parse_quantity(raw: object) -> Decimal | None:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
     if isinstance(raw, int):
-        # Do not convert an integer to text, because Python cannot print integers of thousands of digits.
+        # An integer is not converted to text, because Python cannot print integers of thousands of digits.
         return min(Decimal(raw), _LARGEST) if raw >= 0 else None
     match = _QUANTITY.fullmatch(str(raw))
     if match is None:
         return None
     digits, exponent, suffix = match.groups()
-    # Limit the value also before the multiplication, because Decimal cannot multiply numbers above 10^999999.
+    # The value is limited before the multiplication, because Decimal cannot multiply numbers above 10^999999.
     value = min(Decimal(digits + (exponent or "")), _LARGEST) * _SCALES[suffix or ""]
     return min(value, _LARGEST) if value >= 0 else None
 

@@ -1,8 +1,7 @@
-"""Bounds the memory that the objects of one namespace take in the cache of a reflector.
+"""Bounds the memory that the objects of one namespace take in the cache of a reflector. Used by one thread.
 
-If a namespace exceeds its bound, the records of its newest objects are replaced by reduced records, which contain the
-identity of the object and a problem. A new object therefore never affects the record of an older object. Used by one
-thread.
+If a namespace exceeds its bound, records are replaced by reduced records with few fields: first those of finished
+objects, then those of the newest objects. A new object therefore never affects an older unfinished object.
 """
 
 import heapq
@@ -17,8 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: If a namespace with reduced records uses less than this share of its bound, all objects are listed again. With a
-#: share of 1, each object that is deleted in a namespace at its bound would cause a list.
+#: Used share of a bound below which reduced objects are listed again. With 1.0, each delete would cause a list.
 _FULL = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
@@ -33,14 +31,14 @@ class NamespaceBound(Generic[T]):
     max_bytes: int
     #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
-    #: Returns the reduced form of a record, with a given problem.
+    #: Returns the reduced record that replaces a record; the text is `problem`.
     reduce: Callable[[T, str], T]
-    #: Whether a record is finished. Finished records are reduced before all unfinished records.
+    #: Whether the object of a record has finished. Records of finished objects are reduced first.
     is_finished: Callable[[T], bool] = lambda _: False
 
     @property
     def problem(self) -> str:
-        """Problem that reduced records contain, as a message for users."""
+        """Message for users about an exceeded bound, for reduced records."""
         most = f"{self.max_bytes >> 20} MiB of memory"
         most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
@@ -50,9 +48,9 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """Entry of a full record in a heap. The record of the smallest entry is reduced next."""
+    """Entry of a full record in the heap of its namespace. The record of the smallest entry is reduced next."""
 
-    #: Finished records come first, then those of the youngest objects, then those that arrived last.
+    #: Sort key: records of finished objects first, then of newer objects, then of objects that arrived later.
     order: tuple[bool, float, int]
     key: Key
     size: int
@@ -61,11 +59,9 @@ class _Entry(NamedTuple):
 @dataclass(slots=True)
 class _Namespace:
     size: int = 0
-    #: Entries of the full records.
     full: dict[Key, _Entry] = field(default_factory=dict)
-    #: Entries of the full records, and entries that are not in `full` any longer.
+    #: Entries in `full`, and outdated entries.
     heap: list[_Entry] = field(default_factory=list)
-    #: Keys of the reduced records.
     reduced: set[Key] = field(default_factory=set)
 
 
@@ -80,7 +76,7 @@ class Kept(Generic[T]):
     def add(self, key: Key, record: T, created_at_seconds: float) -> list[Key]:
         """Count a new or changed record; return the keys of all records that the caller must now reduce."""
         before = self._namespaces[key[0]].full.get(key)
-        # A changed record keeps its number, because the order is that of the first arrival of objects.
+        # A changed record keeps its number, so that objects remain in the order of their first arrival.
         number = before.order[-1] if before is not None else -next(self._numbers)
         namespace = self._drop(key)
         order = (not self.bound.is_finished(record), -created_at_seconds, number)
@@ -108,7 +104,7 @@ class Kept(Generic[T]):
         return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
 
     def _share(self, namespace: _Namespace) -> float:
-        """Return the used share of the maximum of objects or of bytes, whichever is larger; 1.0 is the bound."""
+        """Return the used share of `max_objects` or of `max_bytes`, whichever share is larger."""
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
         return max(objects, namespace.size / self.bound.max_bytes)
 
@@ -124,7 +120,7 @@ class Kept(Generic[T]):
 
 
 def size_of(record: object) -> int:
-    """Return the bytes of memory of a record of frozen types. Texts that several records share count in each."""
+    """Return the bytes of memory of a record of dataclasses, dicts and tuples. Shared texts count in each record."""
     size = 0
     parts: list[Any] = [record]
     while parts:

@@ -1,10 +1,10 @@
-"""Elects one leader, which holds a Lease and, if it exists, the Lease of the Go provisioner.
+"""Elects one leader. The leader holds this controller's Lease and, if that exists, the Lease of the Go provisioner.
 
 Leadership lasts for a fixed time after the last successful renewal was sent, by the monotonic clock of this process.
-The Lease of another holder has expired if this process saw it unchanged for the duration in the Lease; times in a Lease
-are not trusted. The Lease of the Go provisioner is acquired only while this controller's Lease is held, so that two
-candidates cannot wait for each other. Not handled: a suspended process detects the loss late, so callers begin a write
-only if the remaining time is enough for the whole write.
+Another holder's Lease has expired if this process saw it unchanged for its duration; the times in it are not trusted.
+The Lease of the Go provisioner is acquired only while this controller's Lease is held, so that two candidates cannot
+wait for each other. Not handled: a suspended process detects the loss late. Callers therefore begin a write only if the
+remaining time is enough for the whole write.
 """
 
 import contextlib
@@ -26,15 +26,14 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds without a renewal after which another candidate may acquire the lease.
 _DURATION_SECONDS = 30
-#: Time-outs of a call. They are short, so that a renewal can be repeated before the deadline if it hangs once.
+#: Time-outs of a call. They are short, so that a renewal that hangs can be repeated before the deadline.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
-#: Maximum duration of a Lease that is accepted, in seconds. A longer duration is probably a mistake, and is ignored.
+#: Maximum duration in seconds of another holder's Lease. A longer one is probably a mistake, so 30 s are assumed.
 _LONGEST_DURATION_SECONDS = 3600.0
 #: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds from the last renewal until this process stops leading: several attempts, but less than _DURATION_SECONDS.
+#: Seconds without a renewal after which this process stops leading: enough for several attempts, but less than 30.
 _RENEW_DEADLINE_SECONDS = 20.0
-#: Pause in seconds between two attempts.
 _RETRY_SECONDS = 5.0
 #: Maximum wait in seconds for the end of a renewal before the lease is released.
 _RENEWAL_SECONDS = 10.0
@@ -43,12 +42,12 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the name of the pod in the name of a lease's holder. A suffix after "_" identifies the process."""
+    """Return the name of the pod in `holder`, which has the form POD_PROCESS."""
     return holder.partition("_")[0]
 
 
 def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
-    """Return the holder of a Lease, empty if none, and its last renewal, None if unknown. Raises ClusterError."""
+    """Return a Lease's holder, empty if none, and time of the last renewal, None if unknown. Raises ClusterError."""
     try:
         lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
     except errors.NotFound:
@@ -58,7 +57,7 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 
 
 class LeaseElector:
-    """Acquires and renews leadership in one thread. A second thread detects the loss, even while a renewal hangs.
+    """Acquires and renews leadership in a thread. A second thread detects its loss, even while a renewal hangs.
 
     The first name in `leases` is this controller's Lease. Further Leases are acquired if they exist, but not created.
     The two threads call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
@@ -163,7 +162,7 @@ class LeaseElector:
             self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
-        """Return the seconds until the next step: a random pause that ends no later than leadership."""
+        """Return the seconds until the next step: a random pause, which ends before leadership would end."""
         pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:
@@ -172,7 +171,7 @@ class LeaseElector:
         return max(pause, _SHORTEST_PAUSE_SECONDS)
 
     def step(self) -> None:
-        """Try once to acquire or renew the lease, and start or stop leading as a result."""
+        """Try once to acquire or renew the lease, and start or stop leading accordingly."""
         self._notice_loss()
         try:
             problem = self._attempt()
@@ -202,23 +201,23 @@ class LeaseElector:
             problem = lease.attempt()
             if problem:
                 return problem
-            # If the deadline passed during the request, leadership was interrupted although the renewal succeeded.
+            # If the deadline passed during the request, this process must stop leading although the renewal succeeded.
             self._notice_loss(deadline)
         return None
 
     def _notice_loss(self, deadline: float = float("inf")) -> None:
-        """Stop leading if the current deadline, or the earlier `deadline` before a renewal, has passed."""
+        """Stop leading if the current deadline, or `deadline`, the one before a renewal, has passed."""
         with self._lock:
             lost = self._leading and min(deadline, self._deadline()) <= self._clock()
             if lost:
                 self._leading = False
         if lost:
-            # Call back before logging, because writing the log line may hang if the output is not read.
+            # The callback comes first, because the log line may block if the output is not read.
             self._call(self._on_lost)
             _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
-        """Return the time at which leadership ends unless it is renewed; -inf if this process lacks a Lease."""
+        """Return the time at which leadership ends without a renewal; -inf if this process lacks a Lease."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
         return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
@@ -252,12 +251,12 @@ class _Claim:
     name: str
     namespace: str
     identity: str
-    #: Whether the Lease is needed only if it exists, as the Lease of the Go provisioner.
+    #: Whether the leader needs the Lease only if it exists. True for the Lease of the Go provisioner.
     optional: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: Time at which the last request that confirmed this process as holder, or an optional Lease as missing, was sent.
-    #: None if the last request showed another holder.
+    #: Start of the last request that confirmed this process as holder, or showed that an optional Lease is missing.
+    #: None before such a request, and if a later one showed another holder.
     confirmed_at: float | None = None
     #: Holder in the Lease at the last read or write; empty if unset or unknown.
     holder: str = ""
@@ -311,7 +310,7 @@ class _Claim:
         return None
 
     def release(self) -> None:
-        """Remove the holder from the Lease if it is this process. Never raises."""
+        """Remove this process as the holder of the Lease. Does nothing without the Lease. Never raises ClusterError."""
         held, self._held, self.confirmed_at = self._held, None, None
         if held is None:
             return
@@ -326,10 +325,10 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder of the Lease `current`; create a new Lease if `current` is not given."""
+        """Write this process as the holder into the Lease `current`; create a Lease if `current` is None."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
-            # Without a resourceVersion, this write could overwrite the write of another client.
+            # Without a resourceVersion, this write could overwrite another client's write.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
         moment = fields.format_micro_time(self.now())
         ours = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
@@ -339,7 +338,7 @@ class _Claim:
             ours |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
-            # `current` has the resourceVersion of the last read, so the call fails if another client wrote after it.
+            # `current` has a resourceVersion, so the call fails if another client wrote the Lease after the last read.
             self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
@@ -349,7 +348,7 @@ class _Claim:
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
-        """Return the seconds until a Lease counts as expired if `spec` does not change, by this process's clock."""
+        """Return the seconds until the Lease counts as expired if `spec`, its current spec, does not change."""
         if spec != self._observed:
             self._observed = spec
             self._observed_at = self.clock()

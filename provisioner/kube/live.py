@@ -1,4 +1,4 @@
-"""Reads the cluster right before a delete, and writes to nodes. Raises Malformed if an object cannot be read."""
+"""Reads the cluster right before a delete, and writes to nodes. Raises Malformed if an object is unreadable."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,25 +24,25 @@ _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"
 _OPEN = "spec.unschedulable=false"
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
 _UID_NAMESPACE = "kube-system"
-#: Number of nodes per page, and maximum number of pages, of the list that `list_provider_ids_without_tpus` reads.
+#: Number of nodes per page, and maximum number of pages, for `list_provider_ids_without_tpus`.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
-#: Maximum attempts to list a collection. A list must start again if it takes longer than etcd keeps its revision.
+#: Maximum attempts to list a collection. A list fails if it takes longer than etcd keeps the revision that is read.
 _LIST_ATTEMPTS = 3
-#: Maximum attempts to change a node; an attempt fails if another client writes between the read and the write.
+#: Maximum attempts to change a node. An attempt fails if another client writes between the read and the write.
 _CHANGE_ATTEMPTS = 5
 #: Maximum pause in seconds before a read is retried after failures.
 _REREAD_CAP_SECONDS = 60.0
 #: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. If a
 #: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
-#: Maximum number of attempts of this check. An attempt is slow if the API server is slow or the process was suspended.
+#: Maximum number of attempts of the last check. If all are too slow, the object is kept.
 _LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """Fields of a node that are checked before its pool is deleted."""
+    """Fields of a node that are checked before the delete of its pool."""
 
     name: str
     #: Node pool in GKE's annotation or in the node pool label; empty if both are missing.
@@ -53,16 +53,14 @@ class PoolNode:
     open: bool
     #: Whether the node has the annotation that the provisioner sets when it cordons a node.
     marked: bool
-    #: Whether the node pool label of the node has the name of the pool that is checked.
+    #: Whether the node has the node pool label of the pool that is checked.
     labelled: bool = False
-    #: Namespace of the node's TPUNodeGroup, in a label that no kubelet can set; empty without the label, as on GKE.
+    #: Namespace of the node's TPUNodeGroup, from a label that no kubelet can set; empty without the label, as on GKE.
     namespace: str = ""
 
     def pool_by(self, membership: Membership, namespace: str) -> PoolName:
-        """Return the node's pool, empty if unknown. Labels and annotation count only if `namespace` is the node's.
-
-        The name of the node always counts, because pods may run on the node before it has the label with the namespace.
-        """
+        """Return the node's pool, empty if unknown. `pool_name` counts only if `namespace` is the node's namespace."""
+        # The name of the node always counts, because pods may run on the node before it has the label for `namespace`.
         reported = self.pool_name if self.namespace == namespace else PoolName("")
         return membership.pool_of(self.name, reported)
 
@@ -73,8 +71,8 @@ def find_nodes_of_pool(
     """Return the nodes of a pool, and the names of all nodes whose pool is unknown or is not in `membership.listed`.
 
     If at least `hosts` nodes have the pool's label, the second result is empty. Otherwise labels may have been edited,
-    so the metadata of all nodes in the cluster are read, some megabytes for 1,000 nodes. `namespace` is as in
-    `pool_by`; a node with another namespace belongs to another pool.
+    so the metadata of all nodes in the cluster are read, some megabytes for 1,000 nodes. `namespace` is that of the
+    pool's TPUNodeGroup, empty on GKE.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
@@ -91,10 +89,10 @@ def find_nodes_of_pool(
 def list_nodes_of_pool(
     api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", others: Iterable[str] = ()
 ) -> list[PoolNode]:
-    """Return the nodes of a pool, by name, among the nodes with the pool's label and the nodes named in `others`.
+    """Return the nodes of a pool, sorted by name. Searched are nodes with the pool's label, and the nodes in `others`.
 
-    Each query is sent again for nodes that are not cordoned, so a node that registers or is uncordoned in between
-    counts as open.
+    Metadata do not show a cordon, so a second query returns the open nodes. A node that registers or is uncordoned
+    between both queries counts as open.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
     found: dict[str, PoolNode] = {}
@@ -109,7 +107,7 @@ def list_nodes_of_pool(
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
-    """Yield the provider IDs of up to 2,000 nodes without TPUs, page by page. They identify the GKE cluster."""
+    """Yield the provider IDs of up to 2,000 nodes without TPUs, page by page. The IDs identify the GKE cluster."""
     pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), most=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
@@ -144,7 +142,7 @@ def cordon(api: Api, node_name: str) -> None:
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node, and remove labels with the value None; do nothing if the node does not exist."""
+    """Set labels of a node; remove those with the value None. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 
@@ -161,7 +159,7 @@ def uncordon(api: Api, node_name: str) -> None:
 
 
 def release(api: Api, node_name: str) -> None:
-    """Remove the taint with which a flex-start node waits for the other slices of its workload."""
+    """Remove the taint that prevents pods on a flex-start node until all slices of its workload are ready."""
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
@@ -172,7 +170,7 @@ def release(api: Api, node_name: str) -> None:
 
 
 def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-    """Read a node and patch it with the result of `change`; do nothing if there is no node or `change` returns None."""
+    """Patch a node with the result of `change`; do nothing if the node does not exist or `change` returns None."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:
@@ -186,7 +184,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
         except errors.NotFound:
             return
         except errors.Conflict:
-            # Retry, because the kubelet causes most conflicts by its frequent reports of the node's status.
+            # Conflicts are frequent, because the kubelet often reports the node's status.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:
@@ -216,7 +214,7 @@ def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
 
 
 def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
-    """Return the UID of the namespace kube-system, which identifies a cluster all its life. Raises ClusterError."""
+    """Return the UID of the namespace kube-system, which permanently identifies the cluster. Raises ClusterError."""
     namespace = api.get(object_path("namespaces", _UID_NAMESPACE), timeouts=timeouts)
     uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
     if not uid:
@@ -226,11 +224,11 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Rereading:
-    """Schedule of a periodic read, which is retried after failures. The read blocks the calling thread."""
+    """Schedule of a periodic read that is retried after failures. The read blocks the calling thread."""
 
     api: Api
     clock: Callable[[], datetime]
-    #: Error of the last read; empty if the read succeeded.
+    #: Error of the last read; empty if it succeeded.
     problem: str = ""
     #: Number of failed reads since the last success.
     failures: int = 0
@@ -247,7 +245,7 @@ class Rereading:
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Call `read`; after a ClusterError, set `problem` to `trouble`, which ends with a colon, and the error."""
+        """Call `read`. After a ClusterError, set `problem` to `trouble`, which ends with a colon, and the error."""
         self.tried_at = self.clock()
         try:
             read()
@@ -263,7 +261,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message is the reason; `told` is the reason as any user may see it."""
+    """The object must not be deleted now. The message is the reason; `told` is a form of it that every user may see."""
 
     def __init__(self, message: str, *, told: str = "") -> None:
         super().__init__(message)
@@ -271,7 +269,7 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Run the checks before a delete; return the reason to keep the object, None if it may be deleted. Never raises."""
+    """Run `pass_through`, the checks before a delete; return why the object is kept, None if not. Never raises."""
     try:
         pass_through()
     except KeptError as error:
@@ -285,7 +283,7 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(open_nodes: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Raise KeptError right before a delete if `open_nodes` yields a node, or if it takes too long in each attempt."""
+    """Raise KeptError right before a delete if `open_nodes` yields a node, or is too slow in all attempts."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in open_nodes():

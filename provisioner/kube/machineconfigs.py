@@ -1,7 +1,7 @@
-"""Reads GKE's MachineConfigs, objects in a cluster that list machine types, accelerators and topologies.
+"""Reads GKE's MachineConfigs: objects in the cluster with the available machine types, accelerators and topologies.
 
-Google does not document MachineConfigs. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
-apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions.
+Google does not document them. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
+apis/machineconfig/cloud.google.com/v1). docs/develop/reality.md lists the assumptions.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _MAX_ENTRIES, _MAX_CHIPS = 1024, 64
 
 
 def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
-    """Return the types of TPUs in a MachineConfig; None if it is inactive or has none. Raises MalformedObject."""
+    """Return the types of TPUs in a MachineConfig; None if it is inactive or lists no TPUs. Raises MalformedObject."""
     try:
         family = raw["spec"].get("machineFamily") or {}
         if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
@@ -67,7 +67,7 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
 
 def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.MachineType:
     name, resources, own = str(raw["name"]), raw["resources"], raw.get("properties") or {}
-    # If the machine type does not set a property, the value of its machine family applies.
+    # A property that the machine type does not set has the value of the machine family.
     properties = {**defaults, **{key: value for key, value in own.items() if value is not None}}
     accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
@@ -84,10 +84,10 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 
 
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
-    """Return `before`, the result of the last call, with the types in `listed`; extend the catalogue of TPUs by them.
+    """Extend the catalogue of TPUs by the types in `listed`; return `before`, the result of the last call, with these.
 
-    Without a change, the result is the object `before`. Machine types are kept when their MachineConfig is deleted,
-    because an upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.
+    Without a change, the result is `before` itself. Types are kept when their MachineConfig is deleted, because an
+    upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.
     """
     every = {**before, **listed}
     if every == before:

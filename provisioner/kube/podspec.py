@@ -12,17 +12,17 @@ from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
-#: Term that matches no node. It represents selector terms without requirements, which the scheduler matches to no node.
+#: Term that matches no node. It replaces terms without requirements, to which the scheduler matches no node.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
-#: Keys that are read even if an object has too many labels or selectors, because decisions depend on them.
+#: Keys that are read even if an object has too many entries, because decisions depend on them.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
-#: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
+#: Prefix of the resources with which a pod requests devices of a DeviceClass without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Values of dnsPolicy with which pods use the cluster's DNS: without hostNetwork (the default), and also with it.
+#: Values of dnsPolicy for the cluster's DNS: the default, for pods without hostNetwork; and one for any pod.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine the shape of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
@@ -67,10 +67,8 @@ def counted_chips(what: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    """Return the chips of the host that a pod selects; 0 if it has no ResourceClaims or selects no accelerator.
-
-    The driver of TPUs gives a claim all chips of a host. Like GKE's autoscaler, this function does not read the claims.
-    """
+    """Return the chips of the host that a pod selects; 0 if it has no ResourceClaims or selects no accelerator."""
+    # Like GKE's autoscaler, this function reads no claims: the driver of TPUs gives a claim all chips of a host.
     if not has_claims(spec):
         return 0
     selector = node_selector_of(spec)
@@ -80,20 +78,18 @@ def _claimed_chips(spec: object) -> int:
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
-    """Return a pod's nodeSelector, with each label of OF_SLICES for which required node affinity allows only one value.
-
-    To the scheduler, such an affinity is equal to a selector. A label in nodeSelector takes precedence.
-    """
+    """Return a pod's nodeSelector, plus each label of OF_SLICES for which required node affinity allows one value."""
     asked = fields.mapping(spec)
     selector = fields.mapping(asked.get("nodeSelector"))
     terms = fields.mappings(fields.mapping(_required_affinity(asked)).get("nodeSelectorTerms"))
+    # To the scheduler, an affinity that allows one value is equal to a selector.
     missing = (key for key in OF_SLICES if terms and key not in selector)
     fixed = {key: value for key in missing if (value := _only_value(terms, key))}
     return {**selector, **fixed} if fixed else selector
 
 
 def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
-    """Return the value of a label if all terms together allow exactly one value, otherwise an empty text."""
+    """Return the value of a label if all terms together allow exactly one value; empty otherwise."""
     values: set[str] = set()
     for term in terms:
         expressions = fields.mappings(term.get("matchExpressions"))
@@ -105,7 +101,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # The term only has other requirements, so it allows any value. A term without requirements matches no node.
+            # This term has only other requirements, so it allows any value. A term without any matches no node.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -115,12 +111,10 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 
 def other_dns(spec: object) -> str:
-    """Return as text the fields that make a pod not use the cluster's DNS; empty if the pod uses it.
-
-    With hostNetwork, Kubernetes treats the policy CLUSTER_DNS like "Default", which is the DNS of the node.
-    """
+    """Return, as text, the fields because of which a pod does not use the cluster's DNS; empty if the pod uses it."""
     asked = fields.mapping(spec)
     policy = fields.text(asked.get("dnsPolicy")) or CLUSTER_DNS
+    # With hostNetwork, Kubernetes treats this policy like "Default", which is the DNS of the node.
     if policy == CLUSTER_DNS and asked.get("hostNetwork") is True:
         return f"dnsPolicy {policy} and hostNetwork"
     return f"dnsPolicy {policy}" if policy in ("Default", "None") else ""
@@ -132,10 +126,7 @@ def has_claims(spec: object) -> bool:
 
 
 def uses_claims(spec: object, status: object = None) -> bool:
-    """Whether a pod has ResourceClaims, or requests an extended resource for which the scheduler creates a claim.
-
-    The administrator can give such a resource any name (extendedResourceName); then only the pod's status shows it.
-    """
+    """Whether a pod has ResourceClaims, or requests an extended resource for which the scheduler creates a claim."""
     asked = fields.mapping(spec)
     containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
     resources = (fields.mapping(container["resources"]) for container in containers)
@@ -144,13 +135,14 @@ def uses_claims(spec: object, status: object = None) -> bool:
     )
     return (
         has_claims(spec)
+        # Only the status shows resources to which the administrator gave another name (extendedResourceName).
         or "extendedResourceClaimStatus" in fields.mapping(status)
         or any(name.startswith(_DEVICE_CLASS) for name in names)
     )
 
 
 def _with_resources(containers: object) -> Iterable[dict[str, Any]]:
-    """Return the containers with resources; searching thousands of containers without resources would take long."""
+    """Return only containers with resources: reading thousands of containers without resources would take long."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
@@ -233,7 +225,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
     """Return requirements with only the fields that identify the slice and decide whether the pod is served.
 
-    `labels` are additional labels to keep. `problem` is set unless the requirements have a problem already.
+    `labels` are further labels to keep. An existing problem takes precedence over `problem`.
     """
     return Requirements(
         chips=asked.chips,
@@ -245,7 +237,7 @@ def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Re
 
 
 def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the entries of `texts` with these keys, without values of more than OBJECT_NAME characters."""
+    """Return the entries of `texts` with these keys whose values have at most OBJECT_NAME characters."""
     return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
@@ -255,10 +247,7 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Return the terms of required node affinity, empty if absent.
-
-    Return (MATCHES_NOTHING,) if the affinity exceeds a limit or has only empty terms.
-    """
+    """Return the terms of required node affinity: none if absent, (MATCHES_NOTHING,) if too many or all empty."""
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

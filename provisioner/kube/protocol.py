@@ -9,15 +9,13 @@ from urllib.parse import quote
 
 from provisioner.kube import errors
 
-#: A decoded JSON object with values of any JSON type.
 JsonObject = dict[str, Any]
 
 #: Maximum number of objects per page; kubectl and client-go have the same default.
 PAGE_SIZE = 500
 #: Maximum bytes of a page with more than one object. The decoded page may need twenty times as much memory.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Maximum bytes of a response. etcd limits an object to 1.5 MiB, the API server a request to 3 MiB; as JSON, an object
-#: takes more bytes.
+#: Maximum bytes of a response. An object of etcd's maximum size, 1.5 MiB, takes more bytes as JSON.
 ANSWER_BYTES = 16 * 1024 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -27,10 +25,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call. A call takes at most their sum, not counting the DNS look-up and the lines of a stream."""
+    """Time-outs of a call, which takes at most their sum. Not counted: credentials, DNS look-up, lines of a stream."""
 
     connect_seconds: float = 5.0
-    #: Maximum wait for the response, and maximum wait for the next bytes of a stream.
+    #: Maximum wait for the next bytes of a response or stream.
     read_seconds: float = 15.0
 
 
@@ -50,7 +48,7 @@ class Page:
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """Iterator over the lines of a watch response as they arrive. An incomplete last line raises ClusterError."""
+    """Iterator over the lines of a watch response, as they arrive. An incomplete last line raises ClusterError."""
 
     def close(self) -> None:
         """End the stream; a thread that waits for a line returns immediately. May be called from any thread."""
@@ -69,7 +67,7 @@ class Request:
     #: Whether the caller needs only the metadata of the response, without spec and status.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
-    #: Maximum bytes of the response; a larger one raises TooLarge.
+    #: Maximum bytes of the response; a larger response raises TooLarge.
     max_bytes: int = ANSWER_BYTES
 
     @property
@@ -118,14 +116,14 @@ class Api(ABC):
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic merge patch; return only the metadata if possible."""
+        """Change an object by a JSON or strategic merge patch; return at least the object's metadata."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Apply `body` by server-side apply with force, so that `manager` owns exactly its fields; return metadata."""
+        """Apply `body` on the server, with force: `manager` then owns exactly its fields. Return at least the metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -143,7 +141,7 @@ LEASES_ROOT = "/apis/coordination.k8s.io/v1"
 
 
 def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of a collection. Without `namespace`, that of all namespaces or of a cluster-scoped kind."""
+    """Return the path of a collection. An empty `namespace` means all namespaces, or a cluster-scoped kind."""
     where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{root}{where}/{resource}"
 
@@ -178,7 +176,7 @@ class Pager:
                     raise
                 self.limit //= 2
             else:
-                # Double the limit if this page has at most a third of the allowed bytes.
+                # A page with twice as many objects fits if this page has at most a third of the allowed bytes.
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.most, self.limit * 2)
                 return page

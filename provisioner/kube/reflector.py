@@ -1,4 +1,4 @@
-"""Keeps the state of a list-watch: its records and its next request. `ListWatch` or a simulation sends the requests."""
+"""State of a list-watch: its records and its next request. `ListWatch` or a simulation sends the requests."""
 
 import random
 import threading
@@ -22,18 +22,17 @@ T = TypeVar("T")
 
 #: Minimum and maximum duration of a watch in seconds.
 _WATCH_SECONDS = 45, 60
-#: A watch without events that ends within this number of seconds counts as failed; this prevents a busy loop.
+#: A watch without events that ends within this number of seconds counts as failed, which prevents a busy loop.
 SHORT_WATCH_SECONDS = 1.0
-#: Seconds by which a watch may end before its agreed duration and still count as ended at the agreed time.
+#: Seconds by which a watch may end before the requested duration and still count as a watch of full length.
 _EARLY_SECONDS = 5.0
-#: Number of failed watches in a row after which the objects are listed again, because after a restore of etcd the API
-#: server rejects the resource version of each watch with another status than 410.
+#: Number of failed watches in a row before a new list. After a restore of etcd, watches fail, but not with status 410.
 WATCHES_BEFORE_RELIST = 3
 #: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
-#: Maximum number of UIDs of deleted objects that are kept; fewer objects are deleted between two decisions.
+#: Maximum number of UIDs of deleted objects that are kept: more than are deleted between two decisions.
 _DELETIONS_KEPT = 10_000
-#: Maximum pause in seconds between two lists of a kind that is not installed or that RBAC does not allow.
+#: Maximum pause in seconds between two lists of a kind that is not installed or is forbidden.
 ABSENT_RETRY_SECONDS = 10.0
 
 
@@ -48,15 +47,15 @@ class Collection:
     #: Namespace of the objects; empty for all namespaces.
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
-    #: Advice to users if the API server does not know the kind; empty if there is no advice.
+    #: Advice to users if the API server does not know the kind; may be empty.
     install_hint: str = ""
-    #: Whether the kind may be missing, so that its absence causes no warning.
+    #: Whether the kind may be missing without a warning.
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """Options that all list-watches of a process share."""
+    """Options of all list-watches of a process."""
 
     #: Returns a time in seconds from any origin.
     clock: Callable[[], float] = time.monotonic
@@ -70,23 +69,23 @@ WATCH_DEFAULTS = WatchOptions()
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """Objects of the pages of a list that have been read so far."""
+    """The part of a list that has been read so far."""
 
     #: Time at which the first page was requested.
     started: float
     records: dict[Key, T] = field(default_factory=dict)
     uids: dict[Key, str] = field(default_factory=dict)
-    #: Keys of all objects in these pages, including unwanted and unreadable objects.
+    #: Keys of all objects in the pages that were read, including unwanted and unreadable objects.
     seen: set[Key] = field(default_factory=set)
     kept: Kept[T] | None = None
 
 
 class Reflector(Generic[T]):
-    """Records of the objects of one collection, updated by lists and watches. JSON is not kept.
+    """Records of the objects of one collection, updated by lists and watches. The objects' JSON is not kept.
 
-    `parse` returns an object's record, None for unwanted objects. If it raises, the object's last record is kept.
-    `on_change` is called after each change that is not `quiet`, and must not block. One thread, the feeder, sends the
-    request that `begin` returns, passes on each page, line, end of a watch and error, and waits for the returned time.
+    `parse` returns the record of an object, None if it is unwanted. If `parse` raises, the last record is kept.
+    `on_change` must not block. It is called after each change, unless `quiet(before, after)` returns True. One thread,
+    the feeder, sends the request that `begin` returns, passes in its pages, lines, end or error, and waits as returned.
     """
 
     def __init__(
@@ -110,33 +109,31 @@ class Reflector(Generic[T]):
         self._clock = options.clock
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
-        #: UIDs by key of the record, by which a late DELETED event of an older object with the same name is ignored.
+        #: UID of each record's object. A late DELETED event for an older object of the same name has another UID.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
         #: UIDs of objects that were deleted or became unwanted, oldest first. A dict, because a set has no order.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
-        #: Whether a full list was read, and since then `invalidate` was not called, and the server has not reported the
-        #: kind as missing or forbidden.
+        #: Whether a complete list was read, and neither `invalidate` nor a response 403 or 404 came after it.
         self.synced = False
-        #: Last contact: time of an event or bookmark, start of a list, or end of a watch of full length. None at first.
+        #: Time of the last event, bookmark, start of a complete list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Time of the first of the consecutive responses that the API server does not know the kind. None if the last
-        #: response was another one.
+        #: Time since which each response was 404, because the kind is unknown. None if the last response was another.
         self._missing_since: float | None = None
         self._relist = False
-        #: Whether `invalidate` was called after the begin of the last list.
+        #: Whether `invalidate` was called after the last list began.
         self._invalid = False
 
-        # Used only by the feeder.
+        # The fields below are used only by the feeder.
         self._resource_version = ""
         self._failures = 0
         self._fruitless_watches = 0
         self._listing: Listing[T] | None = None
         self._watch_began, self._watch_seconds = 0.0, 0
-        #: Whether the watch has received an event.
+        #: Whether the current watch has received an event.
         self._heard = False
 
     # --- methods for any thread
@@ -149,7 +146,7 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event showed that an object was deleted or became unwanted. Absence from a list does not count."""
+        """Whether an event or list showed that an object was deleted or became unwanted. Absence does not count."""
         with self._lock:
             return uid in self._seen_deleted
 
@@ -165,23 +162,23 @@ class Reflector(Generic[T]):
         return self._missing_since is not None
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which each response was that the API server does not know the kind; 0 without one."""
+        """Return the seconds for which `missing` has been true; 0 if it is false."""
         since = self._missing_since
         return self._clock() - since if since is not None else 0.0
 
     def relist(self) -> None:
-        """Request a new list after the current watch, because `parse` may have dropped objects that it now keeps."""
+        """Request a new list after the current watch, because `parse` may have rejected objects that it now accepts."""
         self._relist = True
 
     def invalidate(self) -> None:
-        """Request a new list now, because `parse` has changed. Until it is complete, the records are not synced."""
+        """Request a new list now, because `parse` has changed. Until the list is complete, `synced` is false."""
         with self._lock:
             self._invalid, self.synced = True, False
 
     # --- methods for the feeder
 
     def begin(self) -> Mapping[str, str] | None:
-        """Begin a list or a watch; return the query of the watch, or None if the first page of a list must be read."""
+        """Begin the next request; return the query of a watch, or None if the first page of a list must be read."""
         if self._relist or self._invalid:
             self._relist, self._invalid, self._resource_version = False, False, ""
         if not self._resource_version:
@@ -200,7 +197,7 @@ class Reflector(Generic[T]):
         }
 
     def take_page(self, page: Page) -> str:
-        """Process the page that was read; return the token of the next page, empty after the last page."""
+        """Process a page; return the token of the next page, empty after the last page."""
         listing = self._listing
         if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
@@ -213,9 +210,9 @@ class Reflector(Generic[T]):
     def _listed(self, listing: Listing[T], version: str) -> None:
         changed = self._replace(listing) or not self.synced
         with self._lock:
-            # The first pages of a list may have been parsed before a call of `invalidate`.
+            # `invalidate` may have been called after the first pages of this list were parsed.
             self.synced = not self._invalid
-            # The list shows the state when the first page was requested, not when the last page arrived.
+            # The list shows the objects at the request of its first page, not at the arrival of its last page.
             self.last_contact_monotonic = listing.started
         self._listing = None
         self._resource_version = version
@@ -314,7 +311,7 @@ class Reflector(Generic[T]):
         return delay
 
     def _absent(self, problem: str) -> float:
-        """Record that the kind is missing or forbidden, so its records may be outdated; return the seconds to wait."""
+        """Record that the kind is missing or forbidden, so records may be outdated; return the seconds to wait."""
         self._resource_version = ""
         self._set_problem(problem)
         with self._lock:
@@ -331,8 +328,8 @@ class Reflector(Generic[T]):
         return self._next_pause()
 
     def _next_pause(self) -> float:
-        """Count a failure; return the wait in seconds, doubled with each failure, and random so that clients spread."""
-        # The exponent is bounded because 2.0 ** 1024 overflows after a long outage.
+        """Count a failure; return a random wait in seconds, whose maximum doubles with each failure in a row."""
+        # The exponent is bounded, because 2.0 ** 1024 would overflow after a long outage.
         step = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1
         return self._jittered(step)
@@ -361,7 +358,6 @@ class Reflector(Generic[T]):
     # --- changes of records
 
     def _add(self, listing: Listing[T], raw: object) -> None:
-        """Add an object to a list. When the list is complete, `_replace` replaces all records by it."""
         key, uid = _identity(raw)
         listing.seen.add(key)
         record = self._read(key, uid, raw)
@@ -372,7 +368,7 @@ class Reflector(Generic[T]):
                 listing.records[other] = _same_or_new(self._records.get(other), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
-        """Replace all records by a complete list; return whether the list has a change that is not quiet."""
+        """Replace all records by a complete list; return whether a record has a change that is not quiet."""
         with self._lock:
             changed = listing.records != self._records
             loud = changed and self._is_loud(listing.records)
@@ -419,12 +415,12 @@ class Reflector(Generic[T]):
         """Process the deletion of an object; return whether it had a record."""
         key, uid = _identity(raw)
         with self._lock:
-            # The record belongs to a newer object with the same name and another UID, which still exists.
+            # With another UID, the record belongs to a newer object of the same name, which still exists.
             if uid and self._uids.get(key, uid) != uid:
                 return False
             malformed = self._malformed.pop(key, None) is not None
             self._uids.pop(key, None)
-            # UIDs of objects without a record are not kept, because many unwanted objects would displace other UIDs.
+            # UIDs of unwanted objects, which have no record, are not kept: they could displace all other UIDs.
             if malformed or key in self._records:
                 self._record_end(uid)
             if self._records.pop(key, None) is None:
@@ -439,7 +435,7 @@ class Reflector(Generic[T]):
             self._relist_if_room(key[0])
 
     def _relist_if_room(self, namespace: str) -> None:
-        """Request a new list if a namespace has room for full records again, which only a list can provide."""
+        """Request a new list if a namespace has room for full records again; only a list contains their objects."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _record_end(self, uid: str) -> None:
@@ -448,7 +444,7 @@ class Reflector(Generic[T]):
             del self._seen_deleted[next(iter(self._seen_deleted))]
 
     def _read(self, key: Key, uid: str, raw: Any) -> T | None:
-        """Return an object's record. If the object is unreadable, log a new reason and return its last record."""
+        """Return an object's record. If the object cannot be read, log each new reason, and return its last record."""
         try:
             record = self._parse(raw)
         except MalformedObject as error:
@@ -469,12 +465,12 @@ class Reflector(Generic[T]):
 
 
 def _same_or_new(before: T | None, record: T) -> T:
-    """Return the record `before` if `record` is equal to it, so that a new list does not double the memory."""
+    """Return `before` if `record` is equal to it, so that a new list does not double the memory."""
     return before if before is not None and before == record else record
 
 
 def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count an object's record in `kept`; return reduced copies of the records that now exceed the bound, by key."""
+    """Count an object's record in `kept`; return, by key, the reduced records that replace records over the bound."""
     if kept is None:
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME

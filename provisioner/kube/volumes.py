@@ -1,4 +1,4 @@
-"""Reads the fields of PersistentVolumeClaims, PersistentVolumes and StorageClasses that restrict nodes. Pure."""
+"""Reads the fields with which PersistentVolumeClaims, PersistentVolumes and StorageClasses restrict nodes. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,14 +9,14 @@ from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
 from provisioner.model.volumes import Claim, StorageClass
 
-#: Annotation of claims whose binding is complete, and annotation of the default StorageClass.
+#: Annotations of a claim whose binding is complete, and of the default StorageClass.
 _BOUND, _DEFAULT = "pv.kubernetes.io/bind-completed", "storageclass.kubernetes.io/is-default-class"
-#: Driver of Compute Engine's disks, and type of its disks if a StorageClass has no parameter `type`.
+#: CSI driver of Compute Engine's disks, and the disk type for a StorageClass without the parameter `type`.
 _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 
 def parse_claim(raw: object) -> Claim:
-    """Read a PersistentVolumeClaim. `problem` is set if the claim is being deleted, in phase Lost, or partly bound."""
+    """Read a PersistentVolumeClaim. A claim that is being deleted, in phase Lost, or partly bound gets a `problem`."""
     metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""
@@ -50,7 +50,7 @@ def parse_class(raw: object) -> StorageClass:
 
 
 def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
-    """Return the zones that any of the terms allows; None if a term allows all zones, or if there are no terms."""
+    """Return the zones that at least one term allows; None for all zones, which an empty list of terms also allows."""
     allowed: list[set[str]] = []
     for term in terms:
         zones = [
@@ -64,7 +64,7 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: Bound on the claims of one namespace. Claims above the bound are kept without their fields, and restrict no nodes.
+#: Bound on the claims of one namespace. Claims above the bound lose their fields, and then restrict no nodes.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,

@@ -1,7 +1,7 @@
 """Runs list-watches in threads, combines list-watches of several namespaces, and parses nodes.
 
-Watches are shorter than the read time-out, so only a hung connection reaches the time-out. The end of a watch at the
-agreed time counts as contact with the API server, because a watch in a quiet cluster may receive no bookmark.
+Watches are shorter than the read time-out, so only a hung connection reaches the time-out. The end of a watch of full
+length counts as contact with the API server, because a watch in a quiet cluster may receive no bookmark.
 """
 
 import itertools
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 #: Query that selects the ConfigMap with which an administrator pauses the creation of node pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
-#: Field selector of pods that have not ended.
+#: Field selector of pods that have neither succeeded nor failed.
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum seconds since the last contact for records to count as fresh. A healthy watch has contact every 60 s.
+#: Maximum seconds since the last contact for fresh records. A healthy watch has contact at least every 60 s.
 MAX_SILENCE_SECONDS = 150.0
 
 
@@ -62,14 +62,14 @@ class ListWatch(Reflector[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Waits at most 1 s, because the thread may hang in a connect; it is a daemon thread."""
+        """End the thread. Waits for at most 1 s, because the daemon thread may hang in a connect."""
         self._stopping.set()
         self._close_stream()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
 
     def invalidate(self) -> None:
-        """Implement Reflector.invalidate: end the current watch, so that the list does not wait for its end."""
+        """Implement Reflector.invalidate. Also end the current watch, so that the new list begins immediately."""
         super().invalidate()
         self._close_stream()
 
@@ -83,7 +83,7 @@ class ListWatch(Reflector[T]):
 
     @property
     def _interrupted(self) -> bool:
-        """Whether the current list or watch must end, and its error, if it raises one, has no meaning."""
+        """Whether the current list or watch must end. An error that it then raises is ignored."""
         return self._stopping.is_set() or self._invalid
 
     def _run(self) -> None:
@@ -114,7 +114,7 @@ class ListWatch(Reflector[T]):
             with self._lock:
                 self._stream = stream
             try:
-                # A call of stop() or invalidate() before `_stream` was set did not close this stream.
+                # stop() or invalidate() may have been called before `_stream` was set, and then did not close it.
                 for line in () if self._interrupted else stream:
                     if self._interrupted:
                         break
@@ -126,7 +126,7 @@ class ListWatch(Reflector[T]):
 
 
 class CombinedWatch(Generic[T]):
-    """Several list-watches as one, which is synced or fresh if all its parts are."""
+    """Several list-watches of one kind as one. Synced or fresh if all parts are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
         self.parts = tuple(parts)
@@ -144,7 +144,7 @@ class CombinedWatch(Generic[T]):
             part.stop()
 
     def invalidate(self) -> None:
-        """Request that each part lists its objects again now, because `parse` has changed."""
+        """Request a new list of each part now, because `parse` has changed."""
         for part in self.parts:
             part.invalidate()
 
@@ -174,12 +174,12 @@ class CombinedWatch(Generic[T]):
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which the kinds of all parts have been missing; 0 if the kind of a part exists."""
+        """Return the seconds for which the kind has been missing for all parts; 0 if it exists for one."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Oldest of the times at which the parts had their last contact; None if a part has had no contact."""
+        """Last contact of the part whose last contact is the oldest; None if a part had no contact yet."""
         contacts = [part.last_contact_monotonic for part in self.parts]
         return None if None in contacts else min(filter(None, contacts))
 
@@ -188,7 +188,7 @@ class CombinedWatch(Generic[T]):
         return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event of any part showed that the object with this UID was deleted or became unwanted."""
+        """Whether `seen_deleted` is true for any part."""
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
@@ -197,14 +197,14 @@ Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 
 def knowledge_of(watch: Watch[Any]) -> Knowledge:
-    """Return whether the objects of an optional kind are known; ABSENT if the API server does not have the kind."""
+    """Return KNOWN if the records of an optional kind are fresh, ABSENT if the kind is missing, otherwise UNKNOWN."""
     if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return Knowledge.KNOWN
     return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:
-    """Return why the records of a watch of `name` may be incomplete or outdated; empty if they are neither."""
+    """Return the reason why the records of a watch may be incomplete or outdated; empty if they are not."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
@@ -221,12 +221,12 @@ def parse_labels(raw: object) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the same tuple for equal amounts, so that thousands of equal nodes share its memory."""
+    """Return the same tuple for equal amounts, so that thousands of equal nodes share one tuple."""
     return amounts
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None if it has neither the name of a pool nor the label NODEPOOL_MANAGER. Raises MalformedObject."""
+    """Read a node; None if it has neither a pool name nor the label NODEPOOL_MANAGER. Raises MalformedObject."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)

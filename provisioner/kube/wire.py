@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
-#: Errors of urllib3, http.client and ssl. An invalid header, or a socket that another thread closed, raise ValueError.
+#: Errors of urllib3, http.client and ssl. ValueError: an invalid header, or a socket that another thread closed.
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
 _BY_STATUS: dict[int, type[errors.ClusterError]] = {
     401: errors.Unauthorized,
@@ -35,7 +35,7 @@ _BY_STATUS: dict[int, type[errors.ClusterError]] = {
 
 
 class LineStream:
-    """Lines of one streamed response. One thread reads the lines; any thread may close the stream."""
+    """Lines of one streamed response. One thread reads them; any thread may close the stream."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
         self._response = response
@@ -71,7 +71,7 @@ class LineStream:
         pending = bytearray()
         while chunk := self._read():
             start = 0
-            # `pending` has no line end, so only the new chunk is searched; searching `pending` again would be slow.
+            # Only the new chunk is searched for line ends; searching `pending`, which has none, again would be slow.
             while (end := chunk.find(b"\n", start)) >= 0:
                 pending += chunk[start:end]
                 line = bytes(pending)
@@ -100,7 +100,7 @@ class LineStream:
 
 
 def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int) -> bytes:
-    """Return the body of a response. Raises TooLarge and closes the connection if it has more than `max_bytes`."""
+    """Return the body of a response. If it has more than `max_bytes`, close the connection and raise TooLarge."""
     data = bytearray()
     length = response.headers.get("content-length", "")
     announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
@@ -128,7 +128,7 @@ def decode_object(what: str, data: bytes) -> JsonObject:
 
 
 def page_of(what: str, body: JsonObject) -> Page:
-    """Read a response that is a list; `items` may be null, as Go encodes an empty list. Raises Malformed."""
+    """Read a list. Its `items` may be null, because Go encodes an empty list as null. Raises Malformed."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:
@@ -147,7 +147,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
-    """Return the error for a response with an error status, with the message of the Status object if there is one."""
+    """Return the error for a response with an error status. Its message is that of the Status object, if any."""
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
@@ -158,7 +158,7 @@ def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> erro
 
 
 def error_of_status(raw: JsonObject) -> errors.ClusterError:
-    """Return the error for the Status object of an ERROR event of a watch."""
+    """Return the error for the Status object in an ERROR event of a watch."""
     code = raw.get("code")
     if not isinstance(code, int) or isinstance(code, bool):
         # Some proxies send only the reason, without the code.
