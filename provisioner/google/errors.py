@@ -1,14 +1,14 @@
-"""Classifies the texts and codes of Google's error responses, by rules that all its APIs share. Pure.
+"""Classifies the texts and codes of Google's error responses, by rules that Google's APIs share. Pure.
 
 Two rules apply to all tables. First, a change whose response is lost, or is a 5xx, has an unknown outcome: no API
-guarantees that the change then has no effect. Second, an unknown failure never counts as a stockout, because the same
-bad request would then be sent to the next zone.
+guarantees that the change had no effect. Second, an unknown failure never counts as a stockout; otherwise a bad request
+would be sent again to the next zone.
 
-The texts come from reports and recorded responses. Google may change them; an unknown text is classified by its code.
-Rules for only one API are in a table next to its client.
+The texts are from reports and recorded responses. If Google changes a text, its HTTP code determines the kind of
+failure. Rules for a single API are in a table next to its client.
 
 Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the kind of failure.
-`without_echoes` therefore removes users' values before a text is classified; messages to users contain the whole text.
+`without_echoes` therefore removes users' values before a text is classified. Messages to users have the whole text.
 """
 
 import re
@@ -26,29 +26,27 @@ class Call(Enum):
 
     READ = "read"
     CREATE = "create"
-    #: Changes an existing resource.
     UPDATE = "update"
     DELETE = "delete"
 
 
-#: A pattern, and the kind of failure of the texts that it matches.
 TextRule = tuple[re.Pattern[str], FailureKind]
 
 
 def text_rule(pattern: str, kind: FailureKind) -> TextRule:
-    """Return a rule whose pattern ignores case."""
+    """Return a rule whose pattern ignores case, and whose dots also match line ends."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL), kind
 
 
-#: Patterns of texts about a service account that the caller may not use, and about an account that does not exist.
+#: Patterns of texts about a service account that the caller may not use, and about a missing service account.
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 _NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
 #: Rules for texts; the first rule that matches determines the kind of failure.
 TEXTS: Sequence[TextRule] = (
-    # Limits of requests per time, which are not quotas of resources: the same request succeeds later.
+    # Limits of requests per time. They are not quotas of resources, because the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
-    # Exhausted addresses are like a quota: addresses may be available later or elsewhere (source: GKE's autoscaler).
+    # Exhausted IP addresses are like a quota: others may be available later or elsewhere (source: GKE's autoscaler).
     text_rule(
         r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
         FailureKind.QUOTA,
@@ -58,13 +56,11 @@ TEXTS: Sequence[TextRule] = (
         r"[A-Z]_QUOTA|QUOTA_[A-Z]|\bquota\b.*\bexceeded|(exceeded?|insufficient)\b.*\bquota\b",
         FailureKind.QUOTA,
     ),
-    # These codes mean a stockout, regardless of the text around them.
     text_rule(
         r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY|RESERVATION_CAPACITY_EXCEEDED",
         FailureKind.STOCKOUT,
     ),
-    # A reservation that is used up or not ready yet. As in a stockout, its capacity may become free later.
-    # The texts are those in GKE's autoscaler and gsutil issue 1000.
+    # A used-up or unready reservation may have capacity later (texts: GKE's autoscaler, gsutil issue 1000).
     text_rule(
         r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough|not have available resources)"
         r"|no available\b[^.]*\breservations?\b|requires reservation to be in READY state"
@@ -77,25 +73,25 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts (akka issue 32992, kubeflow issue 673, xpk) and a code (GKE's autoscaler) that mean a stockout.
+    # Other texts (akka issue 32992, kubeflow issue 673, xpk) and a code (GKE's autoscaler) of a stockout.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",
         FailureKind.STOCKOUT,
     ),
-    # A policy of the organization forbids the request: 400, 403 or 412. A 412 can also mean an outdated etag.
+    # A policy of the organization forbids the request (HTTP 400, 403 or 412).
     text_rule(
         r"\bconstraints?/[a-z]|constraint\b.*\bviolated|violates constraint|\borg(anization)? policy\b",
         FailureKind.INVALID,
     ),
-    # HTTP 400, terraform-google-kubernetes-engine issue 142: the service account is missing, or may not be used.
+    # The service account is missing, or may not be used (HTTP 400, terraform-google-kubernetes-engine issue 142).
     text_rule(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
     text_rule(
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
         FailureKind.PERMISSION,
     ),
-    # Texts of invalid requests. They are needed, because a pool in state ERROR has a text and often no code.
+    # Texts of invalid requests. A node pool in state ERROR has a text, and often no code.
     text_rule(
         r"invalid value for field|requested invalid target size|can't be specified with|is not supported"
         r"|is incorrect for the requested resources|invalid TPU topology|is not a valid size|not specified"
@@ -107,15 +103,15 @@ TEXTS: Sequence[TextRule] = (
 )
 
 
-#: Words of a remedy in place of which `remedy_of` writes the permission, if the text names it.
+#: Part of a remedy that `remedy_of` replaces by the name of the missing permission, if Google's text contains it.
 PERMISSION = "the permission named here"
 _LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
 
 
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
-    """Return the remedy for missing permissions. `accounts` is the setting with the service account.
+    """Return the remedy for a text about missing permissions; `otherwise` if it is not about a service account.
 
-    `again` names the retried call. `otherwise` is the remedy if the text is not about a service account.
+    `accounts` is the setting with the service account. `again` ends the remedy, such as "create is retried".
     """
     if re.search(_ACT_AS, text, re.IGNORECASE):
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
@@ -125,19 +121,18 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     return otherwise.replace(PERMISSION, found[1]) if found is not None else otherwise
 
 
-#: Texts of failed preconditions that a retry solves. Used only if no rule matches the text.
+#: Texts of failed preconditions that end without a change by users. Used only if no rule matches the text.
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
-#: HTTP codes for which the text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
+#: HTTP codes whose text takes precedence. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
-#: Kinds of failure that take precedence over the reason code if the text shows them: a 429 for too many operations, or
-#: for a full reservation, may have the reason of a rate limit. For a quota, the reason counts, because it distinguishes
-#: quotas of requests from quotas of resources.
+#: Kinds of failure for which the text takes precedence over the reason: a 429 for too many operations, or for a full
+#: reservation, may have the reason of a rate limit. The reason also shows whether a quota is of requests or resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
-#: Kinds of failure by reason; the first reason that a response has wins. Reasons in error.details are in capitals.
+#: Kinds of failure by reason. Earlier entries take precedence. Reasons in error.details are in capitals.
 _REASONS: Mapping[str, FailureKind] = {
     **dict.fromkeys(
         ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"), FailureKind.OPERATION_IN_THE_WAY
@@ -150,7 +145,7 @@ _REASONS: Mapping[str, FailureKind] = {
 
 
 class CodeRow(NamedTuple):
-    """Kinds of failure of an HTTP code, by kind of call; `change` is for updates and deletes."""
+    """Kinds of failure of an HTTP code, by kind of call: `change` is for updates and deletes."""
 
     read: FailureKind
     create: FailureKind
@@ -166,7 +161,7 @@ def same(kind: FailureKind) -> CodeRow:
     return CodeRow(read=kind, create=kind, change=kind)
 
 
-#: Kinds of failure of a call that may not have arrived, or whose response was lost.
+#: Kinds of failure of a call whose outcome is unknown, because no response was received.
 LOST = CodeRow(read=FailureKind.UNAVAILABLE, create=FailureKind.UNKNOWN_OUTCOME, change=FailureKind.UNKNOWN_OUTCOME)
 CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
@@ -177,25 +172,25 @@ CODES: Mapping[int, CodeRow] = {
     408: LOST,
     # For a create, the name exists (as in GKE's autoscaler). Updates and deletes can only conflict with an operation.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
-    # The resource was changed since it was read (etag, fingerprint). A 412 for a policy is found by its text.
+    # The resource was changed since it was read (etag, fingerprint). A rule for texts finds a 412 for a policy.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
     429: same(FailureKind.UNAVAILABLE),
     # The client or a proxy cancelled the call on its way.
     499: LOST,
-    # The method does not exist: the call had no effect, and retries will have none.
+    # The method does not exist, so the call had no effect, and retries would also fail.
     501: same(FailureKind.INVALID),
 }
 
 
 def row_of(code: int) -> CodeRow:
-    """Return the kinds of failure of an HTTP code whose text is unknown."""
+    """Return the kinds of failure of an HTTP code, used if the text matches no rule."""
     # A 3xx comes from an address that redirects instead of serving the API.
     known = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
     return CODES.get(code, known if 300 <= code < 500 else LOST)
 
 
 def status_label(code: int) -> str:
-    """Return an HTTP status as a label of metrics, "none" for 0. Unknown codes share a label, so labels are bounded."""
+    """Return an HTTP status as a label of metrics, "none" for 0. All unknown codes share the label "other"."""
     return "none" if not code else str(code) if code in _STATUSES else "other"
 
 
@@ -217,9 +212,9 @@ def kind_of_text(text: str, rules: Sequence[TextRule]) -> FailureKind | None:
 
 
 def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> FailureKind:
-    """Return the kind of failure of an error response. Users' values must have been removed from its message."""
+    """Return the kind of failure of an error response, whose message must no longer contain users' values."""
     if not answer.from_google and answer.code < 500:
-        # The response is from a proxy or another server, so a 404 does not mean that the resource does not exist.
+        # The response is from a proxy or another server. Its 404, for example, does not mean a missing resource.
         return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
     kind = kind_of_text(answer.message, rules) if answer.code in _TEXT_DECIDES else None
     # After a 5xx, text and reasons are ignored, because they may be wrong.
@@ -235,13 +230,12 @@ def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> Fai
     return row_of(answer.code).of(call)
 
 
-#: Replaces removed values, so that the words around them remain separate.
+#: Replaces a removed value, so that the words around the value remain separate.
 GAP = "…"
-#: Minimum length of a removed value. All texts in the rules are longer.
+#: Minimum characters of a removed value. Shorter values are kept, because all texts in the rules are longer.
 _SHORTEST_VALUE = 4
-#: Maximum characters of a text that are read.
 _LONGEST_TEXT = 10_000
-#: Segments of resource paths that are Google's, not users'.
+#: Segments of resource paths that Google defines, not users.
 _COLLECTIONS = frozenset(
     {
         "projects", "global", "regions", "zones", "locations", "networks", "subnetworks", "reservations",
@@ -252,16 +246,14 @@ _COLLECTIONS = frozenset(
 
 
 def without_echoes(text: str, values: Iterable[str]) -> str:
-    """Return a text without the values, if they are separate words in it.
-
-    An alphabetic value is removed only if it is quoted or in a path, because it could also be a word of Google.
-    """
+    """Return a text with GAP in place of each of the users' values that is a separate word in the text."""
     text = text[:_LONGEST_TEXT]
     parts = {part for value in values for part in _parts(value) if len(part) >= _SHORTEST_VALUE}
+    # An alphabetic value is removed only after a quote or in a path, because elsewhere it may be Google's word.
     words = set(filter(str.isalpha, parts))
     for removed, before in ((parts - words, r"(?<![\w-])"), (words, r"(?<=['\"`/=:])")):
         if removed:
-            # The longest value comes first; otherwise its prefix could match instead.
+            # Longer values come first; otherwise a value that is their prefix could match instead.
             alternatives = "|".join(map(re.escape, sorted(removed, key=len, reverse=True)))
             text = re.sub(rf"{before}(?:{alternatives})(?![\w-])", GAP, text)
     return text
@@ -274,7 +266,7 @@ def mentions(text: str, name: str) -> bool:
 
 def _parts(value: str) -> Iterator[str]:
     yield value
-    # Google may repeat a path in another form than in the request, so each of its segments is removed.
+    # Google may repeat only a part of a path, so each segment of the path is also removed.
     if "/" in value:
         yield from (part for part in value.split("/") if part not in _COLLECTIONS)
     if "@" in value:

@@ -15,18 +15,18 @@ from provisioner.model.capacity import CallError, Failure, FailureKind
 
 _E = TypeVar("_E", bound=CallError)
 
-#: Exceptions that Google's libraries raise for failed calls. Those of `requests`, and of CA bundles, are OSErrors.
+#: Exceptions of Google's libraries for failed calls. OSError includes those of `requests` and of missing CA bundles.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
     "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster {}."
 )
-#: Clients that impersonate a Google service account get their tokens from this API.
+#: Part of the message if the API that creates tokens for impersonated service accounts is not enabled.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
-#: Mistakes in an address or in a header, because of which the request is not sent and each retry will fail.
+#: Mistakes in an address or a header. The request was not sent, and each retry will fail.
 _BAD_ADDRESS = (
     requests.exceptions.URLRequired,
     requests.exceptions.MissingSchema,
@@ -41,26 +41,26 @@ _NOT_CONNECTED = (
     urllib3.exceptions.ProxyError,
     ssl.SSLCertVerificationError,
 )
-#: Texts of the metadata server if it rejects the identity.
+#: Texts of errors with which the metadata server rejects the identity of the process.
 _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[_E]):
-    """The API that was called: its client's error, its name, the option with its address, and rules for responses."""
+    """A called API: the error type of its client, its name, the option for its address, and rules for its responses."""
 
     error: type[_E]
     name: str
     address_option: str
     kind_of_answer: Callable[[Answer], FailureKind]
-    #: Returns the remedy for missing permissions, for a message of the API.
+    #: Returns the remedy for a message of the API about missing permissions.
     help_of: Callable[[str], str]
     #: Instruction that gives a controller in a cluster its credentials, after "in a cluster".
     login_in_cluster: str
 
 
 def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
-    """Return the client's error for an exception of Google's libraries. `subject` names the call in its message."""
+    """Return the client's error for an exception of Google's libraries. `subject` names the call in the error."""
     retry_after: float | None = None
     code = 0
     words = str(error) or type(error).__name__
@@ -72,7 +72,7 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
         if kind is FailureKind.PERMISSION and answer.from_google:
             words = f"{words} {login_help if answer.code == 401 else api.help_of(words)}"
     elif isinstance(error, auth_exceptions.GoogleAuthError):
-        # A token is fetched before the call is sent, and again only after a 401, so the call had no effect.
+        # Tokens are fetched before the call is sent, or after a 401. So the call had no effect.
         kind = _kind_of_auth_error(error)
         if kind is FailureKind.PERMISSION:
             help_ = _ENABLE_HELP if _NOT_ENABLED in words else login_help
@@ -93,10 +93,8 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
 
 
 def _answer_of(error: Exception) -> Answer | None:
-    """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status.
-
-    google.api_core is recognized by its attributes, because importing it would load gRPC in processes without it.
-    """
+    """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status."""
+    # Exceptions of google.api_core are recognized by their attributes, because its import would load gRPC everywhere.
     response, code = getattr(error, "response", None), getattr(error, "code", None)
     if isinstance(response, requests.Response):
         return _read_answer(response)
@@ -135,7 +133,7 @@ def _read_answer(response: requests.Response) -> Answer:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a delay in seconds; None for other texts. The header also allows dates, which Google does not use."""
+    """Return a delay in seconds; None for other texts, such as the dates that Retry-After allows (unused by Google)."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return None
     return float(text)
@@ -147,7 +145,7 @@ def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
         (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
     ):
         return FailureKind.UNAVAILABLE
-    # On GKE, a metadata server that is not ready yet causes a RefreshError around the transport's error.
+    # On GKE, a metadata server that is not ready yet causes a RefreshError that contains a TransportError.
     around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
     if around_transport and not _IDENTITY_REFUSED.search(str(error)):
         return FailureKind.UNAVAILABLE
@@ -161,7 +159,7 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _why_not_connected(error: Exception) -> str:
-    """Return the operating system's reason for a failed connection, empty if it gives none."""
+    """Return the operating system's reason for a failed connection; empty if unknown."""
     for cause in _chain(error):
         if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
             return f"The server cannot be reached: {cause.strerror}."
@@ -169,10 +167,8 @@ def _why_not_connected(error: Exception) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
-
-    The implicit context is left out: it may be a failure that was already handled.
-    """
+    """Yield an exception and all exceptions inside it: causes, urllib3's reasons, and arguments."""
+    # The implicit context is left out, because it may be a failure that was already handled.
     todo: list[BaseException] = [error]
     seen: set[int] = set()
     while todo:

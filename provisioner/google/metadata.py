@@ -1,26 +1,23 @@
-"""Reads project, location, zone and cluster of this process from the metadata server of Google Cloud.
+"""Reads the project, zone and cluster of this process from the metadata server of Google Cloud.
 
-On other machines the result is empty, after at most one second for the connection. Never raises.
+Outside Google Cloud, the result is empty, after at most one second for the connection. Never raises.
 """
 
 import contextlib
 import http.client
 from collections.abc import Mapping
 
-#: Address of the server; not its name, because the look-up of a missing name can take very long.
+#: Address of the metadata server. Its name is not used, because the look-up of a missing name can take very long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return project, zone of the machine, and location (region or zone) and name of the cluster; only known values.
-
-    The server is at the address in GCE_METADATA_HOST if that is set.
-    """
+    """Return those of `project`, `zone` (of the machine), `location` and `cluster` that are known."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     found: dict[str, str] = {}
-    # If the server is missing or a read fails, return the fields that were read before.
+    # If the server does not exist or a read fails, the values that were read before are returned.
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
         contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,

@@ -1,7 +1,7 @@
 """HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
 
-The time-outs are those of `requests`: for an attempt to connect, and for each read. A whole call may take longer, but
-this process ends before another process can lead (`kube/lease.py`).
+The time-outs are those of `requests`, for a connect and for each read. A whole call may take longer. If the lease is
+lost in the meantime, this process ends before another process can lead (`kube/lease.py`).
 """
 
 import warnings
@@ -16,17 +16,17 @@ from requests.adapters import HTTPAdapter
 import provisioner
 from provisioner.settings.forms import is_loopback
 
-#: Connections that are kept open per host: this many threads can call at the same time without new connections.
+#: Number of connections that are kept open per host, so that this many threads can call at the same time.
 _CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class ApiSession(auth_requests.AuthorizedSession):
-    """Authorized session that repeats a request only after a 401, and raises an exception for error responses."""
+    """Authorized session that repeats a request only after a 401, and raises HTTPError for error responses."""
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
-        # A separate request for tokens, because the default request retries an unreachable server for minutes.
+        # Tokens have a separate session, because the default session retries an unreachable server for minutes.
         token_request = auth_requests.Request(requests.Session())
         super().__init__(  # type: ignore[no-untyped-call]
             credentials, auth_request=token_request, max_refresh_attempts=1
@@ -34,7 +34,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         self.headers["User-Agent"] = f"tpu-provisioner/{provisioner.__version__}"
         for scheme in ("https://", "http://"):
             self.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=_CONNECTIONS))
-        # No proxy for a simulator on this machine; otherwise, the usual proxy variables are used.
+        # The proxy variables of the environment do not apply to a simulator on this machine.
         self.trust_env = not is_loopback(urlsplit(base_url).hostname or "")
 
     def request(  # type: ignore[override]
@@ -46,13 +46,11 @@ class ApiSession(auth_requests.AuthorizedSession):
         max_allowed_time: float | None = None,
         **kwargs: object,
     ) -> requests.Response:
-        """Send a request and wait `timeout` seconds for each part of its response. Raises HTTPError for errors.
-
-        A redirect is an error: it would send the call to another address, and repeat a create.
-        """
-        # After a 401, the parent class calls this again, with `timeout` as a tuple and the rest of `max_allowed_time`.
+        """Send a request; `timeout` is in seconds, for each read. Raises HTTPError for each status from 300 on."""
+        # After a 401, the parent class calls this method again, with a tuple and the rest of `max_allowed_time`.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
+        # A redirect is an error; otherwise the call would go to another address, and a create could be repeated.
         options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}
         response: requests.Response = super().request(method, url, **options)  # type: ignore[no-untyped-call]
         if response.status_code >= 300:
@@ -63,7 +61,7 @@ class ApiSession(auth_requests.AuthorizedSession):
 def find_credentials() -> auth_credentials.Credentials:
     """Find the application-default credentials. Raises GoogleAuthError if they do not exist."""
     with warnings.catch_warnings():
-        # The warning about a user's login without a quota project is of no use in a log.
+        # google.auth warns of a user's login without a quota project, which is of no use in a log.
         warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
         credentials, _ = google.auth.default(scopes=_SCOPES)
     return credentials
