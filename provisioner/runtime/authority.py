@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: Time by which the start of validity precedes `now`, for clients whose clock is slow.
+#: Time before `now` at which validity starts, for clients whose clocks are slow.
 _BACKDATED = dt.timedelta(hours=1)
 
 
@@ -34,7 +34,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """Certificate authority in memory. All its certificates are valid until `valid` has passed since `now`."""
+    """Certificate authority in memory. All its certificates expire at `now` plus `valid`."""
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid

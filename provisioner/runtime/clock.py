@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: If the difference of wall clock and monotonic clock changes by this many seconds or more, the clock was set.
+#: If the difference between wall clock and monotonic clock changes by this many seconds, the wall clock was set.
 _SET_SECONDS = 1.0
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -19,7 +19,7 @@ def wall_clock() -> datetime:
 
 
 class FollowedClock:
-    """Time of day at the last `follow`, plus the monotonic time since then, so that it does not jump in between."""
+    """Time of day at the last `follow` plus the monotonic time since then: the result jumps only in `follow`."""
 
     def __init__(
         self, wall: Callable[[], datetime] = wall_clock, monotonic: Callable[[], float] = time.monotonic
@@ -32,7 +32,7 @@ class FollowedClock:
         return datetime.fromtimestamp(self._monotonic() + self._offset_seconds, tz=UTC)
 
     def follow(self) -> timedelta:
-        """Adopt the machine's clock; return by how much it was set since the last call, zero if by less than 1 s."""
+        """Adopt the machine's clock; return by how much it was set since the last call, zero for less than 1 s."""
         before, self._offset_seconds = self._offset_seconds, self._offset()
         by = self._offset_seconds - before
         return timedelta(seconds=by) if abs(by) >= _SET_SECONDS else timedelta()

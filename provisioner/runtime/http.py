@@ -1,7 +1,7 @@
 """Serves ASGI apps over HTTP: uvicorn in a thread, with bounds on the time, number and size of requests.
 
-Apps must not block the event loop. With TLS, a certificate that is loaded into the context again is used from the next
-connection on. asyncio takes 0.3 MiB for each TLS handshake, for at most 60 s, so the number of handshakes is bounded.
+Apps must not block the event loop. If a new certificate is loaded into the TLS context, later connections use it. The
+number of TLS handshakes is bounded, because asyncio takes 0.3 MiB for each of them, for at most 60 s.
 """
 
 import asyncio
@@ -32,25 +32,24 @@ from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
-#: Value of an address that is not served, as in controller-runtime.
+#: Address that disables serving, as in controller-runtime.
 DISABLED = "0"
-#: Maximum wait in seconds for responses in progress when the server stops, and then for its thread: apps may block it.
+#: Maximum seconds at a stop for responses in progress, and additionally for the thread, which an app may block.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
-#: Maximum number of connections that are accepted before the event loop does anything else. In a flood of connections,
-#: a larger number delays probes; with a smaller number, the kernel drops connections of probes.
+#: Maximum connections that wait to be accepted, and are accepted in one step of the event loop. In a flood of
+#: connections, a larger number delays probes; with a smaller number, the kernel drops probes' connections.
 _BACKLOG = 256
-#: Number of responses in a burst, and the pause in seconds before a response while the rate is exceeded.
+#: Number of responses in a burst, and pause in seconds before each response that exceeds the rate.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum bytes of the bodies of all unanswered requests. Bodies of at most 64 KiB are not counted, because the number
-#: of connections limits them.
+#: Maximum bytes of all unanswered bodies, and maximum bytes of a small body. Small bodies are not counted, because the
+#: number of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: A head with this many spaces in a row is rejected. If an invalid character follows, h11 takes quadratic time for the
-#: spaces: 3 s for 32,000.
+#: A head with this many spaces in a row is rejected: h11 takes quadratic time for it, such as 3 s for 32,000 spaces.
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
-#: Connections whose TLS handshake has not ended, by the address of the client, oldest first. Some may be closed.
+#: Connections in a TLS handshake by the address of the client, oldest first. Some may be closed already.
 Handshakes = dict[Any, socket.socket]
 
 
@@ -59,7 +58,7 @@ class ServerError(UserError):
 
 
 class Address(NamedTuple):
-    """Address to listen on. An empty host means all interfaces."""
+    """Address of a server. An empty host means all interfaces."""
 
     host: str
     port: int
@@ -77,7 +76,7 @@ def parse_address(text: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one address."""
+    """Bounds on the requests to one address."""
 
     #: Maximum number of open connections; beyond it, the client with the most connections loses its oldest connection.
     #: Also the maximum number of TLS handshakes; beyond it, the oldest handshake ends.
@@ -86,12 +85,11 @@ class Limits:
     request_seconds: float = 10.0
     #: Maximum time without a request after a response.
     idle_seconds: int = 10
-    #: Maximum size of the request line and headers together.
+    #: Maximum size of request line and headers together.
     header_bytes: int = 16384
-    #: Maximum size of a body.
     body_bytes: int = 65536
-    #: Maximum responses per second to all clients together, after a burst of 200. Above this rate, each response waits
-    #: for 0.25 s. None disables the limit.
+    #: Maximum responses per second, all clients together; beyond it and a burst of 200, each response waits for 0.25 s.
+    #: None disables the limit.
     answers_per_second: float | None = None
 
 
@@ -103,7 +101,6 @@ class _Requests(h11.Connection):
         self._max_head_bytes = max_head_bytes
 
     def next_event(self) -> Any:
-        """Return the next event. Raises RemoteProtocolError for a request that is rejected."""
         if self.their_state is h11.IDLE and (blank := _BLANK_LINE.search(received := self.trailing_data[0])):
             head = received[: blank.start()]
             if len(head) > self._max_head_bytes or _SPACES in head.replace(b"\t", b" "):
@@ -112,7 +109,7 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """A connection that is aborted at its deadline, or if room is needed and its client has the most connections."""
+    """A connection that is aborted at its deadline, or for a new connection if its client has the most connections."""
 
     def __init__(self, limits: Limits, handshakes: Handshakes, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -139,19 +136,19 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Set the deadline, in seconds from now. If the connection `rests`, a request's first byte sets another."""
+        """Abort the connection after this time. If it `rests`, the first byte of the next request sets a new time."""
         self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 
     def data_received(self, data: bytes) -> None:
         if self._rests:
             self._allow(self._limits.request_seconds, rests=False)
-        # Bytes after the last request are ignored: h11 would respond to them before that request is answered.
+        # Bytes after the last request are ignored; otherwise h11 would respond to them before the request is answered.
         if self.conn.their_state is not h11.MUST_CLOSE and not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
-        # uvicorn closes an idle connection earlier. The deadline is for a client that does not read the response.
+        # This deadline is for a client that does not read the response; uvicorn closes other idle connections earlier.
         self._allow(self._limits.idle_seconds + self._limits.request_seconds, rests=True)
         super().on_response_complete()
 
@@ -162,7 +159,7 @@ class _Connection(H11Protocol):
 
 
 class _TlsListener(socket.socket):
-    """Listening socket that ends the oldest handshakes beyond a maximum."""
+    """Listening socket that ends the oldest TLS handshakes if there are too many."""
 
     def __init__(self, listening: socket.socket, handshakes: Handshakes, max_handshakes: int) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -174,7 +171,7 @@ class _TlsListener(socket.socket):
         while len(self._handshakes) > self._max_handshakes:
             oldest = self._handshakes.pop(next(iter(self._handshakes)))
             with contextlib.suppress(OSError):
-                # asyncio closes the connection. A connection that has failed is closed already.
+                # After the shutdown, asyncio closes the connection. An OSError means that it was closed before.
                 oldest.shutdown(socket.SHUT_RDWR)
         return connection, address
 
@@ -188,11 +185,11 @@ def _make_server(
             http=cast(Any, partial(_Connection, limits, handshakes)),
             ws="none",
             lifespan="off",
-            # uvicorn logs nothing; failures of an app are logged here.
+            # uvicorn logs nothing, because `_guarded` logs the failures of the app.
             log_config=None,
             log_level=logging.CRITICAL,
             access_log=False,
-            # These two values are explicit; otherwise, uvicorn would read them from the environment.
+            # Without these two values, uvicorn would read them from environment variables.
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
@@ -205,7 +202,7 @@ def _make_server(
 
 
 def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
-    """Limit an app's request bodies and its rate of responses; log its errors, to which uvicorn responds 500."""
+    """Limit request bodies and the rate of responses of an app. Log its errors, which uvicorn answers with 500."""
     repeats, rate, held = Repeats(), limits.answers_per_second, 0
     pace = Budget(_BURST, rate, 0.0) if rate is not None else None
 
@@ -217,7 +214,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
         if "transfer-encoding" in headers:
-            # Chunks are rejected: h11 takes microseconds for a chunk, which may have a single byte.
+            # Chunked bodies are rejected, because h11 takes microseconds for each chunk, even of a single byte.
             rejected = PlainTextResponse("send Content-Length\n", 411)
         elif size > limits.body_bytes:
             rejected = PlainTextResponse(f"the body has more than {limits.body_bytes} bytes\n", 413)
@@ -233,7 +230,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         try:
             await app(scope, receive, send)
         except ClientDisconnect:
-            # This is no failure: the client closed the connection before its body was read.
+            # The client closed the connection before its body was read, which is no failure of the app.
             return
         except Exception as error:
             if (left_out := repeats.left_out(place_of(error))) is not None:
@@ -264,11 +261,11 @@ class HttpServer:
         ]
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        #: Ports that are served. With port 0, the system chooses one.
+        #: Ports that are served. The system replaces port 0 by a free port.
         self.ports: tuple[int, ...] = ()
 
     def start(self) -> None:
-        """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
+        """Serve all addresses in the background. Raises ServerError, and serves none, if an address is not free."""
         with contextlib.ExitStack() as opened:
             self._sockets = [opened.enter_context(self._listen(address)) for address in self._handshakes]
             opened.pop_all()
@@ -289,7 +286,7 @@ class HttpServer:
             server.config.encoded_headers.append((b"connection", b"close"))
 
     def stop(self) -> None:
-        """Free the addresses and end all connections. Responses in progress have one more second."""
+        """Free the addresses and end all connections, after at most one more second for responses in progress."""
         for server in self._servers:
             server.should_exit = True
         if self._thread.is_alive():
@@ -305,7 +302,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # Boundary of the thread. Probes fail from now on, so Kubernetes restarts the process.
+            # Boundary of the thread. Kubernetes then restarts the process, because its probes fail.
             _log.exception("http_server.failed")
             self._close()
 
@@ -321,7 +318,7 @@ class HttpServer:
 
 
 def _listen(address: Address) -> socket.socket:
-    # All interfaces means both address families, regardless of the system's default.
+    # Without a host, both IPv4 and IPv6 are served, regardless of the system's default.
     both = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
@@ -331,6 +328,6 @@ def _listen(address: Address) -> socket.socket:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise ServerError(f"address {where!r} is in use by another process; choose another port") from error
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
-    # Connections inherit TCP_NODELAY. Without it, the second part of a response would wait for the client's ACK.
+    # Connections inherit TCP_NODELAY; otherwise the second part of a response would wait for the client's ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

@@ -1,4 +1,4 @@
-"""Limits the requests that run and that wait. Requests of different flows (clients or namespaces) alternate."""
+"""Limits running and waiting requests. Requests of different flows, such as clients or namespaces, alternate."""
 
 import asyncio
 import time
@@ -6,35 +6,32 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-#: Maximum time in seconds that a request waits for a place in a lane. After a longer wait, its caller has timed out.
+#: Maximum wait in seconds of a request in a lane. After a longer wait, the caller of the request has timed out.
 _PATIENCE_SECONDS = 4.0
 
 
 class Busy(Exception):  # noqa: N818 - it names the state of the server
-    """A request gets no place, because the lane is full, or because it waited for 4 s."""
+    """A request was rejected, because its lane is full, or because it has waited for 4 s."""
 
 
 class Lane:
-    """Lets a limited number of requests run, and queues all others, alternating between flows such as clients.
-
-    Used from one event loop. Not limited: the number of flows of one user.
-    """
+    """Queue of requests, of which a limited number run. Used from one event loop. Not limited: a user's flows."""
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """Allow `places` running requests, and the weight `room` of running and waiting requests together.
+        """Allow `places` running requests, and a total weight of `room` of running and waiting requests.
 
-        After a request, its place stays unused for as long as it was used, but at most for `max_rest_seconds`.
+        After each request, its place is unused for as long as the request ran, but at most for `max_rest_seconds`.
         """
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
         #: Flow and weight of each request that runs or waits, and the total weight of each flow.
         self._requests: dict[asyncio.Future[bool], tuple[str, int]] = {}
         self._weights: Counter[str] = Counter()
-        #: Waiting requests by flow; the first flow is next. A future's result is whether its request gets a place.
+        #: Waiting requests by flow, next flow first. The result of a future is whether its request may run.
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
 
     @asynccontextmanager
     async def place(self, weight: int = 1, flow: str = "") -> AsyncIterator[None]:
-        """Wait for a place. Raises Busy after 4 s, or if the lane is full and this flow has the most weight."""
+        """Wait for permission to run. Raises Busy after 4 s, or if the lane is full and `flow` has the most weight."""
         self._make_room(weight, flow)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._requests[turn] = flow, weight
@@ -73,7 +70,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait ended in the step of the event loop in which the request got its place: release the place.
+                # The request got its place in the same step of the event loop in which its wait ended.
                 self._release()
         if not has_place:
             raise Busy

@@ -1,4 +1,4 @@
-"""Logging of the process: a line for each event, in JSON except on a terminal. Callers must not log secrets."""
+"""Logging of the process, with a line for each event: JSON, except on a terminal. Callers must not log secrets."""
 
 import logging
 import sys
@@ -7,16 +7,16 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-#: Libraries whose INFO lines are shown only at level debug. DEBUG lines are never shown: they contain credentials.
+#: Libraries whose INFO lines appear only at level debug. Their DEBUG lines contain credentials, and never appear.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 
-#: Keys whose value summarizes an event, the most detailed first.
+#: Keys of a log line whose value may summarize the event. The first key that has a value is used.
 _WORDS = ("message", "problem", "error", "warning", "remark", "advice")
 
 
 def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventDict:
-    """Rename level, time and message for Cloud Logging; keep `event` for filters."""
+    """Name level, time and message as Cloud Logging expects. `event` is kept for filters."""
     words = next((line[key] for key in _WORDS if line.get(key)), "")
     event = line.get("event", "")
     head: dict[str, Any] = {
@@ -34,14 +34,14 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
-        # Inserts the arguments of a library's message, such as "%s".
+        # Formats messages of libraries that have arguments, such as for "%s".
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
     renderers: list[Processor]
     if out.isatty() and not force_json:
-        # If rich is installed, structlog would print the variables of each frame, such as tokens and whole clusters.
+        # By default, structlog uses rich if installed, and prints variables of each frame, such as tokens.
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [
@@ -64,7 +64,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Undo that Google's libraries turn off the propagation of their loggers when they are imported.
+        # Google's libraries turn propagation off when they are imported, and their lines would be lost.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

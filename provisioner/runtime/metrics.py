@@ -13,7 +13,7 @@ from provisioner.model.writes import WriteFailure
 
 
 class Shown(NamedTuple):
-    """A metric with its values, by label or tuple of labels, or one number if it has no labels."""
+    """A metric with its values: by label or tuple of labels, or one number if the metric has no labels."""
 
     name: str
     text: str
@@ -23,14 +23,14 @@ class Shown(NamedTuple):
 
 
 class LastRound(Collector):
-    """Collector of metrics, each with the values of the last `show`. `show` is called from one thread."""
+    """Collector of metrics, each with the values of its last `show`. One thread calls `show`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace the values of metrics. Labels without a value get 0: a missing series looks like a failed scrape."""
+        """Replace the values of metrics. Labels that lost their value get 0: a missing series looks like a failure."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}
@@ -47,7 +47,7 @@ class LastRound(Collector):
 
 
 class Registry(CollectorRegistry):
-    """Metrics with one prefix, among them the release, and the standard metrics of a process without the prefix."""
+    """Registry of metrics, with a prefix except for the standard metrics of a process. One metric is the release."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
@@ -87,7 +87,7 @@ class LoopMetrics:
     def __init__(self, registry: Registry) -> None:
         self.registry, self.exposition, self.show = registry, registry.exposition, registry.last_round.show
         self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
-        # Prometheus' `increase` and `rate` ignore the first value of a series, so series must begin with 0.
+        # Each series begins with 0, because Prometheus' `increase` and `rate` ignore the first value of a series.
         for result in ROUND_RESULTS:
             self._rounds.labels(result)
         self._round_seconds = registry.histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
@@ -112,18 +112,18 @@ class LoopMetrics:
         self._last_round.set(ended_at_seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
-        """Set the state of a list-watch. `last_contact` and `now` are monotonic times in seconds; None means never."""
+        """Set the state of a list-watch, by monotonic times in seconds. Without a contact, `last_contact` is None."""
         age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)
 
     def forget_watch(self, resource: str) -> None:
-        """Remove the metrics of a list-watch whose kind the API server does not have."""
+        """Remove the metrics of a list-watch, because the API server does not have the kind."""
         self._watch_synced.remove(resource)
         self._watch_age.remove(resource)
 
     def set_events_dropped(self, total: int) -> None:
-        """Set the number of Events since the start that were not written."""
+        """Set the number of Events that were dropped since the start."""
         text = "Events that were not written: too many, or rejected."
         self.show([Shown("events_dropped", text, total, family=CounterMetricFamily)])
 
@@ -141,7 +141,7 @@ class RequestMetrics:
         self._requests = registry.counter(f"{prefix}_requests", text, "method", "code")
 
     def observe(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
-        """Record one call. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none"."""
+        """Record one call. Successful calls have no `error_kind`. `code` is the HTTP status, "none" or "other"."""
         self._seconds.labels(method).observe(seconds)
         self._requests.labels(method, code).inc()
         if error_kind is not None:
@@ -165,9 +165,9 @@ LABELS = {
 
 
 class ActionMetrics(LoopMetrics, ABC):
-    """Metrics of a controller whose plans have calls and writes."""
+    """Metrics of a controller whose plans have API calls and writes to Kubernetes."""
 
-    #: Deletes that were not sent because of a live check.
+    #: Number of deletes that were not sent, because a live check found a reason to keep the object.
     kept: Counter
 
     def __init__(self, registry: Registry) -> None:
@@ -178,4 +178,4 @@ class ActionMetrics(LoopMetrics, ABC):
 
     @abstractmethod
     def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:
-        """Record one call. A successful call has no `error_kind`; `code` is the HTTP status, 0 without a response."""
+        """Record one call. Successful calls have no `error_kind`. `code` is the HTTP status, 0 without a response."""

@@ -1,4 +1,4 @@
-"""Makes many small calls at the same time, up to a limit."""
+"""Makes calls in parallel, with a maximum number of calls at the same time."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -11,10 +11,10 @@ R = TypeVar("R")
 
 
 class ForEach(Protocol):
-    """Calls a function for each item and returns the results in the order of the items."""
+    """Calls a function for each item, and returns the results in the order of the items."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Return the results. If a call fails, skip later items, wait for calls in progress, and raise an error."""
+        """Return the results. If a call fails, later items are skipped; raise its error after all begun calls ended."""
 
 
 def one_by_one(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
@@ -30,7 +30,6 @@ class Parallel:
     at_once: int
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Implement ForEach."""
         free, failed = Semaphore(self.at_once), Event()
         calls: list[Future[R]] = []
 

@@ -1,4 +1,4 @@
-"""Set-up of long-running processes: handling of signals outside the main thread, and garbage collection."""
+"""Sets up long-running processes: signals that a separate thread handles, and rare garbage collections."""
 
 import gc
 import queue
@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of Python's garbage collector: numbers of new objects, of young and of middle collections.
+#: Thresholds of gc.set_threshold: new objects, collections of the first, and of the second generation.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
 def collect_garbage_rarely() -> None:
-    """Collect cycles rarely, and never among objects that exist now, because collections interrupt decisions."""
+    """Collect cycles rarely, and never among the objects that exist now: collections interrupt decisions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG, _MIDDLE)

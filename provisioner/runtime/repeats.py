@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Maximum number of kinds of failures that are counted. It also limits the failures logged within _EVERY_SECONDS.
+#: Maximum number of kinds of failures that are counted, and thereby of failures that are logged within 60 s.
 _MAX_KINDS = 64
 #: Maximum number of lasting failures that are remembered.
 _MAX_LASTING = 4096
 
 
 class Repeats:
-    """Counts failures by kind. Clients can cause new kinds, so their number is limited. Used from any thread."""
+    """Counts failures by kind. The number of kinds is limited, because clients can cause new kinds. Thread-safe."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -24,9 +24,9 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure. Return how many of its kind were suppressed before it, or None if it is suppressed itself.
+        """Count a failure. Return the number of suppressed failures of its kind, or None to suppress this one as well.
 
-        A failure is suppressed if a failure of its kind, or _MAX_KINDS of other kinds, were logged within 60 s.
+        A failure is suppressed if a failure of its kind, or of _MAX_KINDS other kinds, was logged in the last 60 s.
         """
         now = self._monotonic()
         with self._lock:
@@ -39,14 +39,14 @@ class Repeats:
                 if now - oldest_at < _EVERY_SECONDS:
                     return None
                 del self._logged[oldest]
-            # The kinds are in the order in which they were logged.
+            # The kind moves to the end, because the kinds are in the order of their last log line.
             self._logged.pop(kind, None)
             self._logged[kind] = now, 0
             return left_out
 
 
 def place_of(error: BaseException) -> Hashable:
-    """Return the type of an exception and the line that raised it, which are equal for repeats of one failure."""
+    """Return the type of an exception and the line that raised it, as the kind of the failure for `Repeats`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -56,13 +56,13 @@ def place_of(error: BaseException) -> Hashable:
 
 @dataclass(slots=True)
 class Lasting:
-    """Failures that last: each is logged once until its message changes or it ends. Used by one thread."""
+    """Failures that last, such as of each round. Each is logged once per message. Used by one thread."""
 
     #: Last message by key, such as the name of a resource.
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def fails(self, key: str, message: str) -> bool:
-        """Record a failure; return whether it is new or its message has changed, so that it must be logged."""
+        """Record a failure; return whether it must be logged, because the failure or its message is new."""
         is_new = self._messages.get(key) != message
         self._messages[key] = message
         self._messages.move_to_end(key)
@@ -71,5 +71,5 @@ class Lasting:
         return is_new
 
     def ended(self, key: str) -> bool:
-        """Record a success; return whether the last attempt had failed."""
+        """Record a success; return whether a failure ended."""
         return self._messages.pop(key, None) is not None

@@ -14,10 +14,9 @@ from starlette.types import ASGIApp
 
 from provisioner.runtime.lanes import Busy
 
-#: Handles a request for a route.
 Endpoint = Callable[[Request], Awaitable[Response]]
 _PAGE_HEADERS = {
-    # Browsers revalidate each time, so that they show a new release immediately.
+    # Browsers ask for a new version each time, so that they show a new release immediately.
     "Cache-Control": "no-cache",
     # Browsers load nothing from other servers, and do not show the page in a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -30,19 +29,19 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Path and response of a page; the query is ignored. Responses are created in a thread, one at a time."""
+    """Path of a page, and function that creates its response. Called in a thread, one page at a time."""
 
     path: str
     make: Callable[[], Response]
 
 
 def file_pages(package: str) -> tuple[Page, ...]:
-    """Return the status page of a package: the files of its folder "page", index.html at the root."""
+    """Return the status page of a package: the files of its folder "page", with index.html at "/"."""
     pages = []
     for file in (resources.files(package) / "page").iterdir():
         if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
             body = file.read_bytes()
-            # A weak tag, because the compressed response has the same tag.
+            # The tag is weak, because a compressed response has the same tag.
             headers = {**_PAGE_HEADERS, "ETag": f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'}
             path = "/" if file.name == "index.html" else f"/page/{file.name}"
             pages.append(Page(path=path, make=functools.partial(Response, body, 200, headers, media_type)))
@@ -50,7 +49,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
 
 
 def make_app(routes: Sequence[Route]) -> ASGIApp:
-    """Return an app with these routes. An endpoint may raise Busy, which is answered 503."""
+    """Return an app with these routes. If an endpoint raises Busy, the response is 503."""
     not_found = f"not found; available: {' '.join(sorted({route.path for route in routes}))}\n"
 
     async def answer_not_found(_request: Request, _error: Exception) -> Response:
@@ -65,7 +64,7 @@ def make_app(routes: Sequence[Route]) -> ASGIApp:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the body's type is JSON. Browsers do not let pages of other sites send JSON."""
+    """Return whether the body's type is JSON, which browsers do not allow pages of other sites to send."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 

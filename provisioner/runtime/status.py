@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-There is neither TLS nor authentication, because the pages contain no secret. Responses to probes are immediate. Scrapes
-and further pages are served one at a time, each followed by a pause of at most 0.5 s, and clients alternate.
+The pages contain no secrets, so there is no TLS or authentication. Responses to probes are immediate. All other pages
+are served one at a time, each followed by a pause of at most 0.5 s, and clients alternate.
 """
 
 import asyncio
@@ -23,14 +23,13 @@ from provisioner.runtime.resources import Page, client_of, make_app
 
 #: Limits of an address; probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Minimum bytes of pages that are compressed, and gzip's level. Higher levels take at least twice as long to save 10 %.
+#: Minimum bytes of a page that is compressed, and gzip's level. Higher levels save 10 %, but take twice as long.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: Maximum number of requests for pages that run or wait. Requests may still wait after their connection was aborted.
+#: Maximum number of running and waiting requests for pages. A request may wait even after its connection was aborted.
 _PAGES = _LIMITS.connections
-#: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
+#: Maximum pause in seconds after a page. The pause is as long as the page took, if that is shorter.
 _MAX_REST_SECONDS = 0.5
-#: Suffixes of accepted Host headers: names of Services, and GKE's DNS endpoint, because the API server's proxy forwards
-#: the Host header of its caller.
+#: Suffixes of accepted Host headers: Services, and GKE's DNS endpoint, whose name the API server's proxy passes on.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (
@@ -51,10 +50,10 @@ def make_status_server(
     pages: Sequence[Page] = (),
     limits: Limits = _LIMITS,
 ) -> HttpServer:
-    """Return the server of two addresses, `metrics` and `probes`. Raises ServerError if one is invalid.
+    """Return the server for the addresses `metrics` and `probes`. Raises ServerError if one is invalid.
 
-    `alive` is the heartbeat; if it returns False, /healthz responds with `stopped`. `problems` are the reasons why the
-    process is not ready. The server's thread calls both, so they must not block. Probes and `pages` share an address.
+    If `alive` returns False, /healthz responds with `stopped`. `problems` returns the reasons why the process is not
+    ready. The server's thread calls both, so they must not block. `pages` are served at the address `probes`.
     """
     served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
@@ -91,7 +90,7 @@ def _routes(pages: Sequence[Page]) -> list[Route]:
 
 
 def _as_asked(response: Response, asked: Headers) -> Response:
-    """Return a page: without its body if the client has the body, compressed if it is large and the client agrees."""
+    """Return a 304 if the client has the page; otherwise the page, compressed if large and if the client accepts it."""
     if _tags(response.headers.get("etag", "")) & _tags(asked.get("if-none-match", "")):
         del response.headers["content-length"]
         return Response(status_code=304, headers=response.headers)
@@ -108,7 +107,7 @@ def _tags(header: str) -> frozenset[str]:
 
 
 def _for_known_hosts(app: ASGIApp) -> ASGIApp:
-    """Respond 421 to requests for public names. By DNS rebinding, a hostile web page could otherwise read the pages."""
+    """Respond 421 to public names in Host; otherwise a hostile web page could read pages by DNS rebinding."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         known = _is_known(Headers(scope=scope).get("host", ""))
@@ -118,7 +117,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, may name this server. No browser sends an empty header."""
+    """Whether a Host header, with or without a port, is accepted. So is an empty one, which no browser sends."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
