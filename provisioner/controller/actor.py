@@ -1,4 +1,4 @@
-"""Makes the API calls and Kubernetes writes of plans on thread pools. A call has a result, crashes, or is dropped."""
+"""Makes the API calls and Kubernetes writes of plans on thread pools."""
 
 import queue
 import threading
@@ -21,7 +21,7 @@ from provisioner.runtime.metrics import ActionMetrics
 
 _log = structlog.get_logger(__name__)
 
-#: Failure message of a change that is not sent, because the lease ends too soon.
+#: Message for a change that is not sent, because the lease would end too soon.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
 #: Maximum duration in seconds of a write to Kubernetes. A write is not sent if less lease time is left.
@@ -34,16 +34,16 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class CallingActor(Generic[A]):
-    """Base of the actors of slices, node groups and partitions. A call has at most one result, of type A."""
+    """Makes calls in threads, and queues their results of type A. A call that crashes or is dropped has no result."""
 
     clock: Callable[[], datetime]
-    #: Guaranteed seconds of leadership; infinite without leader election.
+    #: Returns the guaranteed seconds of leadership; infinite without leader election.
     lease_seconds: Callable[[], float]
-    #: Called by any thread after each result.
+    #: Called by any thread when a result is available.
     on_answer: Callable[[], None]
     monotonic: Callable[[], float] = time.monotonic
     _answers: queue.SimpleQueue[tuple[str, A]] = field(default_factory=queue.SimpleQueue, init=False)
-    #: Lock of all fields below.
+    #: Lock of `under_way`, `_waiting` and `_live`.
     _idle: threading.Condition = field(default_factory=threading.Condition, init=False)
     #: Number of submitted calls that have not ended.
     under_way: int = field(default=0, init=False)
@@ -53,7 +53,7 @@ class CallingActor(Generic[A]):
     _live: set[str] = field(default_factory=set, init=False)
 
     def carry_out(self, plan: Any) -> None:
-        """Submit all calls of a plan without blocking. A call that cannot be submitted does not affect other calls."""
+        """Submit all calls of a plan without blocking. If one cannot be submitted, the others are."""
         raise NotImplementedError
 
     def submit(
@@ -64,7 +64,7 @@ class CallingActor(Generic[A]):
         key: str = "",
         not_sent: Callable[[str], A] | None = None,
     ) -> bool:
-        """Submit a call to an executor; return False if that fails. Then `not_sent`, if given, creates the result."""
+        """Submit a call to an executor. If that fails, record the result of `not_sent`, if given, and return False."""
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)
@@ -74,7 +74,7 @@ class CallingActor(Generic[A]):
         try:
             executor.submit(self._run, ticket, call, key)
         except Exception:  # noqa: BLE001 - an error must not affect other calls
-            # An executor that cannot start a thread has already queued the call. This claim prevents a later run.
+            # An executor that cannot start a thread has queued the call. Claiming the call prevents a later run.
             if not self._begin(ticket):
                 return True
             _log.exception("call.not_submitted")
@@ -85,7 +85,7 @@ class CallingActor(Generic[A]):
         return True
 
     def put(self, answer: A, *, key: str = "") -> None:
-        """Record a result."""
+        """Queue the result of a call for `take_answer`."""
         self._answers.put((key, answer))
         self.on_answer()
 
@@ -100,7 +100,7 @@ class CallingActor(Generic[A]):
         return answer
 
     def live(self) -> frozenset[str]:
-        """Return the keys of submitted calls whose results have not been taken."""
+        """Return the keys of calls in progress, and of calls whose results have not been taken."""
         with self._idle:
             return frozenset(self._live)
 
@@ -115,7 +115,7 @@ class CallingActor(Generic[A]):
         return self.wait_until_idle(timeout_seconds=timeout_seconds)
 
     def _begin(self, ticket: object) -> bool:
-        """Claim a submitted call, to make it or to give it up; return whether this is the first claim."""
+        """Claim a submitted call, in order to make or drop it; return False if it was claimed before."""
         with self._idle:
             waits = ticket in self._waiting
             self._waiting.discard(ticket)
@@ -135,7 +135,7 @@ class CallingActor(Generic[A]):
             if answer is not None:
                 self.put(answer, key=key)
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # The call gets no result, and its key is no longer live, so it counts as lost after LOST_SECONDS.
+            # The call gets no result, and its key leaves `live`, so it counts as lost after LOST_SECONDS.
             _log.exception("call.crashed")
         finally:
             if answer is None and key:
@@ -145,16 +145,16 @@ class CallingActor(Generic[A]):
 
 
 class Exchange(NamedTuple):
-    """The way in which one call is sent."""
+    """Describes how one call is sent."""
 
-    #: Name of the call in metrics.
+    #: Label of the call in metrics.
     method: str
     #: Sends the call, and returns the value for `AnsweredCall.result`. Raises CallError.
     send: Callable[[], Any]
     executor: Executor
-    #: Seconds of lease time that must be left when the call is sent; None for a call that only reads.
+    #: Minimum seconds of leadership that must be left to send the call; None for a call that only reads.
     lease_seconds: float | None = None
-    #: Check before a delete, by live reads. Raises KeptError if the object must be kept, ClusterError if a read fails.
+    #: Live check before a delete. Raises KeptError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None
     #: Whether NOT_FOUND counts as success.
     may_be_absent: bool = False
@@ -162,14 +162,14 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, Generic[CallT, WriteT]):
-    """Carries out plans. Each call or write has a key and gets one result, even if it crashes, unless it is dropped."""
+    """Carries out plans. Each call or write has a key and gets one result, even if it crashes, unless `drain` drops it."""
 
     write_executor: Executor
     metrics: ActionMetrics
 
     @abstractmethod
     def exchange(self, call: CallT) -> Exchange:
-        """Return how to make a call."""
+        """Return how a call is sent."""
 
     @abstractmethod
     def write(self, write: WriteT) -> Any:
@@ -190,7 +190,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
         if exchange.check is not None:
             if (kept := why_kept(exchange.check, call=call.key)) is not None:
                 return AnsweredCall(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # The lease is checked again, because the live reads may have taken long.
+            # The live reads may have taken long, so the lease is checked again.
             if self._lacks_lease(exchange):
                 return self.not_called(call, NO_LEASE)
         return self._send(call, exchange)
@@ -206,7 +206,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
         except CallError as error:
             failure, code, retry_after_seconds = error.failure, error.code, error.retry_after_seconds
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # The request may have taken effect before the exception.
+            # The outcome is unknown, because the request may have taken effect before the exception.
             _log.exception("call.crashed", call=call.key)
             failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
         kind = failure.kind if failure is not None else None
@@ -237,7 +237,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
             return self.not_written(write, repr(error))
 
     def failure_of(self, write: WriteT, error: ClusterError) -> WriteFailure:  # noqa: ARG002 - products use it
-        """Return the kind of failure of a failed write."""
+        """Return the kind of a failed write."""
         return failure_of(error)
 
     def not_called(self, call: CallT, why: str, kind: FailureKind = FailureKind.UNAVAILABLE) -> AnsweredCall[CallT]:

@@ -1,4 +1,4 @@
-"""The loop of a controller: rounds of observe, decide, act and report, started by events or when an action is due."""
+"""Loop of a controller: rounds of observe, decide, act and report, which start at events and when an action is due."""
 
 import threading
 import time
@@ -19,19 +19,19 @@ from provisioner.runtime.metrics import LoopMetrics
 
 _log = structlog.get_logger(__name__)
 
-#: Minimum interval between rounds in seconds, so that many events result in few rounds.
+#: Minimum seconds between two rounds, so that many events result in few rounds.
 GAP_SECONDS = 0.05
-#: Maximum seconds between rounds, even without events, for the heartbeat and for conditions that depend on the time.
+#: Maximum seconds between two rounds: even without events, `alive` and conditions that depend on time need rounds.
 LONGEST_PAUSE_SECONDS = 15.0
-#: Seconds without a round after which the loop counts as dead. Longer than the sum of all time-outs in a round.
+#: Seconds without a round after which the loop counts as dead. A round takes less, even if each call times out.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
-#: Maximum characters of a logged result. Names are at the beginning of the result; the rest may be users' texts.
+#: Maximum characters of a logged result. Names are at its beginning; the rest may be users' texts.
 _SHOWN_CHARACTERS = 200
 
 
 class Wake(threading.Event):
-    """Event that wakes a loop, and the time of its first `set`. Set from any thread, and read by the loop's thread."""
+    """Event that wakes a loop, with the time of its first `set`. Any thread may set it; the loop's thread reads it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Wake(threading.Event):
 
     def set(self) -> None:
         """Wake the loop."""
-        # If two threads call this at the same time, their times differ by a negligible amount.
+        # No lock is needed: if two threads are here at the same time, their times are almost equal.
         if self._asked_at is None:
             self._asked_at = self._monotonic()
         super().set()
 
     def asked_seconds_ago(self) -> float | None:
-        """Return the seconds since the first `set` after the last call of this method; None without a `set`."""
+        """Return the seconds since the first `set` after the last call of this method; None if `set` was not called."""
         asked_at, self._asked_at = self._asked_at, None
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
@@ -62,11 +62,10 @@ class RoundLoop(ABC, Generic[A]):
     #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
     reporter: Any
     metrics: LoopMetrics
-    #: State that one decision passes to the next, such as the open calls: submitted calls without a recorded result.
+    #: State that one decision passes to the next, such as the submitted calls without a recorded result.
     memory: Any
     is_leader: Callable[[], bool]
     clock: FollowedClock
-    #: Set to request a round.
     wake: Wake
     stopping: threading.Event
     monotonic: Callable[[], float] = time.monotonic
@@ -81,13 +80,13 @@ class RoundLoop(ABC, Generic[A]):
         """Record the result of a call in the memory."""
 
     def clock_set(self, by: timedelta) -> None:
-        """Add `by`, by which the machine's clock was set, to all times in the memory."""
+        """Add `by`, by which the machine's clock was changed, to all times in the memory."""
         self.memory = shifted(self.memory, by)
 
     def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
         """Begin a round: update metrics of watches, record results, adopt the clock. Return whether this process leads.
 
-        `optional` are names of watches whose kind the API server may lack.
+        `optional` has the names of watches whose kind may be missing in the API server.
         """
         for name, watch in watches.items():
             if name in optional and watch.missing:
@@ -98,7 +97,7 @@ class RoundLoop(ABC, Generic[A]):
                 )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        # Results are recorded before `follow` may adopt a changed clock, because their times are from the old clock.
+        # Results are recorded before `follow` adopts the machine's clock, because their times are from the old clock.
         while (answer := self.actor.take_answer()) is not None:
             try:
                 self.fold(answer)
@@ -111,24 +110,22 @@ class RoundLoop(ABC, Generic[A]):
         return leading
 
     def carry_out(self, plan: Any, snapshot: Any) -> None:
-        """Store the memory of a plan, submit its calls, and report it. If a watch is not synced, only store the memory.
-
-        If this method crashes, calls that were not submitted count as lost after 60 s.
-        """
+        """Store a plan's memory, submit its calls, and report it. If a watch is not synced, only store the memory."""
+        # If the submission crashes, calls that were not submitted count as lost after 60 s.
         self.memory = plan.memory
         if not snapshot.not_synced:
             self.actor.carry_out(plan)
             self.report(partial(self.reporter.tell, plan, snapshot))
 
     def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
-        """Return the seconds to the next round: the least of `due_in_seconds`, heartbeat and time to `wake_at`."""
+        """Return the seconds to the next round: the minimum of `due_in_seconds`, time to `wake_at`, and 15 s."""
         moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
         if wake_at is not None:
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
 
     def report(self, tell: Callable[[], None]) -> None:
-        """Call `tell`, which reports to users. Its errors are logged and otherwise ignored."""
+        """Call `tell`, which reports to users. An error in `tell` is logged and otherwise ignored."""
         try:
             tell()
         except Exception:  # noqa: BLE001 - the reporter's boundary
@@ -147,7 +144,7 @@ class RoundLoop(ABC, Generic[A]):
                 pause = self.round()
                 result = "ok"
             except Exception:  # noqa: BLE001 - the loop's boundary
-                # After any error, the loop continues: the next round reads the current state again.
+                # The loop continues after any error, because the next round reads the current state again.
                 _log.exception("round.crashed")
                 pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
             self._last_round_monotonic = self.monotonic()

@@ -24,16 +24,16 @@ from provisioner.runtime.status import make_status_server
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum wait in seconds for calls in progress at SIGTERM. Kubernetes kills the process after 30 s.
+#: Maximum wait in seconds for calls in progress after SIGTERM. Kubernetes kills the process after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
-#: Maximum wait in seconds for the last log line after the loss of the lease, because the output may be blocked.
+#: Maximum wait in seconds for the last log line after the loss of the lease: writing may block.
 _LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """Identity and leadership of this process, with the objects that all its parts share."""
+    """Identity and leadership of this process, and the objects that all parts of the controller share."""
 
     identity: str
     recorder: EventRecorder
@@ -41,7 +41,7 @@ class Replica:
     stopping: threading.Event
     #: None without leader election.
     elector: LeaseElector | None
-    #: Ends the process immediately, with an exit code.
+    #: Ends the process immediately with this exit code.
     exit_process: Callable[[int], object]
 
     def is_leader(self) -> bool:
@@ -49,7 +49,7 @@ class Replica:
         return self.elector is None or self.elector.is_leader
 
     def leader(self) -> str:
-        """Return the pod that leads, by the last read of the Lease; empty if unknown."""
+        """Return the pod that leads, as of the last read of the Lease; empty if unknown."""
         return self.elector.leader if self.elector is not None else self.identity
 
     def lease_seconds(self) -> float:
@@ -69,9 +69,9 @@ def make_replica(
 ) -> Replica:
     """Create a replica without starting its parts. Without a `name`, the identity is host name and process id.
 
-    The first of `leases`, in `namespace`, is this controller's; a further lease must be held only if it exists. Without
-    election, this process leads. If it loses its lease, the elector's thread ends it by `exit_process`, even if a
-    round, a call or the API server hangs: another process may lead already. Kubernetes restarts this one as a follower.
+    `leases` are as in `LeaseElector`. Without election (`elects`), this process leads. After the loss of the lease,
+    another process may lead, so the elector's thread calls `exit_process` even if a round, a call or the API server
+    hangs. Kubernetes restarts the process as a follower.
     """
     identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
@@ -100,7 +100,7 @@ ActorT = TypeVar("ActorT", bound=CallingActor[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Addresses of metrics and probes, and whether to elect a leader: the settings that are command-line options."""
+    """Settings that are command-line options: addresses of metrics and probes, and whether to elect a leader."""
 
     metrics: str = ":8080"
     probes: str = ":8081"
@@ -113,7 +113,6 @@ class Controller(Generic[LoopT, ActorT]):
 
     replica: Replica
     loop: LoopT
-    #: Watches of the loop, by name.
     watches: Mapping[str, Watch[Any]]
     actor: ActorT
     server: HttpServer
@@ -121,7 +120,7 @@ class Controller(Generic[LoopT, ActorT]):
     last: Callable[[], object] | None = None
 
     def start(self) -> None:
-        """Start all parts except the loop, which runs in the caller's thread. Raises ServerError."""
+        """Start all parts except the loop. Raises ServerError if an address cannot be served."""
         self.server.start()
         self.replica.recorder.start()
         for watch in self.watches.values():
@@ -130,12 +129,12 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.elector.start()
 
     def stop(self) -> None:
-        """Request the end of the loop after its current round; does not wait."""
+        """Request the end of the loop after its current round, without waiting."""
         self.loop.stopping.set()
         self.loop.wake.set()
 
     def shut_down(self) -> None:
-        """End all parts after the loop: wait for calls in progress, and release the lease if no call is left."""
+        """End all parts after the loop. Waits for calls in progress, and releases the lease if no call is left."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
@@ -152,13 +151,10 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.exit_process(0)
 
     def run(self, api: KubeApi, **told: object) -> int:
-        """Run until SIGTERM or SIGINT; return the exit code. `told` is added to the first log line.
-
-        Raises ServerError if an address cannot be served.
-        """
+        """Run until SIGTERM or SIGINT; return the exit code. `told` is logged at the start. Raises ServerError."""
 
         def stop(signal_name: str) -> None:
-            # The stop precedes the log line, which may block if the output is not read.
+            # The stop comes before the log line, which may block if the output is not read.
             self.stop()
             _log.info("controller.stopping", signal=signal_name)
 
@@ -189,7 +185,7 @@ def assemble(
     pages: Sequence[Page] = (),
     last: Callable[[], object] | None = None,
 ) -> Controller[LoopT, ActorT]:
-    """Combine a controller's parts with the server of its metrics and probes. Raises ServerError for a bad address."""
+    """Combine parts with a server of metrics and probes. Raises ServerError for an invalid address."""
     server = make_status_server(
         "tpu-provisioner",
         metrics=addresses.metrics,
@@ -203,7 +199,7 @@ def assemble(
 
 
 def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
-    """Return the callback that ends a process after the loss of its lease."""
+    """Return the callback that ends this process after the loss of its lease."""
 
     def lose() -> None:
         # No further round begins, even if `exit_process` does not end the process immediately.
@@ -220,5 +216,5 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
 
 
 def _say_lease_lost() -> None:
-    # The line is not lost when the process exits, because the logger flushes each line.
+    # The logger flushes each line, so the exit of the process does not lose this one.
     _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

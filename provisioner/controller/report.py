@@ -1,4 +1,4 @@
-"""Base of the reporters of node groups and partitions, whose plans have calls and writes."""
+"""Base class of the reporters of node groups and partitions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,20 +11,20 @@ from provisioner.runtime.metrics import WRITTEN, ActionMetrics
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
-#: Failures of writes that a later round repeats with the current state of the object.
+#: Failures after which a later round writes again, for the current state of the object.
 _PASSING = frozenset({WriteFailure.CONFLICT, WriteFailure.NOT_NOW})
 
 
 @dataclass(slots=True, kw_only=True)
 class PlanReporter:
-    """Reports decisions and results as Events, log lines and metrics. Decides nothing. Used by the loop's thread."""
+    """Reports decisions and results as Events, log lines and metrics. Used by the loop's thread."""
 
     recorder: EventRecorder
     metrics: ActionMetrics
     _lasting: Lasting = field(default_factory=Lasting)
 
     def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
-        """Count a write by `label`, and log a failure with the keys of `said`; return whether it logged a warning."""
+        """Count a write by `label`. Log its failure with the keys of `said`; return whether a warning was logged."""
         key, failure = answer.write.key, answer.failure
         self.metrics.writes.labels(label, failure.value if failure is not None else WRITTEN).inc()
         said |= {"write": label, "object": key, "message": answer.message}
