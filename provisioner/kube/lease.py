@@ -325,7 +325,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Write this process as the holder into the Lease `current`; create a Lease if `current` is None."""
+        """Make this process the holder: update the Lease `current`, or create a Lease if `current` is not given."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without a resourceVersion, this write could overwrite another client's write.

@@ -123,7 +123,7 @@ class Api(ABC):
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Apply `body` on the server, with force: `manager` then owns exactly its fields. Return at least the metadata."""
+        """Do a forced server-side apply: `manager` then owns exactly the fields of `body`. Return at least metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
