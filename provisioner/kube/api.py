@@ -229,7 +229,7 @@ _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, 
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Return a client by `kubeconfig`, or KUBECONFIG, or service account, or ~/.kube/config. Raises KubeconfigError."""
+    """Connect by the first of `kubeconfig`, KUBECONFIG, service account, ~/.kube/config. May raise KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False
@@ -305,7 +305,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle that verifies certificates, None without one. Replaces its path in the configuration."""
+    """Return the CA bundle that verifies certificates, None without one. Stores the bundle in the configuration."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

@@ -101,7 +101,7 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. Equal object, type, reason and `key` (or message) mean a repetition."""
+        """Record an Event without blocking. A repetition has the same object, type, reason and `key` (or message)."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
@@ -192,7 +192,7 @@ class EventRecorder:
     # --- the table; the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
-        """Return whether a new Event of the object `owner` is accepted; if so, take it from the object's budget."""
+        """Return whether a new Event of the object `owner` is accepted; if so, use one unit of its budget."""
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
@@ -225,7 +225,7 @@ class EventRecorder:
                 space.waiting[series.digest] = series
                 return
         if known:
-            # Without its entry, the next repetition is a new Event, which is written immediately.
+            # Without an entry, the next repetition counts as a new Event, which is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):

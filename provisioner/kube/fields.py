@@ -37,7 +37,7 @@ class BoundedReader:
         self.problem = self.problem or problem
 
     def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut if it is longer than `most`; empty for other types, or after the limit on the sum."""
+        """Return a text, cut if longer than `most`; empty for other types, or if the limit on the sum is exceeded."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > most:
@@ -92,7 +92,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one string object for equal short texts, so that thousands of pods share it. sys.intern has no bound."""
+    """Return one string object for equal short texts, which thousands of pods share. Bounded, unlike sys.intern."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 

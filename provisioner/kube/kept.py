@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Used share of a bound below which reduced objects are listed again. With 1.0, each delete would cause a list.
+#: Used share of a bound below which a new list restores full records. With 1.0, each delete would cause a list.
 _FULL = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000

@@ -162,7 +162,7 @@ class LeaseElector:
             self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
-        """Return the seconds until the next step: a random pause, which ends before leadership would end."""
+        """Return the seconds until the next step: a random pause, but at most until leadership would end."""
         pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:

@@ -230,7 +230,6 @@ class Rereading:
     clock: Callable[[], datetime]
     #: Error of the last read; empty if it succeeded.
     problem: str = ""
-    #: Number of failed reads since the last success.
     failures: int = 0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
@@ -269,7 +268,7 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Run `pass_through`, the checks before a delete; return why the object is kept, None if not. Never raises."""
+    """Run the checks before a delete; return the reason to keep the object, None if it may be deleted. Never raises."""
     try:
         pass_through()
     except KeptError as error:

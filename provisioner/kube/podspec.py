@@ -101,7 +101,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # This term has only other requirements, so it allows any value. A term without any matches no node.
+            # The term has only other requirements, so it allows any value. A term without requirements matches no node.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -223,10 +223,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return requirements with only the fields that identify the slice and decide whether the pod is served.
-
-    `labels` are further labels to keep. An existing problem takes precedence over `problem`.
-    """
+    """Return only the fields that identify the slice or decide whether the pod is served, `labels`, and a problem."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),

@@ -20,7 +20,6 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Minimum and maximum duration of a watch in seconds.
 _WATCH_SECONDS = 45, 60
 #: A watch without events that ends within this number of seconds counts as failed, which prevents a busy loop.
 SHORT_WATCH_SECONDS = 1.0
@@ -28,7 +27,6 @@ SHORT_WATCH_SECONDS = 1.0
 _EARLY_SECONDS = 5.0
 #: Number of failed watches in a row before a new list. After a restore of etcd, watches fail, but not with status 410.
 WATCHES_BEFORE_RELIST = 3
-#: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
 #: Maximum number of UIDs of deleted objects that are kept: more than are deleted between two decisions.
 _DELETIONS_KEPT = 10_000

@@ -126,7 +126,7 @@ class ListWatch(Reflector[T]):
 
 
 class CombinedWatch(Generic[T]):
-    """Several list-watches of one kind as one. Synced or fresh if all parts are."""
+    """Several list-watches of one kind as one, which is synced or fresh if all its parts are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
         self.parts = tuple(parts)
