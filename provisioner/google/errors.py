@@ -128,7 +128,7 @@ _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text takes precedence. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: Kinds of failure for which the text takes precedence over the reason: a 429 for too many operations, or for a full
-#: reservation, may have the reason of a rate limit. The reason also shows whether a quota is of requests or resources.
+#: reservation, may have the reason of a rate limit. Not QUOTA: only the reason distinguishes requests from resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
