@@ -44,7 +44,7 @@ _BURST, _PAUSE_SECONDS = 200, 0.25
 #: Maximum bytes of all unanswered bodies, and maximum bytes of a small body. Small bodies are not counted, because the
 #: number of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: A head with this many spaces in a row is rejected: h11 takes quadratic time for it, such as 3 s for 32,000 spaces.
+#: A head with this many spaces in a row is rejected: h11 may take quadratic time, such as 3 s for 32,000 spaces.
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -88,8 +88,7 @@ class Limits:
     #: Maximum size of request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: Maximum responses per second, all clients together; beyond it and a burst of 200, each response waits for 0.25 s.
-    #: None disables the limit.
+    #: Total responses per second above which, after a burst of 200, each response waits for 0.25 s; None for no limit.
     answers_per_second: float | None = None
 
 

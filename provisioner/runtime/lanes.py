@@ -15,7 +15,7 @@ class Busy(Exception):  # noqa: N818 - it names the state of the server
 
 
 class Lane:
-    """Queue of requests, of which a limited number run. Used from one event loop. Not limited: a user's flows."""
+    """Queue of requests, of which a limited number run. Used from one event loop. Flows are not limited."""
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
         """Allow `places` running requests, and a total weight of `room` of running and waiting requests.
@@ -70,7 +70,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The request got its place in the same step of the event loop in which its wait ended.
+                # The wait ended in the same step of the event loop in which the request got a place, so release it.
                 self._release()
         if not has_place:
             raise Busy

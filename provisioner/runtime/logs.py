@@ -34,7 +34,6 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
-        # Formats messages of libraries that have arguments, such as for "%s".
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),

@@ -30,7 +30,7 @@ class LastRound(Collector):
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace the values of metrics. Labels that lost their value get 0: a missing series looks like a failure."""
+        """Replace metrics' values. Labels that lost their value get 0: a missing series looks like a failed scrape."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}
@@ -52,7 +52,6 @@ class Registry(CollectorRegistry):
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
         self._prefix = prefix
-        # process_cpu_seconds_total, process_resident_memory_bytes and others, as in Go programs.
         ProcessCollector(registry=self)
         self.gauge("build_info", "Always 1; the label is the release.", "version").labels(version).set(1)
         self.last_round = LastRound(prefix)
@@ -112,7 +111,7 @@ class LoopMetrics:
         self._last_round.set(ended_at_seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
-        """Set the state of a list-watch, by monotonic times in seconds. Without a contact, `last_contact` is None."""
+        """Set the state of a list-watch, by monotonic times in seconds; without a contact, `last_contact` has no value."""
         age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)

@@ -30,6 +30,7 @@ class Parallel:
     at_once: int
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
+        """Implement ForEach."""
         free, failed = Semaphore(self.at_once), Event()
         calls: list[Future[R]] = []
 

@@ -10,7 +10,6 @@ from math import inf
 _EVERY_SECONDS = 60.0
 #: Maximum number of kinds of failures that are counted, and thereby of failures that are logged within 60 s.
 _MAX_KINDS = 64
-#: Maximum number of lasting failures that are remembered.
 _MAX_LASTING = 4096
 
 
@@ -26,7 +25,7 @@ class Repeats:
     def left_out(self, kind: Hashable) -> int | None:
         """Count a failure. Return the number of suppressed failures of its kind, or None to suppress this one as well.
 
-        A failure is suppressed if a failure of its kind, or of _MAX_KINDS other kinds, was logged in the last 60 s.
+        A failure is suppressed if its kind, or _MAX_KINDS other kinds, were logged in the last 60 s.
         """
         now = self._monotonic()
         with self._lock:
@@ -56,7 +55,7 @@ def place_of(error: BaseException) -> Hashable:
 
 @dataclass(slots=True)
 class Lasting:
-    """Failures that last, such as of each round. Each is logged once per message. Used by one thread."""
+    """Failures that last for several attempts. Each is logged again only if its message changes. Used by one thread."""
 
     #: Last message by key, such as the name of a resource.
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)

@@ -117,7 +117,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, is accepted. So is an empty one, which no browser sends."""
+    """Whether a Host header, with or without a port, is accepted. An empty header never comes from a browser."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
