@@ -53,7 +53,7 @@ class CallingActor(Generic[A]):
     _live: set[str] = field(default_factory=set, init=False)
 
     def carry_out(self, plan: Any) -> None:
-        """Submit all calls of a plan without blocking. If one cannot be submitted, the others are."""
+        """Submit all calls of a plan without blocking. A call that cannot be submitted does not prevent the others."""
         raise NotImplementedError
 
     def submit(
@@ -162,7 +162,7 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, Generic[CallT, WriteT]):
-    """Carries out plans. Each call or write has a key and gets one result, even if it crashes, unless `drain` drops it."""
+    """Carries out plans. Each call or write gets one result, even if it crashes, unless `drain` drops it."""
 
     write_executor: Executor
     metrics: ActionMetrics
