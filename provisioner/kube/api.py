@@ -229,7 +229,7 @@ _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, 
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Connect by the first of `kubeconfig`, KUBECONFIG, service account, ~/.kube/config. May raise KubeconfigError."""
+    """Return a client by `kubeconfig`, or KUBECONFIG, or service account, or ~/.kube/config. Raises KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False

@@ -38,7 +38,7 @@ class NamespaceBound(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """Message for users about an exceeded bound, for reduced records."""
+        """Message for users that the bound is exceeded, for the reduced records."""
         most = f"{self.max_bytes >> 20} MiB of memory"
         most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
@@ -48,7 +48,7 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """Entry of a full record in the heap of its namespace. The record of the smallest entry is reduced next."""
+    """Entry of a full (not reduced) record in a heap. The record of the smallest entry is reduced next."""
 
     #: Sort key: records of finished objects first, then of newer objects, then of objects that arrived later.
     order: tuple[bool, float, int]

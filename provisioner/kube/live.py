@@ -42,7 +42,7 @@ _LAST_LOOKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """Fields of a node that are checked before the delete of its pool."""
+    """Fields of a node that are checked before the delete of the node's pool."""
 
     name: str
     #: Node pool in GKE's annotation or in the node pool label; empty if both are missing.
@@ -228,7 +228,7 @@ class Rereading:
 
     api: Api
     clock: Callable[[], datetime]
-    #: Error of the last read; empty if it succeeded.
+    #: Error of the last read; empty after a success.
     problem: str = ""
     failures: int = 0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))

@@ -24,7 +24,7 @@ _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
 #: Values of dnsPolicy for the cluster's DNS: the default, for pods without hostNetwork; and one for any pod.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
-#: Labels of nodes that determine the shape of a slice.
+#: Labels of nodes that determine accelerator, topology and machine type of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
@@ -223,7 +223,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return only the fields that identify the slice or decide whether the pod is served, `labels`, and a problem."""
+    """Return only the fields that identify the slice or decide whether it is served, with `labels` and `problem`."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
