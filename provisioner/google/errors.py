@@ -4,8 +4,8 @@ Two rules apply to all tables. First, a change whose response is lost, or is a 5
 guarantees that the change had no effect. Second, an unknown failure never counts as a stockout; otherwise a bad request
 would be sent again to the next zone.
 
-The texts are from reports and recorded responses. If Google changes a text, its HTTP code determines the kind of
-failure. Rules for a single API are in a table next to its client.
+The texts are from reports and recorded responses. If Google changes a text, the HTTP code of the response determines the
+kind of failure. Rules for a single API are in a table next to the client of the API.
 
 Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the kind of failure.
 `without_echoes` therefore removes users' values before a text is classified. Messages to users have the whole text.
@@ -67,7 +67,7 @@ TEXTS: Sequence[TextRule] = (
         r"|not currently have sufficient capacity",
         FailureKind.STOCKOUT,
     ),
-    # A reservation that cannot be used until a user changes something.
+    # The reservation cannot be used until a user changes the request or the reservation.
     text_rule(
         r"\breservation\b[^.]*\b(not found|not exist|incompatible|not compatible|not have|expired)"
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
@@ -235,7 +235,7 @@ GAP = "…"
 #: Minimum characters of a removed value. Shorter values are kept, because all texts in the rules are longer.
 _SHORTEST_VALUE = 4
 _LONGEST_TEXT = 10_000
-#: Segments of resource paths that Google defines, not users.
+#: Segments of resource paths that are Google's words, so `without_echoes` keeps them.
 _COLLECTIONS = frozenset(
     {
         "projects", "global", "regions", "zones", "locations", "networks", "subnetworks", "reservations",
