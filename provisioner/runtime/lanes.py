@@ -15,7 +15,7 @@ class Busy(Exception):  # noqa: N818 - it names the state of the server
 
 
 class Lane:
-    """Queue of requests, of which a limited number run. Used from one event loop. Flows are not limited."""
+    """Queue of requests, of which a limited number run. Used from one event loop. The number of flows is unlimited."""
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
         """Allow `places` running requests, and a total weight of `room` of running and waiting requests.

@@ -23,7 +23,7 @@ from provisioner.runtime.resources import Page, client_of, make_app
 
 #: Limits of an address; probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Minimum bytes of a page that is compressed, and gzip's level. Higher levels save 10 %, but take twice as long.
+#: Minimum bytes of a compressed page, and gzip's level. Higher levels save 10 %, but take at least twice as long.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
 #: Maximum number of running and waiting requests for pages. A request may wait even after its connection was aborted.
 _PAGES = _LIMITS.connections
@@ -117,7 +117,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, is accepted. An empty header never comes from a browser."""
+    """Whether a Host header, with or without a port, is accepted. No browser sends an empty one, which is accepted."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
