@@ -145,7 +145,7 @@ class CallingActor(Generic[A]):
 
 
 class Exchange(NamedTuple):
-    """Describes how one call is sent."""
+    """Functions and conditions with which an actor sends one call."""
 
     #: Label of the call in metrics.
     method: str
@@ -169,7 +169,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
 
     @abstractmethod
     def exchange(self, call: CallT) -> Exchange:
-        """Return how a call is sent."""
+        """Return the exchange that sends a call."""
 
     @abstractmethod
     def write(self, write: WriteT) -> Any:
