@@ -1,6 +1,6 @@
 """Writes Kubernetes Events about users' objects without blocking the controller.
 
-One thread writes the Events of a bounded table, and alternates between namespaces. Repetitions update an Event.
+One thread writes the Events of a bounded table, and alternates between namespaces. Repetitions update their Event.
 """
 
 import contextlib

@@ -38,7 +38,7 @@ class NamespaceBound(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """Message for users that the bound is exceeded, for the reduced records."""
+        """Message for users in reduced records: the namespace exceeds its bound."""
         most = f"{self.max_bytes >> 20} MiB of memory"
         most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (

@@ -348,7 +348,7 @@ class _Claim:
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
-        """Return the seconds until the Lease counts as expired if `spec`, its current spec, does not change."""
+        """Return the seconds, by this process's clock, until the Lease counts as expired if `spec` does not change."""
         if spec != self._observed:
             self._observed = spec
             self._observed_at = self.clock()

@@ -159,7 +159,7 @@ def uncordon(api: Api, node_name: str) -> None:
 
 
 def release(api: Api, node_name: str) -> None:
-    """Remove the taint that prevents pods on a flex-start node until all slices of its workload are ready."""
+    """Remove the taint with which a flex-start node rejects pods until all slices of its workload are ready."""
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
@@ -184,7 +184,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
         except errors.NotFound:
             return
         except errors.Conflict:
-            # Conflicts are frequent, because the kubelet often reports the node's status.
+            # Retry, because conflicts are frequent: the kubelet often reports the node's status.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:

@@ -1,6 +1,6 @@
 """Reads GKE's MachineConfigs: objects in the cluster with the available machine types, accelerators and topologies.
 
-Google does not document them. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
+Google does not document MachineConfigs. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
 apis/machineconfig/cloud.google.com/v1). docs/develop/reality.md lists the assumptions.
 """
 
