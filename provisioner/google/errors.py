@@ -4,7 +4,7 @@ Two rules apply to all tables. First, a change whose response is lost, or is a 5
 guarantees that the change had no effect. Second, an unknown failure never counts as a stockout; otherwise a bad request
 would be sent again to the next zone.
 
-The texts are from reports and recorded responses. If Google changes a text, the HTTP code of the response determines the
+The texts are from reports and recorded responses. If Google changes a text, the HTTP code of the response decides the
 kind of failure. Rules for a single API are in a table next to the client of the API.
 
 Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the kind of failure.
