@@ -111,7 +111,7 @@ class LoopMetrics:
         self._last_round.set(ended_at_seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
-        """Set the state of a list-watch. `now` and `last_contact` (None before it) are monotonic times in seconds."""
+        """Set the state of a list-watch. `last_contact` and `now` are monotonic times in seconds; None means never."""
         age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)

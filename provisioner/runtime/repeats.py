@@ -70,5 +70,5 @@ class Lasting:
         return is_new
 
     def ended(self, key: str) -> bool:
-        """Record a success; return whether a failure ended."""
+        """Record a success; return whether the last attempt had failed."""
         return self._messages.pop(key, None) is not None

@@ -16,7 +16,7 @@ from provisioner.runtime.lanes import Busy
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _PAGE_HEADERS = {
-    # Browsers ask for a new version each time, so that they show a new release immediately.
+    # Browsers revalidate each time, so that they show a new release immediately.
     "Cache-Control": "no-cache",
     # Browsers load nothing from other servers, and do not show the page in a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -29,7 +29,7 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Path of a page, and function that creates its response. Called in a thread, one page at a time."""
+    """Path and response of a page; the query is ignored. Responses are created in a thread, one at a time."""
 
     path: str
     make: Callable[[], Response]
@@ -64,7 +64,7 @@ def make_app(routes: Sequence[Route]) -> ASGIApp:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the body's type is JSON, which browsers do not allow pages of other sites to send."""
+    """Return whether the body's type is JSON. Browsers do not let pages of other sites send JSON."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 

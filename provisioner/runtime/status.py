@@ -117,7 +117,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, is accepted. No browser sends an empty one, which is accepted."""
+    """Whether a Host header, with or without a port, is accepted. An empty one is: no browser sends it."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
