@@ -161,7 +161,7 @@ def same(kind: FailureKind) -> CodeRow:
     return CodeRow(read=kind, create=kind, change=kind)
 
 
-#: Kinds of failure of a call whose outcome is unknown, because no response was received.
+#: Kinds of failure of a call whose outcome is unknown, such as after a 5xx or a lost response.
 LOST = CodeRow(read=FailureKind.UNAVAILABLE, create=FailureKind.UNKNOWN_OUTCOME, change=FailureKind.UNKNOWN_OUTCOME)
 CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
@@ -266,7 +266,7 @@ def mentions(text: str, name: str) -> bool:
 
 def _parts(value: str) -> Iterator[str]:
     yield value
-    # Google may repeat only a part of a path, so each segment of the path is also removed.
+    # Google may repeat a path in another form than in the request, so each segment of the path is also removed.
     if "/" in value:
         yield from (part for part in value.split("/") if part not in _COLLECTIONS)
     if "@" in value:

@@ -7,14 +7,14 @@ import contextlib
 import http.client
 from collections.abc import Mapping
 
-#: Address of the metadata server. Its name is not used, because the look-up of a missing name can take very long.
+#: Address of the metadata server, unless GCE_METADATA_HOST is set. The look-up of a missing name could take very long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return those of `project`, `zone` (of the machine), `location` and `cluster` that are known."""
+    """Return the known ones of `project`, `zone` of the machine, and `location` (region or zone) of the `cluster`."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     found: dict[str, str] = {}
     # If the server does not exist or a read fails, the values that were read before are returned.

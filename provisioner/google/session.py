@@ -16,7 +16,7 @@ from requests.adapters import HTTPAdapter
 import provisioner
 from provisioner.settings.forms import is_loopback
 
-#: Number of connections that are kept open per host, so that this many threads can call at the same time.
+#: Connections that are kept open per host. This many threads can call at the same time without new connections.
 _CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
