@@ -2,8 +2,8 @@
 
 A mark is a node selector for one slice, which admission adds to pods. A pool is assigned to one slice, free, or open.
 Only pods with the mark of the slice can be bound to an assigned pool. No pod with chips can be bound to a free pool.
-Unmarked pods can be bound to an open pool, whose nodes have none of the labels. Each round reads the labels from the
-nodes. If pods run on a pool, its labels are chosen for the slice of these pods.
+Unmarked pods can be bound to an open pool, whose nodes have none of the labels. If pods run on a pool, its labels are
+chosen for the slice of these pods.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,17 +17,16 @@ from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import Round, Supply
 
-#: Labels of the nodes of an open pool: None means that the nodes do not have the label.
+#: Labels of an open pool: None means that its nodes do not have the label.
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 
 
 def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
-    """Return the label changes of nodes. `partial` are the workloads that wait until all their slices are ready.
+    """Return the label changes of nodes. Workloads in `partial` wait until all their slices are ready.
 
     A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
-    first slice is bound there. Then one node is assigned. Before this write, the caller reads the pods live, because
-    cached pods may be outdated, and verifies that no node of the pool has a pod with chips. Then each remaining node is
-    assigned, after a live check of this node.
+    first slice is bound there. Then one node is assigned, after a live check that no node of the pool has a pod with
+    chips: cached pods may be outdated. Then each remaining node is assigned, after a live check of this node.
     """
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished}
@@ -44,7 +43,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # The pool was created for this slice, so its nodes are not checked: pods of another slice are unlikely.
+            # The pool was created for this slice, so pods of another slice are unlikely, and its nodes are not checked.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -60,44 +59,42 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 def _wanted(
     pool: Supply, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
-    """Return the labels that the nodes of a pool should have; None if the nodes keep their present labels."""
+    """Return the labels that the nodes of a pool should have; None if the nodes keep their labels."""
     if pool.undecided:
-        # The labels are kept, because pods that the caches do not show may use the pool.
+        # The labels are kept, because pods that are not in the caches may use the pool.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
-        # The labels are kept if the pool has pods of an unknown slice, or of several slices that may not share a pool.
+        # The labels are kept for pods of an unknown slice, or of several slices that may not share a pool.
         if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked slice needs open nodes. If the nodes have its own labels, some of its pods were created with the
-        # mark while the admission policy was installed, so the labels are kept for these pods.
+        # An unmarked slice needs open nodes. But nodes with the slice's own labels keep them: the admission policy
+        # marked some of its pods earlier.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # No slice needs the pool. It becomes free, so that no pod is bound to it before its delete; an open pool stays
-        # open.
+        # No slice needs the pool: it becomes free, so that no pod is bound before its delete. Open pools remain open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = ctx.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts of its workload, the slice has no pods. The labels of the slice are kept or restored; the
-        # labels of another slice are replaced by the labels of a free pool.
+        # The slice has no pods between two attempts of its workload. Its labels are kept or restored; labels of another
+        # slice are replaced by the labels of a free pool.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
 
 
 def _share_labels(first: Slice, second: Slice) -> bool:
-    """Whether two slices share pools and need the same labels on the nodes."""
     return None not in (first.share, second.share) and _labels_of(first) == _labels_of(second)
 
 
 def _is_foreign(pool: Supply, slice_: Slice) -> bool:
-    """Whether most assigned nodes of the pool have the labels of another slice than `slice_`."""
+    """Whether most assigned nodes of a pool have the labels of another slice."""
     if pool.assigned_to is None:
         return False
     namespace, key = pool.assigned_to
@@ -105,7 +102,7 @@ def _is_foreign(pool: Supply, slice_: Slice) -> bool:
 
 
 def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
-    """Return the labels of the slice that a pool was created for; None if the pool was created free or open."""
+    """Return the labels of a pool that was created with a slice's labels; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 
@@ -117,7 +114,7 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
     """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label.
 
-    GKE rejects node pools with this label, so the provisioner writes it on the nodes after their creation.
+    GKE rejects node pools with this label, so the provisioner writes it on existing nodes.
     """
     for supply in ctx.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)

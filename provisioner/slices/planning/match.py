@@ -2,8 +2,8 @@
 
 A slice holds every pool that its pods are bound to, even if the labels of the nodes name another slice. A slice without
 bound pods returns to the pool that it had last, to the pool that is assigned to it, or to the pool that was created for
-it. A free pool goes to the first slice in the line that the pool suits. `planning.assignment` then chooses labels with
-which no other pod can be bound there.
+it. A free pool goes to the first slice in the line that the pool suits. `planning.assignment` then chooses the labels
+with which no other pod can be bound there.
 """
 
 from __future__ import annotations
@@ -39,46 +39,44 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time for which a slice with unbound pods counts on a ready pool of another slice. The scheduler retries every
-#: unschedulable pod within 5.5 minutes, so it has found no node for them in this pool by then.
+#: Maximum time for which a slice with unbound pods counts on a ready pool that was created for another slice. The
+#: scheduler retries every unschedulable pod within 5.5 minutes, so a longer time would not help.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time for which a slice without pods counts on its pool. It is longer than the 10 minutes that the Job
-#: controller may wait before it replaces a failed pod.
+#: Maximum time for which a slice without pods counts on its ready pool. The Job controller may wait 10 minutes before
+#: it replaces a failed pod.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 #: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. A younger pool
-#: is kept: if maintenance is announced for all hosts at the same time, a new pool would not be better.
+#: is kept: if maintenance of all hosts is announced at the same time, a new pool would be no better.
 _REPLACED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """The slices that hold pools by bound pods, or count on pools before a pod is bound, and slices without a pool."""
+    """The slices that hold pools by bound pods, that count on pools without a bound pod, or that have no pool."""
 
     #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
-    #: Pools that the pods of each slice are bound to.
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
-    #: Slices that share each pool and wait for one of its nodes, with or without the slice in `claimed`.
+    #: Slices that share each pool and wait for one of its nodes; `claimed` may contain one of them.
     seats: Mapping[PoolName, Sequence[SliceId]]
-    #: Slices whose bound pods are all on nodes of no known node pool.
+    #: Slices whose bound pods are all on nodes without a known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the line, without the slices of buffers.
+    #: Slices that want a pool and have none, in the order of the line. Slices of buffers are in `spare`.
     unserved: tuple[Slice, ...]
-    #: Slices of buffers that want a pool and have none. They are served after all other slices.
+    #: Slices of buffers that want a pool and have none; they are served last.
     spare: tuple[Slice, ...]
-    #: Zone of each workload that has pools and must have all its pools in one zone.
+    #: Zone of the pools of each workload that must have all its pools in one zone, once it has a pool.
     zones: Mapping[WorkloadUid, Zone]
-    #: Claims to remember until the next decision.
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
-    #: For each idle pool, the first waiting slice of its accelerator and topology, and why it may not have the pool.
+    #: First waiting slice with the accelerator and topology of each idle pool, and why the slice may not have the pool.
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
-        """Return the matching after buffers have given up their claims on the pools `names`."""
+        """Return the matching without the claims of buffers on the pools `names`."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
         return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
@@ -92,9 +90,9 @@ def match(
 ) -> Matching:
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
-    The claims are counted in `budget`; a slice gets a pool of another slice only if the limits allow it. `line` has the
-    slices that want a pool. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no pool,
-    in the order of the line.
+    `line` has the slices that want a pool. The claims are counted in `budget`; a slice gets a pool of another slice
+    only if the limits allow it. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no
+    pool, in the order of the line.
     """
     return Matcher(ctx, budget, line, sidelined).run(refuse)
 
@@ -102,7 +100,7 @@ def match(
 class Matcher:
     """Makes the claims of one decision in passes: `_hold`, `_return_home`, `_seat`, `_hand_over` and `_take_free`.
 
-    The passes and `why_not`, which explains decisions, call the same predicates, so that they cannot differ.
+    The passes and `why_not`, which explains decisions, use the same predicates, so that they cannot differ.
     """
 
     def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
@@ -120,7 +118,6 @@ class Matcher:
         self._claimed: dict[PoolName, SliceId] = {}
         self._zones: dict[WorkloadUid, Zone] = {}
         self._taken: set[SliceId] = set()
-        #: Pools of served ProvisioningRequests, by namespace and name of the request.
         self._served: dict[tuple[str, str], dict[PoolName, Supply]] = defaultdict(dict)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         #: Free pools that a limit does not allow, by the values of a slice that the limits read (`_limited_by`).
@@ -135,27 +132,27 @@ class Matcher:
 
     @cached_property
     def _seats(self) -> Seats:
-        """The free nodes for slices that share pools; computed on demand, because usually no such slice waits."""
+        """The free nodes for slices that share pools. Usually no such slice waits, so they are computed on demand."""
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
-        """Make the claims; call `refuse` for each slice that finds no pool, in the order of the line."""
+        """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the line."""
         waiting, claims = self._waiting, self._claims
-        # Slices of buffers come last, because all other slices may take pools of buffers.
+        # All other slices may take pools of buffers, so slices of buffers come last.
         spare = [each for each in waiting if each.spare]
         eligible = [
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # In this pass, slices take no node that is for other slices, so the slices that a pool was created for come
-        # first.
+        # Without `borrow`, a slice takes a node of its last pool or of a pool for its namespace. Slices with a claim
+        # come first, because a new shared pool has one node for each slice that it was created for.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
         self._take_free(spare, refuse)
-        # Slices of suspended workloads come last, because other slices may need the pools of suspended workloads.
+        # Slices of suspended workloads come last, because other slices may need their pools.
         self._return_home([each for each in waiting if each.workload.suspended])
         kept = {each.id: _kept(each, claims.get(each.id), self._ctx) for each in waiting}
         unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
@@ -174,7 +171,7 @@ class Matcher:
         )
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool now; None if it may, or if the slice already has the pool."""
+        """Return why a slice may not count on a pool now; None if it may, or already has the pool."""
         own = self._claims.get(slice_.id)
         if own == pool.name or pool.name in self._held.get(slice_.id, ()):
             return None
@@ -192,7 +189,7 @@ class Matcher:
         return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
 
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
-        """Return the value of `Matching.unused`. The work grows with the number of pools plus the number of slices."""
+        """Return `Matching.unused`. The work grows with the number of pools plus the number of slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
         for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
@@ -206,14 +203,14 @@ class Matcher:
         return found
 
     def _hold(self) -> None:
-        """Find the pools that each slice holds, and the zones of workloads whose pools must be in one zone."""
+        """Find the pools that slices hold, and the zones of workloads whose pools must be in one zone."""
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
         for slice_id, names in self._held.items() if self._one_zone else ():
             for name in sorted(names & self._ctx.supply.keys()):
                 self._settle(slice_id.workload_uid, self._ctx.supply[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let slices count on pools that they have a tie to. All slices try the first tie in `_ties`, then the next."""
+        """Let slices return to earlier pools. All slices try the first tie in `_ties`, then all try the next tie."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
@@ -222,7 +219,7 @@ class Matcher:
                         break
 
     def _hand_over(self, slices: Iterable[Slice]) -> None:
-        """Give the pools of each served ProvisioningRequest to the slices whose pods consume the request."""
+        """Give the pools of each provisioned ProvisioningRequest to the slices that consume the request."""
         for name, slice_id in self._claimed.items():
             workload = self._ctx.slices[slice_id].workload
             if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not self._ctx.slices[slice_id].pending:
@@ -244,7 +241,7 @@ class Matcher:
                 indexes[key].remove(pools.pop(home.name))
 
     def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
-        """Give free pools to pending slices; call `refuse` for each pending slice that gets none."""
+        """Give free pools to pending slices. Call `refuse` for each pending slice that gets none."""
         for slice_ in slices:
             self._seat(slice_)
             if not slice_.pending or slice_.id in self._claims:
@@ -286,33 +283,33 @@ class Matcher:
             self._claim(slice_, pool)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
-        """Return why a slice may not count on any pool, None if it may."""
+        """Return why a slice may not count on any pool; None if it may."""
         if slice_.spare or slice_.workload.suspended:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # Marks of the slice's own namespace are not in the requirements, so a mark here is forged.
+        # The requirements have no marks of the slice's own namespace, so a mark here is forged.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool that it had or that was created for it, None if it may."""
+        """Return why a slice may not return to a pool that it had or that was created for it; None if it may."""
         ctx, name, workload = self._ctx, pool.name, slice_.workload
         if name not in self._usable:
             return Refusal.UNUSABLE
         if name in self._claimed:
             return Refusal.CLAIMED
-        # Pods of this slice do not count, even if they are being deleted: the slice may count on their pool.
+        # Pods of the slice itself do not count, even if they are being deleted.
         if self._occupants.get(name, frozenset()) - {slice_.id}:
             return Refusal.IN_USE
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
             return Refusal.NOT_LENDABLE
         made_for_it = ctx.made_for.get(name) == slice_.id
-        # An expired slice may return only to a pool that was created for it, and only if the slice has pods.
+        # An expired slice may return only to a pool that was created for it, and only while the slice has pods.
         if not (made_for_it and slice_.pods) and _expired(slice_, ctx):
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # For a suspended workload, only the selected host counts: Kueue changes the other requirements at each resume.
+        # For a suspended workload, only the host is compared: Kueue changes the other requirements at each resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
@@ -325,27 +322,25 @@ class Matcher:
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
     def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a pending slice may not take a pool as a free pool; None if the slice may take the pool."""
+        """Return why a pending slice may not take a pool as a free pool; None if it may."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, own)
 
     def _why_not_free(self, pool: Supply) -> Refusal | None:
-        """Return why a pool is not free, None if it is free."""
         if pool.name not in self._usable:
             return Refusal.UNUSABLE
         if pool.name in self._claimed:
             return Refusal.CLAIMED
         if self._occupants.get(pool.name):
             return Refusal.IN_USE
-        # The pool looks idle, but may be in use: its workload is not watched, or its machine type is unknown.
         if pool.undecided:
             return Refusal.UNDECIDED
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice, None if it does; `own` are the slice's node settings."""
+        """Return why a free pool does not suit a slice with the node settings `own`; None if it does."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -360,10 +355,10 @@ class Matcher:
         return Refusal.LIMIT
 
     def _limited_by(self, slice_: Slice) -> Hashable:
-        """Return the values of a slice, other than its chips, on which the limits depend."""
+        """Return the values of a slice on which the limits depend, except its chips."""
         budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
         most = budget.settings.max_pools_per_jobset
-        # Below the limit on the pools of a workload, the limits treat all workloads of the namespace alike.
+        # Below MAX_POOLS_PER_JOBSET, the limits treat all workloads of a namespace alike.
         alone = most is not None and (budget.used[scope] >= most or scope in budget.kept)
         whose = slice_.workload.uid if alone else slice_.workload.namespace
         return (whose if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
@@ -377,7 +372,7 @@ class Matcher:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        # The key has all values of a slice that `_why_not_suited` depends on. Equal slices have the same shape object.
+        # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
         asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
         whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
         key = fitting, zone, own, whose, limited, asked
@@ -408,12 +403,11 @@ class Matcher:
         return (pool,) if pool is not None else ()
 
     def _created_pools(self, slice_: Slice) -> Sequence[Supply]:
-        """Return the pools that were created for a slice, best first."""
         pools = self._ctx.owned.get(slice_.id, ())
         return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
 
     def _counted_pool(self, slice_: Slice) -> Sequence[Supply]:
-        """Return the pool that a slice with pods counted on in the last round, if the pool is lendable."""
+        """Return the pool that a slice with pods counted on in the last round; empty if no such pool is lendable."""
         before = self._ctx.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods):
             return ()
@@ -422,13 +416,12 @@ class Matcher:
 
 
 def _ends_soon(pool: Supply, ctx: Round) -> bool:
-    """Whether a pool's reservation ends soon, or maintenance is announced for a node older than `_REPLACED_AFTER`."""
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
 def _expired(slice_: Slice, ctx: Round) -> bool:
-    """Whether a slice has ended, was refused by the scheduler, or counted on pools for too long without a bound pod."""
+    """Whether a slice has ended, was refused by the scheduler, or counted on ready pools for too long."""
     known = ctx.memory.slice(slice_.id)
     if slice_.ended or known.is_refused(ctx.now):
         return True
@@ -439,18 +432,18 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
-    """Return the claim to remember. An expired slice without a pool keeps its claim, so that it remains expired."""
+    """Return the claim to remember. An expired slice without a pool keeps its claim, and thereby remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, ctx) else None
-    # If `waits`, no pod of the slice has to be bound now, so its claim has no `since`, and does not expire.
+    # If `waits`, no pod of the slice can be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
     pool = ctx.supply[name]
-    # If the slice shares the pool, the time counts from the first ready node of the pool.
+    # In a shared pool, the time counts from the first ready node.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -463,7 +456,7 @@ def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
 
-    Occupants are the holders, and slices with pods that exist longer than their grace period: their chips are not free.
+    Occupants are the holders, and slices with pods whose grace period has passed: the chips of these pods are not free.
     """
     workloads, now = ctx.workloads, ctx.now
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
@@ -480,10 +473,10 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # A pod that exists after its grace period is on a node that does not respond, and no longer holds the pool.
+        # A pod whose grace period has passed is on a node that does not respond, and no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
-        # A pod that is being deleted prevents the delete of its pool, but its slice may need another pool for new pods.
+        # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.
         if slice_id is not None and pod.deletion_deadline is None:
             held[slice_id].add(name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())

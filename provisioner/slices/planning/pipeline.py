@@ -4,7 +4,7 @@
        1 begin     slices, pools, and the slice that each pool was created for
        2 contend   the line, the limits, and the turns of workloads whose slices start together
        3 match     the pool of each slice
-       4 learn     pools that have failed or hang; slices that are ready, of workloads that start together
+       4 learn     pools that have failed or hang; workloads whose slices start together and are not all ready
        5 request   a create for each slice without a pool, or why the slice waits; pools to delete to make room
        6 retire    pools that no slice needs
        7 start     creates and deletes, up to the maximum number of concurrent operations
@@ -63,13 +63,13 @@ def decide(
     progress, hanging = gangs.progress_of(ctx, turns, matching), failing.find_hanging(ctx)
     turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches(ctx, matching, turns, budget, line)
-    # Pools to delete because a limit refuses other slices: pools of buffers, and pools in their deletion delay.
+    # Pools of buffers, and idle pools, that are deleted because a limit refuses other slices.
     evicted = make_room(ctx, matching, budget, launches.refused_in_line())
     matching = matching.without_buffered(evicted, ctx.slices)
     stuck_slices = stuck.find_stuck(ctx, matching, progress.partial.keys(), hanging)
     replaced = failing.to_replace(stuck_slices, ctx, matching)
     unneeded = find_unneeded(ctx, matching, replaced, turns.releasing, evicted)
-    # The use of the limits is read before the creates of this decision, so that the plan reports it without them.
+    # The plan reports the use of the limits without the creates of this decision.
     slots, limits = find_slots(ctx), budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
     started = _start_deletes(unneeded, evicted, slots.for_deletes(len(launches.creates)))
@@ -105,8 +105,8 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
 
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], most: int) -> Unneeded:
-    """Return `unneeded` with at most `most` deletes; other deletes wait until operations of the supplier have ended."""
-    # Evicted pools come first, because a limit refuses slices until their delete. Then the longest idle pools come.
+    """Return `unneeded` with at most `most` deletes; the others wait until operations of the supplier have ended."""
+    # Evicted pools come first, because slices wait for their delete. Then comes the pool that is unneeded longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[most:]}
     return replace(unneeded, deletes=tuple(urgent[:most]), due={**unneeded.due, **late})

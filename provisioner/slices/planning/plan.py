@@ -54,17 +54,17 @@ class DeleteReason(Enum):
 
 
 class DeleteWait(Enum):
-    """Cause for which a delete waits after its deletion delay has ended."""
+    """Cause, other than the deletion delay, for which a delete waits."""
 
     #: The maximum number of concurrent operations is reached (`contention.operations`).
     OPERATIONS = "operations"
-    #: The workloads of many pools vanished at about the same time.
+    #: The workloads of many pools vanished at about the same time, so their pools are deleted one at a time.
     BRAKE = "brake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """A pool to request from the supplier. Its Events are created on `pod`, the leader pod, and on `workload`."""
+    """A pool to request from the supplier. Its Events are sent on `pod`, the leader pod, and on `workload`."""
 
     slice_id: SliceId
     request: NodePoolRequest
@@ -74,39 +74,37 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A pool to delete, after the gate has verified the reason and cordoned the nodes (`slices.gate`)."""
+    """A pool to delete after the gate has verified the reason and cordoned the nodes (`slices.gate`)."""
 
     name: PoolName
     reason: DeleteReason
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     workload_name: str
-    #: UID of the workload that the pool was created for; empty if the labels of the pool lack it.
+    #: UID of the workload that the pool was created for; empty if the pool's labels lack it.
     workload_uid: WorkloadUid
     #: Workload for Events; None if it does not exist.
     workload: ObjectRef | None
-    #: A node of the pool, for Events without a workload.
+    #: A node of the pool, for Events without a workload; None if the pool has no nodes.
     node: ObjectRef | None
-    #: Number of nodes that the pool should have.
     hosts: int = 0
-    #: Node pools of all nodes, for the live verification.
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: Group of the stuck slice, whose pods do not prevent the delete; empty if the pool has no stuck slice.
     spared_group: GroupKey = GroupKey("")
-    #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
+    #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether the nodes have to be cordoned for some time before the delete, because the scheduler may have chosen one
-    #: of them for a pod that is not bound yet.
+    #: Whether the nodes must be cordoned for `gate.BINDING_SECONDS` before the delete, because the scheduler may have
+    #: chosen one of them for a pod that is not bound yet.
     settle: bool = False
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node. The labels decide which pods can be bound to the node."""
+    """Labels to write on one node; they decide which pods can be bound there."""
 
     node: str
-    #: Values of labels by key (`placement.MARKS`, or the label for one child Job); None removes a label.
+    #: Values of labels by key (`placement.MARKS`, or the label for a child Job); None removes a label.
     labels: Mapping[str, str | None]
-    #: Names of nodes to check live: the labels are written only if none of them has an unfinished pod with chips.
+    #: Nodes to check live: the labels are written only if none of them has an unfinished pod with chips.
     verify: tuple[str, ...] = ()
 
 
@@ -121,12 +119,12 @@ class PodCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Information for the owner of a workload, from which an Event on each of `objects` is created."""
+    """Information for the owner of a workload; it becomes an Event on each of `objects`."""
 
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Text that is equal for messages that differ only in numbers and times; empty if the message has no such text.
+    #: Text that is equal for messages that differ only in numbers and times; empty for other messages.
     key: str = ""
     warning: bool = True
 
@@ -135,19 +133,19 @@ class Notice:
 class Alert:
     """A problem for the administrator."""
 
-    #: Kind of the problem: the value of a label of a metric, so there are only a few kinds.
+    #: Value of a metric's label, so there are only a few kinds.
     kind: str
     message: str
-    #: Pool that has the problem; empty if the problem does not concern one pool.
+    #: Pool with the problem; empty if the problem does not concern one pool.
     pool: PoolName = PoolName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase. A phase that the pool passed between two rounds has a separate transition."""
+    """A change of a pool's phase. A phase that the pool passed between two rounds has its own transition."""
 
     pool: PoolName
-    #: Phase before the change; None if the pool did not exist.
+    #: Phase before the change; None for a new pool.
     old: Phase | None
     new: Phase
     at: datetime
@@ -157,19 +155,19 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusWrite:
-    """The status of a ProvisioningRequest or a CapacityBuffer."""
+    """A status to write on a ProvisioningRequest or a CapacityBuffer."""
 
     kind: WorkloadKind
     namespace: str
     name: str
-    #: Version of the object from which the status was computed; a newer version is not overwritten.
+    #: Version of the object from which the status was computed. A newer version is not overwritten.
     resource_version: str
     #: Fields as JSON; other fields are not changed.
     status: Mapping[str, Any]
 
 
 class PoolState(NamedTuple):
-    """State of one existing or wanted pool, and of its slice. The web page, the API and metrics show this state."""
+    """State of one existing or wanted pool and of its slice, for the web page, the API and metrics."""
 
     name: PoolName
     phase: Phase
@@ -178,44 +176,43 @@ class PoolState(NamedTuple):
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: Workload of the slice; if the slice does not exist, the workload in the pool's labels.
+    #: Workload of the slice or, without a slice, in the pool's labels.
     named: WorkloadName
-    #: Group of the slice; if the slice does not exist, the group in the pool's labels.
+    #: Group of the slice or, without a slice, in the pool's labels.
     group_name: str
     machine_type: str
     topology: str
     chips: int
     nodes: int
     ready_nodes: int
-    #: Why the pool is in this phase; empty if `Plan.waits` has the reason, or if the phase needs no explanation.
+    #: Why the pool is in this phase; empty if this needs no explanation, or if `Plan.waits` has the reason.
     note: str = ""
-    #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
+    #: Time at which the create is retried or the delete is due; None if unknown.
     next_at: datetime | None = None
-    #: Reason of the planned delete; None if no delete is planned.
     delete_reason: DeleteReason | None = None
-    #: None if no delete is planned, or if the delete waits only for its deletion delay.
+    #: Cause, other than the deletion delay, for which the planned delete waits; None without such a cause.
     delete_waits_for: DeleteWait | None = None
     #: Whether the pool may look idle although it is needed: its workload or its machine type is unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
-    #: Slice that counts on the pool and has no pods there.
+    #: Slice that counts on the pool and has no pods on it.
     claimant: SliceId | None = None
     #: Slices that share the pool and wait for one of its nodes.
     seated: frozenset[SliceId] = frozenset()
-    #: First waiting slice of an idle pool's topology, and why this slice may not have the pool; otherwise None.
+    #: First waiting slice with the idle pool's topology, and why this slice may not have the pool; otherwise None.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
-    #: Whether a slice of several hosts has pods here and on other pools, or shares this pool with another slice.
+    #: Whether a slice of several hosts has pods on this pool and on others, or shares this pool with another slice.
     split: bool = False
-    #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
+    #: Whether the phase began before `since`, the time at which this process first saw the pool.
     since_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of one decision: all changes, reports, and the memory."""
+    """Result of one decision: the changes, the reports, and the next memory."""
 
     memory: Memory
     creates: tuple[Create, ...] = ()
@@ -228,7 +225,7 @@ class Plan:
     assignments: tuple[Assignment, ...] = ()
     costs: tuple[PodCost, ...] = ()
     notices: tuple[Notice, ...] = ()
-    #: Reason of the wait of each slice that wants a pool and has none.
+    #: Reasons of slices that want a pool and have none.
     waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
@@ -241,12 +238,12 @@ class Plan:
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0
-    #: Time of the next decision if no event comes earlier; None if the next list of pools is early enough.
+    #: Time of the next decision if no event comes earlier; None if none is needed before the next list of pools.
     wake_at: datetime | None = None
 
     @property
     def decided(self) -> Round:
-        """The value of `round`. Raises ValueError if no decision has been made yet."""
+        """The value of `round`. Raises ValueError before the first decision."""
         if self.round is None:
             raise ValueError("the caches have never been synced, so nothing has been decided")
         return self.round

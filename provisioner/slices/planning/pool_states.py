@@ -18,8 +18,8 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool must have passed between its old and its new phase. A listed pool that is planned again was GONE in
-#: between; a new pool was READY before its pods were bound.
+#: Phase that a pool must have passed between its old and new phase. A listed pool that is planned again was GONE; a new
+#: pool was READY before its pods were bound.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -28,10 +28,9 @@ _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """The phases of all pools, existing and wanted, after one decision."""
+    """The phases of all existing and wanted pools after one decision."""
 
     states: tuple[PoolState, ...]
-    #: The phases to store in `PoolMemory.phase`.
     entries: Mapping[PoolName, PhaseEntry]
     transitions: tuple[Transition, ...]
 
@@ -43,7 +42,7 @@ def find_phases(
     due: Mapping[PoolName, Due],
     split: Collection[PoolName],
 ) -> Phases:
-    """Return the phases of all pools. `wanted` are pools that do not exist yet, `split` is `Splits.affected_pools`."""
+    """Return the phases of all pools. `wanted` has pools that do not exist yet, `split` is `Splits.affected_pools`."""
     observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
     observed |= {state.name: state.phase for state in wanted}
     before = {name: known.phase for name, known in ctx.memory.pools.items() if known.phase is not None}
@@ -73,8 +72,7 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
         return Phase.IDLE
     if supply.ready:
         return Phase.IN_USE if held else Phase.READY
-    # While GKE creates a pool, pods on its first nodes do not make the pool IN_USE. Afterwards, a pool with pods stays
-    # IN_USE even if a node is lost.
+    # While GKE creates a pool, its pods do not make it IN_USE. Later, it remains IN_USE even if a node is lost.
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
 
 
@@ -96,7 +94,7 @@ def state_of(
     since, since_start = phase.since, phase.entered_before
     known = ctx.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
-        # `unneeded_since` is the better time: it does not change with restarts and attempts to delete the pool.
+        # `unneeded_since` is more exact: restarts and attempts to delete the pool do not change it.
         since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -130,7 +128,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
-    """Return the entry, with `draining_since` set while all pods on the pool belong to ended or suspended workloads."""
+    """Return the entry, with `draining_since` set while all pods on the pool are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
@@ -145,8 +143,8 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
 
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
-    """Return why a pool is in its phase, empty if no reason is known; `call` is the delete of the pool."""
-    # The note of a failed pool is shown to its owner, but `call.reason` may name pods of other workloads.
+    """Return why a pool is in its phase, empty if unknown; `call` is the delete of the pool."""
+    # The owner sees the note of a failed pool, but `call.reason` may name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:
@@ -166,8 +164,7 @@ def changes(
             entries[name] = before
             continue
         steps += _steps(name, before, phase, now)
-        # If a pool is first seen in a planned phase, this phase began in this round. Other phases may have begun
-        # earlier.
+        # A planned phase in which a pool is first seen began in this round. Other phases may have begun earlier.
         entries[name] = PhaseEntry(phase=phase, since=now, entered_before=before is None and phase not in _PLANNED)
     for name, before in old.items():
         if name not in new:
@@ -176,7 +173,7 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the transition to `phase`, after the transition to a phase that the pool passed between the rounds."""
+    """Yield the transition to `phase`, preceded by one to the phase that the pool passed between the rounds, if any."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

@@ -18,48 +18,43 @@ from provisioner.slices.planning.round import Supply
 class Refusal(Enum):
     """Reason for which a slice may not count on a pool (`Matcher.why_not`)."""
 
-    #: The slice has pods on a pool, or counts on another pool.
     HAS_POOL = "has_pool"
-    #: The workload waits for its turn to start all slices together, or can never start all of them.
+    #: The slices of the workload start together, and wait for their turn or can never all start.
     TURN = "turn"
-    #: The pods select a label that the provisioner writes for slices of another namespace.
+    #: The pods select the labels of a slice in another namespace.
     FORGED = "forged"
     #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
     NOT_WAITING = "not_waiting"
-    #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
+    #: The slice has ended, was refused by the scheduler, or counted on ready pools too long without a bound pod.
     EXPIRED = "expired"
     #: The pool has failed or is being deleted, its reservation has ended, or its status is unknown.
     UNUSABLE = "unusable"
-    #: Another slice counts on the pool.
     CLAIMED = "claimed"
-    #: Pods are bound to the pool.
+    #: Other pods are bound to the pool.
     IN_USE = "in_use"
     #: The pool may be in use although it looks idle: its workload is not watched, or its machine type is unknown.
     UNDECIDED = "undecided"
-    #: The host or the reservation of the pool ends soon, or its nodes do not become ready.
+    #: Maintenance is announced, the reservation ends soon, or the nodes do not become ready.
     NOT_LENDABLE = "not_lendable"
-    #: All nodes of the pool exist, and the pods of the slice run on other nodes.
+    #: All nodes of the pool exist, but the pods of the slice run on nodes of no known pool.
     ELSEWHERE = "elsewhere"
-    #: The leader pod selects a node that is not in the pool.
     HOST = "host"
-    #: The pool has another topology or number of hosts, or is for another child Job.
+    #: The pool has another topology, the wrong number of hosts, or is for another child Job.
     SIZE = "size"
     #: The specification of the pool, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"
     #: The flex-start pool has no nodes, and gets them only for pods of the slice that it was created for.
     NO_NODES = "no_nodes"
-    #: The pool has other node settings than the pods request.
     SETTINGS = "settings"
-    #: All pools of the workload must be in one zone, and the pool is in another zone.
+    #: All pools of the workload must be in one zone, and this pool is in another zone.
     ZONE = "zone"
-    #: A limit does not allow the chips of the pool for the slice.
     LIMIT = "limit"
 
 
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why the specification of a pool does not suit a slice, None if it does.
 
-    The existing nodes are not compared. If another controller adds a taint to every new node, the slice has to keep its
+    Existing nodes are not compared. If another controller adds a taint to every new node, the slice has to keep its
     pool and be reported as stuck; otherwise one pool after the other would be created.
     """
     refusal = why_wrong_kind(slice_, pool)
@@ -69,7 +64,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice, None if it does. Selectors, tolerations and resources do not matter."""
+    """Return why a pool does not suit a slice; None if it does. Only hosts, topology and missing nodes are compared."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
@@ -78,12 +73,12 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def settings_of_pool(pool: Supply) -> str:
-    """Return the node settings that the pods chose for which a pool was created, as `settings_of` returns them."""
+    """Return the node settings that the pods chose for which the pool was created, in the form of `settings_of`."""
     return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")
 
 
 def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
-    """Return the bits of the pools with equal node settings, from pairs of a pool and its bits."""
+    """Return the bits of the pools by node settings, from pairs of a pool and its bits."""
     found: dict[str, int] = defaultdict(int)
     for pool, bits in pools:
         found[settings_of_pool(pool)] |= bits
@@ -105,21 +100,17 @@ class FreePools:
         self, free: Iterable[Supply], specified: Callable[[Supply], NodeView] = lambda pool: pool.view
     ) -> None:
         pools = sorted(free, key=lambda pool: (not pool.ready, pool.pool.hosts, pool.name))
-        #: The specified node of each pool, followed by the existing nodes of all pools.
         self._fits = Fits([*map(specified, pools), *(view for pool in pools for view in pool.offered)])
         ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
-        #: For each pool: positions in `_fits` of its specified and first existing node, and a mask with a bit for each
-        #: node.
+        #: Positions in `_fits` of each pool's specified and first existing node, and a mask with a bit for each node.
         self._places = {
             pool.name: (place, start, (1 << len(pool.offered)) - 1)
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
-        #: Bits of the pools that `remove` has left out.
         self._removed = 0
         self._by_settings = bits_by_settings((pool, 1 << place) for place, pool in enumerate(pools))
-        #: Results of `_of_kind`.
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
@@ -133,16 +124,16 @@ class FreePools:
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the bits, as in `_fits`, of the specified and existing nodes that fit the pods of a slice."""
+        """Return the bits of the specified and existing nodes that fit the pods of a slice, in the order of `_fits`."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return found
 
     def specified(self, slice_: Slice, own: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
-        """Yield the pools of the right kind with node settings `own` whose specification fits a slice, best first.
+        """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out. If `own` is None, the node settings do not matter.
+        Pools in `refused` are left out; if `own` is given, also pools with other node settings.
         """
         left = self.fitting(slice_) & ~self._removed
         left &= self._by_settings.get(own, 0) if own is not None else left
@@ -155,13 +146,12 @@ class FreePools:
             left ^= lowest
 
     def remove(self, pool: Supply) -> None:
-        """Leave out a pool from now on in `specified`."""
+        """Exclude a pool from later calls of `specified`."""
         self._removed |= 1 << self._places[pool.name][0]
 
     def _of_kind(self, slice_: Slice) -> int:
         """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""
-        # Equal slices have the same shape object. All hosts that are in no pool are equal, and so are all numbers of
-        # nodes that no pool has.
+        # Equal slices have the same shape object. Hosts in no pool are equal, and so are numbers of nodes in no pool.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
         key = id(slice_.shape), nodes, host, self.kept_for(slice_)
@@ -177,7 +167,7 @@ class FreePools:
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and number of hosts that the slice needs, and is not for another child Job.
+    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
 
     Taints do not keep all pods off the pool of another child Job: some pods tolerate every taint.
     """
@@ -194,8 +184,7 @@ def _is_right_size(pool: Supply, slice_: Slice) -> bool:
 def _grows_for(pool: Supply, slice_: Slice) -> bool:
     """Whether a pool has nodes, or will get nodes for the pods of the slice.
 
-    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels with which the pool was
-    created.
+    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create.
     """
     if not _must_grow(pool) or not slice_.workload.kind.has_pods:
         return True

@@ -1,4 +1,4 @@
-"""Makes the next memory from a decision, without the entries of pools and slices that no longer exist. Pure."""
+"""Computes the next memory from a decision, without pools and slices that no longer exist. Pure."""
 
 import re
 from collections import defaultdict
@@ -37,7 +37,7 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.specification import starts_together
 from provisioner.slices.planning.stuck import Stuck
 
-#: Scheduled time in minutes, which CronJobs append to the names of their Jobs.
+#: Scheduled time in minutes since 1970, which CronJobs append to the names of their Jobs.
 _TIME = re.compile(r"-\d{8,10}$")
 _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
@@ -46,7 +46,6 @@ _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 class Decision:
     """Results of the stages of one decision."""
 
-    #: The round, with the memory that `learn_from_pools` has updated.
     round: Round
     #: The matching, without claims of buffers on pools that are deleted to make room for other slices.
     matching: Matching
@@ -55,11 +54,11 @@ class Decision:
     broken: frozenset[PoolName]
     hanging: frozenset[PoolName]
     launches: Launches
-    #: Pools that no slice needs. Its `deletes` are only the deletes that are started now.
+    #: Pools that no slice needs; `deletes` has only the deletes that start now.
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
-    #: Whether creates or deletes have to wait until operations of the supplier have ended.
+    #: Whether creates or deletes wait until operations of the supplier have ended.
     waits: bool
 
 
@@ -135,7 +134,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A delete whose pool is no longer listed is kept until a list that was requested after the delete confirms it.
+    # A delete that was sent is kept until a list that was requested later confirms that the pool is gone.
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()
@@ -145,7 +144,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last. Pools whose labels are enough to find this slice are left out."""
+    """Return the slice that used each pool last, unless the labels of the pool are enough to find this slice."""
     users = {
         name: known.last_user
         for name, known in ctx.memory.pools.items()
@@ -154,7 +153,7 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     users |= {name: user for user, names in matching.held.items() for name in names}
     # Slices of kinds without pods never hold a pool, so the pools that they count on are remembered.
     users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
-    # If only one pool was created for a slice, its labels are enough to find the pool again.
+    # If a pool is the only one that was created for its user, its labels are enough to find the user again.
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
 
 
@@ -163,15 +162,14 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # This back-off is kept even if the slice does not exist now. Kueue suspends and resumes a workload whose pods
-        # do not become ready. A workload of kind POD with a single pod does not exist until its controller has replaced
-        # the pod.
+        # This back-off is kept although the slice may not exist now. Kueue suspends and resumes a workload whose pods
+        # do not become ready, and the slice of a single pod of kind POD vanishes until the pod is replaced.
         or entry.unschedulable is not None
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
-    # Without this claim, other slices could take the nodes of a new shared pool, and a second pool would be created.
+    # Without these claims, other slices could take the nodes of a new shared pool, and a second pool would be created.
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
@@ -211,7 +209,7 @@ def _with_refusals(
 def _with_backoffs(
     ctx: Round, slices: Mapping[SliceId, SliceMemory], known: Iterable[Mapping[SliceId, Backoff]]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices, whose `unschedulable` is the back-off in `known`, or None if `known` has none."""
+    """Return the entries of slices, with `unschedulable` set to the back-off in `known`, or to None without one."""
     found = dict(slices)
     before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
     after = {slice_id: last for siblings in known for slice_id, last in siblings.items()}
@@ -225,7 +223,7 @@ def _with_backoffs(
 
 
 def handed_on(ctx: Round) -> Round:
-    """Return the round with a back-off for pods that replace refused pods, including those of a CronJob's next Job."""
+    """Return the round with a back-off for pods that replace refused pods, also in the next Job of a CronJob."""
     slices = ctx.memory.slices
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
@@ -245,12 +243,11 @@ def handed_on(ctx: Round) -> Round:
 
 
 def _refused_key(slice_: Slice) -> tuple[Hashable, Hashable]:
-    """Return the value of `SliceMemory.refused` for the pods of a slice."""
     return _family(slice_), demand_key(slice_.requirements)
 
 
 def _family(slice_: Slice) -> Hashable:
-    """Return the UID of a slice's workload; for a Job of a CronJob, the Job's namespace and name without the time."""
+    """Return the UID of the workload; for a Job of a CronJob, its namespace and its name without the time."""
     workload = slice_.workload
     stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
     return (workload.namespace, stem) if stem != workload.owner_name else workload.uid
@@ -272,7 +269,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    # New pods that are not unschedulable yet also get a back-off: the scheduler reports them only after some time.
+    # New pods get the back-off before the scheduler reports them as unschedulable, which takes some time.
     unbound = (slice_ for slice_ in own.values() if slice_.leader is not None and not slice_.leader.node_name)
     new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
@@ -286,7 +283,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the earliest and the latest back-off of equal pods: pods that replace them later need only these two."""
+    """Return the earliest and the latest back-off of equal pods: later replacements need only these two."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)
@@ -300,15 +297,15 @@ def _until(last: Backoff) -> datetime:
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     """Whether the pods of a refused slice have changed since the refusal; False if this is unknown."""
-    # While objects in `_OF_VOLUMES` are unknown, the requirements differ although the pods have not changed.
+    # While objects in `_OF_VOLUMES` are unknown, requirements may differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # A slice without pods has the requirements of a template, which Kueue changes. An entry of the hints has no key.
+    # A slice without pods has the requirements of a template, which Kueue changes. A restart loses `refused`.
     return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals. A waiting slice that could share the pool of a refused slice gets the same message."""
+    """Return the refusals, with the same message for waiting slices that could share the pool of a refused slice."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (slice_ for slice_ in ctx.slices.values() if slice_.share is not None and slice_.pending)
     keys = {slice_.id: (slice_.workload.uid, slice_.share) for slice_ in waiting} if refusals else {}

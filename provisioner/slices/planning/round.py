@@ -30,27 +30,27 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min. On
-#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools are RUNNING while they wait.
+#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; on
+#: Compute Engine it may take longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
-        # In this status, GKE repairs the pool, or another client changes it.
+        # GKE repairs the pool, or another client changes it.
         PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: Maximum time in seconds for which a pool may be up without a ready node and still be taken by another slice.
+#: Maximum time in seconds that a pool may be up without a ready node before other slices may no longer take it.
 _PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The caches of Kubernetes and the last list of node pools."""
+    """State of the cluster: the caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
-    #: Names of the optional kinds of objects that are unknown (`model.sources`): no decision may depend on them.
+    #: Names of optional kinds of objects (`model.sources`) that are unknown: decisions must not depend on them.
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
@@ -60,26 +60,26 @@ class Snapshot:
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: All pools of the cluster. Foreign pools are included, because no new pool can have their names.
+    #: All pools of the cluster; also foreign pools, because a new pool must not have their names.
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
-    #: Pools with a create or delete that is being sent, or whose response this process has not handled yet.
+    #: Pools with a create or delete that is being sent, or whose response has not been handled yet.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Objects to which writes have been rejected for a long time: names of nodes, "Pod NAMESPACE/NAME" for pods, and
-    #: `WorkloadName.text` for objects with a status.
+    #: Objects to which writes have been rejected for a long time: node names, "Pod NAMESPACE/NAME", and
+    #: `WorkloadName.text` of objects with a status.
     rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; empty unless an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Time since which the creation of pools has been paused; None if it is not paused.
     paused_since: datetime | None = None
-    #: Reasons why no decision may be based on this snapshot, such as a cache that is not synced; otherwise empty.
+    #: Reasons why no decision may be based on this snapshot, such as a cache that is not synced.
     not_synced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Inputs of the stages of one decision. The stage that updates the memory returns a changed copy."""
+    """Inputs of the stages of one decision. A stage that changes the memory returns a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -88,14 +88,13 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices by workload, before the changes of `awaiting_request`. The next round reuses unchanged entries.
+    #: Slices by workload, without the changes of `awaiting_request`; the next round reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
-    #: Pools of the provisioner: listed pools, and creates that no list shows yet.
+    #: Pools of the provisioner: listed pools, and pools whose create no list shows yet.
     supply: Mapping[PoolName, Supply]
     #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
-    #: Slice that each pool was created for.
     made_for: Mapping[PoolName, SliceId]
     candidates: Candidates
 
@@ -114,7 +113,7 @@ def begin_round(
 ) -> Round:
     """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
 
-    Slices and pools of the `last` round are reused if the objects from which they were computed have not changed.
+    Slices and pools of the `last` round are reused if the objects that they depend on have not changed.
     """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
@@ -137,7 +136,7 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        # The labels of all namespaces are part of the policy, so it is compared only once, and not for each workload.
+        # The policy contains the labels of all namespaces, so it is compared once, and not for each workload.
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
@@ -163,23 +162,22 @@ def begin_round(
 # The dataclass has no slots, because `cached_property` needs a `__dict__`.
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """One pool of the provisioner."""
+    """One pool of the provisioner, with facts about it at the time of the round."""
 
     name: PoolName
     pool: NodePool
     rules: PoolRules
     ownership: Ownership
     nodes: tuple[Node, ...]
-    #: Whether GKE lists the pool. If not, a create of the pool was sent, and the list does not show the pool yet.
+    #: Whether GKE lists the pool. If False, its create was sent, and the list does not show the pool yet.
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: Whether an attempt to delete the pool was postponed. Nodes that the attempt removed do not come back.
+    #: Whether an attempt to delete the pool was postponed, after which nodes may be missing permanently.
     half_deleted: bool
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
-    #: Seconds since `unready_since`; 0 without such a time.
     unready_seconds: float
     #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
     late_since: datetime | None
@@ -187,16 +185,16 @@ class Supply:
     passing: tuple[PoolStatus, datetime] | None
     #: Whether the pool was given up, because it was unready for too long.
     lost: bool
-    #: Whether the reservation of the pool ends soon or has ended.
+    #: Whether the pool's reservation has ended, or ends within `LAST_OF_RESERVATION`.
     ends_soon: bool
-    #: Whether the reservation of the pool has ended.
+    #: Whether the pool's reservation has ended.
     ended: bool
-    #: Whether the pool was created for a namespace or kind that is not watched, so that it looks idle even if in use.
+    #: Whether the pool's namespace or kind is not watched, so that the pool looks idle even if it is in use.
     unwatched: bool
 
     @cached_property
     def view(self) -> NodeView:
-        """Expected node of the pool by its specification; CPU and memory are those of a ready node, if there is one."""
+        """Expected node of the pool by its specification, with the CPU and memory of a ready node if there is one."""
         expected = self.rules.expected_node(self.pool)
         node = next((node for node in self.nodes if node.ready and node.allocatable_memory_bytes), None)
         if node is None:
@@ -225,17 +223,17 @@ class Supply:
 
     @cached_property
     def in_catalogue(self) -> bool:
-        """Whether the catalogue has the machine type. After a restart, it lacks types that only the cluster lists."""
+        """Whether the catalogue has the machine type; False after a restart for types that only the cluster lists."""
         return tpu.machine_type(self.pool.machine_type) is not None
 
     @property
     def undecided(self) -> bool:
-        """Whether it is unknown if the pool is needed: its workload is not watched, or its machine type is unknown."""
+        """Whether the pool may wrongly look idle: its workload is not watched, or its machine type is unknown."""
         return self.unwatched or not self.in_catalogue
 
     @cached_property
     def machine(self) -> tuple[str, int]:
-        """Accelerator, and chips of each host; reported by the nodes if the catalogue lacks the machine type."""
+        """Accelerator and chips of each host, as the nodes report them if the catalogue lacks the machine type."""
         accelerator, chips = tpu.machine_of(self.pool.machine_type)
         if not self.in_catalogue:
             labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
@@ -252,7 +250,7 @@ class Supply:
     def assigned_to(self) -> tuple[str, str] | None:
         """Namespace and key of the slice in the labels of most assigned nodes; None if no node is assigned.
 
-        Nodes may have different labels: a recreated node has the labels of the pool until the provisioner labels it.
+        A recreated node has the labels of the pool, not of the slice, until the provisioner labels the node.
         """
         labelled = [node.labels for node in self.nodes] or [self.pool.labels]
         marks = [tuple(labels.get(key, "") for key in MARKS) for labels in labelled]
@@ -261,7 +259,7 @@ class Supply:
 
     @cached_property
     def maintenance(self) -> Node | None:
-        """Node whose host is the first of the pool to be taken down for maintenance; None if none is announced."""
+        """Node whose maintenance begins first; None if no maintenance is announced."""
         doomed = [node for node in self.nodes if node.maintenance_at is not None]
         return min(doomed, key=lambda node: (node.maintenance_at, node.name), default=None)
 
@@ -272,7 +270,7 @@ class Supply:
 
     @property
     def usable(self) -> bool:
-        """Whether pods can run on the pool now or soon: it is up or being created, and not leaving, broken or ended."""
+        """Whether the pool is up or being created, and neither being deleted, broken, nor in an ended reservation."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
@@ -282,9 +280,9 @@ class Supply:
 
     @property
     def lendable(self) -> bool:
-        """Whether slices other than the one that the pool was created for may take the pool."""
+        """Whether slices may take the pool although it was created for another slice."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
-            # Other slices have no reason to wait until GKE has repaired the nodes.
+            # GKE may still repair the nodes, but other slices need not wait for that.
             return False
         doomed = self.maintenance is not None or self.ends_soon
         return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
@@ -292,7 +290,7 @@ class Supply:
     @property
     def broken(self) -> bool:
         """Whether the pool has failed, so that no further pod can run there."""
-        # GKE also reports RUNNING_WITH_ERROR during repairs, so this status is a failure only after a postponed delete.
+        # GKE also reports RUNNING_WITH_ERROR during repairs, so it means failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
@@ -303,7 +301,7 @@ class Supply:
 
     @property
     def attempt(self) -> int:
-        """Number of the slice's attempt for which the pool was created; 0 if the labels of the pool have no number."""
+        """Number of the attempt in the labels of the pool; 0 without a number."""
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -316,7 +314,7 @@ def find_supply(
     now: datetime,
     last: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """Return the provisioner's pools by name: pools that GKE lists, and creates that the list does not show yet."""
+    """Return the provisioner's pools by name: listed pools, and pools whose create the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
@@ -332,7 +330,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # An entry is not reused if one of its fields depends on the current time.
+            # An entry with a field that depends on the current time is not reused.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
@@ -379,9 +377,9 @@ def find_supply(
 def _passing(
     pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return the pool's transitional status and the time since which the pool has had it; None for other statuses.
+    """Return the transitional status and the time since which the pool has had it; None for other statuses.
 
-    An open create counts as PROVISIONING, an open delete as STOPPING, before the list shows the status.
+    An open create counts as PROVISIONING, and an open delete as STOPPING, before the list shows the status.
     """
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
@@ -403,9 +401,9 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
     """Return the slice to which each pool is assigned by the labels of its nodes.
 
-    After a restart without hints, only these labels tie a slice without pods to a pool created for another workload.
+    After a restart without hints, only these labels connect a slice without pods to a pool of another workload.
     """
-    # A mark is a letter for the kind, a hyphen, and for these kinds the key of the group.
+    # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     marks = ((pool.name, *mark) for pool in supply if (mark := pool.assigned_to) is not None)
     keys = {name: (kinds.get(mark[:1]), namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
@@ -415,7 +413,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Return the pools that were created for each slice; if a pool has no UID in its labels, by the name of its Job."""
+    """Return the pools that were created for each slice. Pools without a UID in their labels are found by Job name."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for pool in supply:
@@ -446,6 +444,5 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # Until the node is ready with all its chips, the resources of the specification are used.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

@@ -13,11 +13,10 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods to which one decision writes a cost; later decisions write to the other pods. Pods whose
-#: writes Kubernetes has rejected are not counted.
+#: Maximum number of pods to which one decision writes a cost, without pods whose writes Kubernetes rejected.
 _MAX_WRITES = 32
-#: Number of different costs for pools with the same number of hosts. Pools with more than 1,000 hosts count as 1,000
-#: hosts, so that each cost is below 2^31 - 1, the maximum in Kubernetes.
+#: Number of different costs for pools with an equal number of hosts. All pools with at least 1,000 hosts count as
+#: equal, so that each cost is below 2^31 - 1, the maximum in Kubernetes.
 _COSTS = 1_000_000
 
 
@@ -40,10 +39,10 @@ def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
     ]
     costs.sort()
     rejected = {cost for cost in costs if f"Pod {cost.namespace}/{cost.name}" in ctx.snapshot.rejected}
-    # Writes that were rejected before stay in the plan, so that the actor repeats them at growing intervals.
+    # Rejected writes remain in the plan, so that the actor repeats them at growing intervals.
     return (*[cost for cost in costs if cost not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 
 def _cost_of(pool: NodePool) -> int:
-    """Return the cost of the pods on a pool. Small pools become empty first; a hash of the name orders equal pools."""
+    """Return the cost of the pods on a pool. Small pools are emptied first; a hash of the name orders equal pools."""
     return min(pool.hosts, 1000) * _COSTS + crc32(pool.name.encode()) % _COSTS

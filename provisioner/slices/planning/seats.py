@@ -23,23 +23,22 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.refusals import bits_by_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
-#: Minimum time after the last unschedulable pod before a shared pool is created with fewer nodes than the maximum.
+#: Minimum time without a new unschedulable pod before a shared pool of less than the maximum size is created.
 _QUIET = timedelta(seconds=3)
-#: Maximum delay of the create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
+#: Maximum delay of a create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
-#: Maximum time in seconds for which missing and unready nodes count as available. A new node needs some minutes.
+#: Maximum time in seconds for which missing and unready nodes count as available: new nodes need some minutes.
 _EXPECTED_SECONDS = 600.0
-#: Maximum remaining grace period of a pod that is being deleted and whose node counts as free. Users may choose longer
-#: grace periods.
+#: Maximum remaining grace period of a deleted pod whose node counts as free; users may choose longer periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after its grace period for which a pod counts as being deleted, because the kubelet needs some seconds.
+#: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark (`Slice.mark`) of slices that may use a pool together; None for slices that share no pool.
 _Party = tuple[str, str] | None
 
 
 class Seats:
-    """Nodes that are still free for slices that share pools. Used for one decision."""
+    """Nodes that are still free for slices that share pools, in one decision."""
 
     def __init__(
         self,
@@ -48,22 +47,19 @@ class Seats:
         claimed: Mapping[PoolName, SliceId],
     ) -> None:
         self._round, self._claimed = ctx, claimed
-        # Pools with pods come first, so that pools without pods are not used and are deleted.
+        # Pools with pods come first, so that pools without pods can be deleted.
         pools = sorted(
             (supply for supply in ctx.supply.values() if supply.usable and not supply.undecided),
             key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
         )
-        #: Pool of each bit. A pool has one bit for each existing node that counts, and one last bit for all its missing
-        #: nodes.
+        #: Pool of each bit: a pool has a bit for each existing node that counts, and a last bit for all missing nodes.
         self._pool_of: list[Supply] = []
         self._bits: dict[PoolName, int] = {}
-        #: Bits of the free nodes of all pools.
         self._free = 0
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
-        #: Pools with users, by party: by the party of all users if it is only one, and by the party of the creator.
+        #: Pools with users, by the party of the users if it is only one, and by the party of the creator.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
-        #: Pools without users, by party of the creator (`_creator_of`).
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
         self._by_settings = bits_by_settings((pool, self._bits[pool.name]) for pool in pools)
         self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
@@ -75,11 +71,10 @@ class Seats:
                 self._empty[_creator_of(pool)].append(pool)
         #: Bits of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
-        #: Bits of the pools that slices may not use, by limits, and by party or by namespace and whether it is marked.
+        #: Bits of the pools that slices may not use, by limits and party, or by limits, namespace and whether marked.
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
-        #: Results of `_of_kind`, by the values that they depend on.
         self._alike: dict[Hashable, int] = {}
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
@@ -87,7 +82,7 @@ class Seats:
         busy = {pod.node_name for pod in self._round.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
         views: list[NodeView] = []
         for pool in pools:
-            # Missing and unready nodes that have been expected for too long do not count.
+            # Nodes that have been missing or unready for too long do not count.
             late = pool.unready_seconds > _EXPECTED_SECONDS
             ready = {node.name for node in pool.nodes if pool.is_ready(node)} if late else set()
             here = [view for view in pool.offered if not late or view.name in ready]
@@ -111,10 +106,10 @@ class Seats:
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        The pool `last`, which the slice had in the last round, is tried first. A pool that has no pods and was not
-        created for pods of the slice's namespace is used only if `may_borrow` allows it; if not, slices with equal
-        `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes
-        no node of a pool with pods, because the scheduler has not bound its pod there, for an unknown reason.
+        The pool `last`, which the slice had in the last round, is tried first. A pool without pods that was not created
+        for pods of the namespace is borrowed only if `may_borrow` allows it; otherwise slices with equal `limits` do
+        not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes no node of a
+        pool with pods: the scheduler has not bound its pod there.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.
@@ -141,7 +136,7 @@ class Seats:
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
         """Return the bits of the nodes that fit a slice, in pools that suit the slice; equal slices share the result.
 
-        Only empty pools and pools that `party` may use are compared, not the used pools of other tenants.
+        Empty pools and pools that `party` may use are compared, but not used pools of other tenants.
         """
         if (found := self._suiting.get(slice_.share)) is None:
             found = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
@@ -154,7 +149,7 @@ class Seats:
 
     def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
         job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
-        # The key has all values that the conditions read from a slice. Equal slices have the same shape object.
+        # Values that `why_wrong_kind` reads from a slice, except its marks. Equal slices have the same shape object.
         key = whose, id(slice_.shape), slice_.nodes, slice_.host, job
         if key not in self._alike:
             self._alike[key] = self._all_of(pool for pool in pools if why_wrong_kind(slice_, pool) is None)
@@ -170,7 +165,7 @@ class Seats:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
-        """Whether a slice may use a pool together with the present users of the pool, or as its first user."""
+        """Whether a slice may use a pool together with its present users, or as its first user."""
         party = _party_of(slice_)
         parties = self._parties_on(pool)
         if parties and party == _creator_of(pool):
@@ -178,7 +173,6 @@ class Seats:
         return parties <= {party} and (is_shared_by(pool, slice_) or may_borrow(pool))
 
     def _parties_on(self, pool: Supply) -> set[_Party]:
-        """Return the parties that use a pool or count on it."""
         claimant = self._claimed.get(pool.name)
         return self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
 
@@ -199,7 +193,7 @@ def is_shared_by(pool: Supply, slice_: Slice) -> bool:
 
 
 def _creator_of(pool: Supply) -> _Party:
-    """Return the party that a pool of kind POD was created for: unmarked pods of a namespace. None for other pools."""
+    """Return the party of a pool's creator: unmarked pods of a namespace for kind POD, otherwise None."""
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
@@ -213,8 +207,8 @@ def join(
 ) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
-    The `parallelism` of a returned slice is the number of all slices that share its pool, so that each of them gets a
-    node. Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
+    The `parallelism` of a returned slice is the number of slices that share its pool, so that each of them gets a node.
+    Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
     `refused`, to whose pools the scheduler bound no pod, share pools only with each other. With `by_workload`, only
     slices of one workload share a pool, because a limit counts the pools of each workload.
     """
@@ -234,7 +228,7 @@ def join(
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     """Return the time until which the create of a shared pool waits for further slices; None if it does not wait.
 
-    The scheduler reports pods that are created at the same time one after the other, within seconds.
+    Pods that are created at the same time are reported as unschedulable one after the other, within seconds.
     """
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None

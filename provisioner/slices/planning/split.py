@@ -16,15 +16,14 @@ from provisioner.slices.planning.round import Round
 
 
 class Splits(NamedTuple):
-    """Slices of several hosts that do not have one node pool to themselves."""
+    """Slices that do not have one node pool to themselves."""
 
     #: Node pools of each slice of several hosts whose pods are on more than one node pool.
     slices: Mapping[SliceId, frozenset[PoolName]]
-    #: Slices on each node pool with pods of several slices, at least one of which has several hosts.
+    #: Slices on each node pool with pods of several slices, at least one of them of several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
-    #: Slices of several hosts that are a key of `slices` or in a value of `pools`.
+    #: Slices of several hosts that are in `slices` or in `pools`.
     affected: frozenset[SliceId]
-    #: Node pools that are a key of `pools` or in a value of `slices`.
     affected_pools: frozenset[PoolName]
 
 

@@ -16,28 +16,27 @@ from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.seats import is_shared_by
 
-#: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
+#: Time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 STUCK_SECONDS = 600.0
-#: Minimum time without a bound pod after which a ready and free pool counts as refused by the scheduler.
+#: Time without a bound pod after which a ready and free pool may count as refused by the scheduler.
 REFUSED_AFTER = timedelta(seconds=60)
-#: Labels that the provisioner writes on nodes after their creation.
+#: Labels that the provisioner writes on existing nodes.
 _WRITTEN_LATER = (*MARKS, constants.NAMESPACED_JOB)
 
 
 class StuckKind(Enum):
-    """Reason for which a slice counts as stuck."""
+    """Reason why a slice counts as stuck."""
 
-    #: The pool has had a transitional status for too long.
     HANGS = "hangs"
     #: The scheduler binds no pod to the ready pool that was created for the slice, so the pool is deleted.
     REFUSED = "refused"
-    #: Pods stay unschedulable on a ready pool.
+    #: Some pods of the slice remain unschedulable although the pool is ready.
     UNSCHEDULABLE = "unschedulable"
     #: The slice has more pods than its topology has hosts.
     TOO_MANY_PODS = "too_many_pods"
     #: The slice needs more nodes than its pool has.
     OUTGROWN = "outgrown"
-    #: The pool has been unready for too long: some of its nodes are missing or not ready.
+    #: Nodes of the pool have been missing or not ready for too long.
     UNREADY = "unready"
 
 
@@ -48,7 +47,7 @@ class Stuck:
     slice_id: SliceId
     pool: PoolName
     kind: StuckKind
-    #: Unschedulable pods; empty if the message about the slice names none.
+    #: Unschedulable pods to name in the message; may be empty.
     pods: tuple[Pod, ...] = ()
     #: Whether a new pool may help, although all nodes of this pool are ready.
     replaceable: bool = False
@@ -79,7 +78,7 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
-    # The memory has the phase of the last round. A phase that begins in this round would not have lasted long.
+    # The phase of the last round is enough: a phase that begins in this round has not lasted long.
     entry = ctx.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
@@ -88,7 +87,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # The start of the phase is compared, because pods on a pool that became ready only recently are not stuck yet.
+    # Pods on a pool that became ready only recently are not stuck yet, so the start of the phase is compared.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -96,8 +95,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
     if long_ready:
         lacking = lacking_labels(slice_, pool)
-        # Another pool does not help if its nodes would lack the same label. A single-host slice with bound pods keeps
-        # its pool, because these pods run independently of the unschedulable pods.
+        # A new pool does not help if its nodes lack the label as well. A pool with independently running pods is kept.
         may_help = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.UNSCHEDULABLE, pods=pods, replaceable=may_help)
     if pool.unready_since is not None and pool.unready_since <= limit:
@@ -106,7 +104,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
 
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """Return the selected labels that the pool's nodes were expected to have; empty if at least one node has them."""
+    """Return the selected labels that the pool's nodes were expected to have; empty if a node has them all."""
     asked = slice_.requirements
     selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(asked, pool.view)
@@ -116,9 +114,9 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
     One minute without a bound pod is enough if the pods have no volumes, all nodes are prepared (`_is_prepared`), and
-    the scheduler has looked at them after the claim of the slice began: its message has changed, or the leader pod
-    became unschedulable later. Otherwise 10 minutes are needed, because the scheduler retries every unschedulable pod
-    within 5.5 minutes.
+    the scheduler has tried the pods since the slice counts on the pool: its message has changed, or the leader pod
+    became unschedulable later. Otherwise the time is 10 minutes, because the scheduler retries each pod within 5.5
+    minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
     own = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
@@ -130,8 +128,7 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # One minute is too short for pods with volumes: the scheduler waits up to 10 minutes for volumes, and its message
-    # does not change in this time.
+    # The scheduler waits up to 10 minutes for volumes, without changing its message.
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)
@@ -147,12 +144,12 @@ def _is_prepared(node: Node, asked: Requirements) -> bool:
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
-    """Return the unschedulable pods of a slice; none for kinds without pods, whose leader pod is virtual."""
+    """Return the unschedulable pods of a slice; empty for kinds without pods, whose leader pod is virtual."""
     if not slice_.workload.kind.has_pods:
         return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)
 
 
 def is_one_unit(slice_: Slice) -> bool:
-    """Whether the pods of a slice can only run together. Pods of a single-host slice run independently."""
+    """Whether the pods of a slice can only run together, as on several hosts. Other pods run independently."""
     return slice_.shape is not None and slice_.shape.multi_host

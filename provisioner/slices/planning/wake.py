@@ -18,7 +18,7 @@ _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools; `waits` if creates or deletes wait for operations."""
+    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -30,7 +30,7 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the first of `moments` and the times at which pools count as refused or unready; None if none is left."""
+    """Return the first of `moments` and of the times at which pools will count as refused or unready; None if none."""
     claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)
@@ -43,7 +43,7 @@ def _unready_moments(ctx: Round) -> Iterator[datetime]:
             continue
         due = pool.unready_since + timedelta(seconds=ctx.settings.ready_timeout_seconds)
         if ctx.memory.pool(pool.name).given_up:
-            # The pool was given up in this decision, so the next decision follows immediately, and replaces the pool.
+            # The pool was given up in this decision, so the next decision follows immediately and replaces the pool.
             yield ctx.now
         elif due > ctx.now:
             yield due

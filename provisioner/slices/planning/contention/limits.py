@@ -1,12 +1,12 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Listed pools in any status are counted, and creates whose pools are not listed yet. If unfinished pods are bound to a
-pool, its chips count for the namespaces of these pods; otherwise for the namespace of the slice that counts on the
-pool; otherwise for the workload that the pool was created for.
+Pools in any status are counted, and also pools whose create no list shows yet. The chips of a pool count for the
+namespaces of the unfinished pods with chips on the pool. Without such pods, the chips count for the workload whose
+slice counts on the pool, otherwise for the workload that the pool was created for.
 
 A unit is a slice, or all slices of a workload that start together. If a limit refuses a unit, units of equal priority
-may use the rest of the limit. For at most `KEPT_AT_MOST`, units of lower priority do not get the chips, pools and
-creates that the refused unit requests.
+may use the rest of the limit. Units of lower priority may not use the chips, pools and creates that the refused unit
+requests, for at most `KEPT_AT_MOST`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsF
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
-#: Maximum time for which amounts are withheld for a refused unit, counted from the time at which its leader pod became
-#: unschedulable. Otherwise a pod that can never be served would block all pods of lower priority.
+#: Maximum time, since the leader pod became unschedulable, for which a refused unit withholds chips, pools and creates
+#: from lower priorities. Otherwise a pod that can never be served would block all pods of lower priority.
 KEPT_AT_MOST = timedelta(hours=12)
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Amounts that are used within the limits. The running decision adds its claims and creates."""
+    """Chips, pools and creates that the limits count. The current decision adds its claims and creates."""
 
     settings: Settings
     now: datetime
@@ -51,17 +51,16 @@ class Budget:
     #: Reason of the pause of creation; None if creation is not paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
-    #: Part of `used` that will soon be free: amounts of pools that are being deleted, or have failed and have no pods.
+    #: Part of `used` that will soon be free: pools that are being deleted, or have failed and have no pods.
     going: Counter[LimitScope] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
-    #: Times of the creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
-    #: Amounts withheld from units of lower priority, by scope and by priority of the refused units.
+    #: Amounts that units of lower priority may not use, by scope and by priority of the refused units.
     kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
     def of(cls, ctx: Round) -> Budget:
-        """Return the budget at the beginning of a round. A pool without pods counts for the workload in its labels."""
+        """Return the budget at the beginning of a round, before slices count on pools."""
         paused_since = ctx.snapshot.paused_since
         paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or ctx.settings.pause_creation else None
         requests = any(not slice_.workload.kind.has_pods for slice_ in ctx.slices.values())
@@ -86,7 +85,7 @@ class Budget:
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
-        """Return the pause or limit that forbids new pools for all the given slices; None if the pools are allowed."""
+        """Return the pause or limit that prevents a new pool for one of the slices; None if each may have one."""
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
@@ -104,7 +103,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Withhold the amounts that a refused unit requests from units of lower priority for at most `KEPT_AT_MOST`."""
+        """Withhold the chips, pools and creates of a refused unit from lower priorities, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked
@@ -121,7 +120,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
-        `again` means that the slice had the pool before, so that amounts withheld for higher priorities are ignored.
+        `again` means that the slice had the pool before: then amounts that higher priorities withhold are ignored.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -137,7 +136,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
-        """Count a pool for the workload of the slice that now counts on it, and no longer for the previous workload."""
+        """Count a pool for the workload of the slice that now counts on it, instead of the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)
@@ -145,12 +144,12 @@ class Budget:
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
     def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
-        """Return the scopes that count a pool. The value is 1 if the scope counts pools, otherwise the pool's chips."""
+        """Return the scopes that count a pool, with 1 if the scope counts pools, otherwise with the pool's chips."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
     def users(self) -> Mapping[LimitScope, Counter[str]]:
-        """Return the chips or pools of each workload, by scope."""
+        """Return the number of chips or pools of each workload, by scope."""
         used: dict[LimitScope, Counter[str]] = defaultdict(Counter)
         for charge in self.charges.values():
             for scope, amount in charge.amounts():
@@ -206,7 +205,7 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
 def _limits_of(
     slice_: Slice, accelerator: str, settings: Settings
 ) -> Iterator[tuple[str, LimitScope, int | None, int]]:
-    """Yield each setting with its scope, its limit (None if not set), and the amount that the slice requests."""
+    """Yield each setting, its scope, its limit (None if not set), and the amount that the slice requests."""
     workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
     yield "MAX_CHIPS", ALL, settings.max_chips, chips
     most = _amount(settings.max_chips_per_namespace, namespace)
@@ -228,10 +227,10 @@ def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of creates to remember, with `started` creates at `now`; empty without MAX_CREATES_PER_HOUR."""
+    """Return the creation times to remember, with `now` for new creates; empty without MAX_CREATES_PER_HOUR."""
     if settings.max_creates_per_hour is None:
         return ()
-    # A time far in the future is dropped: it was written by a clock that was ahead.
+    # A time far in the future was written by a clock that was ahead, and is dropped.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
 
 

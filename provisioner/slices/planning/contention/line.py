@@ -6,8 +6,8 @@ equal priorities, the first unit of every namespace comes before the second unit
 last grant is longest ago comes first; for a namespace without a grant, the arrival of its first unit counts. The units
 of a namespace are ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
-A grant of one resource does not change the line of another resource. Grants are remembered only while units wait for
-the resource, so that the memory remains small even if pods are edited often. Kueue provides further fairness.
+Each resource has its own line and grants. Grants are remembered only while units wait for the resource, so that the
+memory remains small even if pods are edited often.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
-#: Resource with the common line for free node pools, limits and operations of the supplier.
+#: Resource that represents free node pools, limits and operations of the supplier, which have one line.
 CREATES = "creates"
 
 
@@ -31,7 +31,6 @@ class Unit(NamedTuple):
     #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime
     created_at: datetime
-    #: Name of the group of pods, by which the slices of one workload are ordered.
     group_name: str
 
 
@@ -40,7 +39,7 @@ def unit_of(slice_: Slice, now: datetime) -> Unit:
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
     priority = leader.priority if leader is not None else 0
-    # A time in the future, set by a clock that is ahead, would make the slice the last arrival of its namespace.
+    # A time in the future, set by a clock that is ahead, would make the slice the latest arrival of its namespace.
     since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
 
@@ -81,11 +80,11 @@ def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices:
     """Return the stamps (times of last grants) of `contended` resources, for namespaces and workloads with pods."""
     if not stamps:
         return stamps
-    # Pods that do not wait count as well: otherwise a recurring workload would lose its stamp and always be first.
+    # Slices that do not wait count as well: otherwise a recurring workload would lose its stamp and always be first.
     present = {name for slice_ in slices if slice_.pods for name in (slice_.workload.namespace, slice_.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 
 
 def place_of(order: Sequence[Unit]) -> dict[SliceId, int]:
-    """Return the place of each unit in the line, beginning with 1."""
+    """Return the place of each unit in the line, from 1."""
     return {unit.id: place for place, unit in enumerate(order, start=1)}

@@ -15,7 +15,7 @@ from provisioner.slices.planning.round import Round
 _STEP = timedelta(seconds=10)
 #: Number of steps without a rejection after which the bound is dropped.
 _STEPS = 6
-#: Maximum number of creates, and of deletes, per thread, in progress or waiting. More would delay urgent calls.
+#: Maximum number of creates, and of deletes, per thread, running or queued. More would delay later, urgent calls.
 _CALLS_PER_THREAD = 2
 
 
@@ -23,15 +23,14 @@ _CALLS_PER_THREAD = 2
 class Slots:
     """Numbers of calls that one decision may start."""
 
-    #: The new value of `Memory.operations`.
     learned: OperationLimit
     #: Maximum number of operations to start; None if unlimited.
     operations: int | None
-    #: Maximum number of creates that the threads accept before the next decision.
+    #: Maximum number of creates that the threads accept.
     calls: int
-    #: Maximum number of deletes that the threads accept before the next decision.
+    #: Maximum number of deletes that the threads accept.
     delete_calls: int
-    #: Whether the last slot went to a delete, so that a create is next.
+    #: Whether an odd slot goes to a create, because the last call was a delete.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
@@ -51,19 +50,18 @@ class Slots:
 
 
 def find_slots(ctx: Round) -> Slots:
-    """Return the slots of this round, with the bound on operations that GKE's responses have shown so far."""
+    """Return the slots of this round, and the bound on operations that is known so far."""
     memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
     listed = (pool.pool for pool in ctx.supply.values() if pool.listed)
-    # No pool of an open create is listed: `answers.confirm` closes a create whose pool is listed.
+    # `answers.confirm` closes each create whose pool is listed, so the subtraction removes no listed pool.
     running = operations_under_way(listed, memory) - creates
     coming = (creates | deletes) - running
     known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - len(running) - len(coming)
-    # Creates and deletes alternate: after the last accepted call if slots are free, otherwise after the last tried
-    # call.
+    # An odd slot goes to the kind of call that was not accepted last or, if no slot is free, was not tried last.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
@@ -79,12 +77,12 @@ def find_slots(ctx: Round) -> Slots:
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
-        # An operation may have ended since the rejection, so the larger of both numbers is the bound.
+        # An operation may have ended since the rejection, so the bound is at least the number at the last decision.
         most = max(running, operations.running)
         operations = replace(operations, limit=most, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:
         operations = replace(operations, limit=None, rejected_at=None)
     elif operations.limit is not None:
-        # GKE has accepted `running` operations since the rejection, so the bound is at least that number.
+        # GKE has accepted `running` operations since the rejection, so the bound is at least this number.
         operations = replace(operations, limit=max(operations.limit, running))
     return replace(operations, running=running)

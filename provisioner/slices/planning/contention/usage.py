@@ -1,4 +1,4 @@
-"""Determines the namespaces and the workload that each pool counts for: by its pods, otherwise by its labels."""
+"""Determines the namespaces and the workload that each pool counts for: by its pods, otherwise by its labels. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,10 +24,10 @@ class ScopeKind(StrEnum):
 
 
 class LimitScope(NamedTuple):
-    """Set of the pools that one limit counts."""
+    """Set of pools, or of creates, that one limit counts."""
 
     kind: ScopeKind
-    #: Namespace, accelerator or workload; empty for a kind that needs no name.
+    #: Namespace, accelerator or workload; empty for ALL and CREATES.
     name: str | WorkloadName = ""
 
     def __str__(self) -> str:
@@ -55,21 +55,19 @@ class LimitUse:
 
 
 ALL = LimitScope(ScopeKind.ALL)
-#: Scope of the creates of the last hour.
 CREATES_PER_HOUR = LimitScope(ScopeKind.CREATES)
 
 
 class Charge(NamedTuple):
     """Namespaces, accelerator and workload that one pool counts for."""
 
-    #: Number of chips by namespace.
     chips: Mapping[str, int]
     accelerator: str
     workload: WorkloadName
     uid: WorkloadUid
 
     def amounts(self) -> Iterator[tuple[LimitScope, int]]:
-        """Yield each scope that counts the pool, with the number of chips, or with 1 if the scope counts pools."""
+        """Yield each scope that counts the pool, with 1 if the scope counts pools, otherwise with the pool's chips."""
         total = 0
         for namespace, chips in self.chips.items():
             yield LimitScope(ScopeKind.NAMESPACE, namespace), chips

@@ -56,7 +56,6 @@ class ChoiceBlocker(NamedTuple):
     """Cause that blocks one choice of capacity."""
 
     choice: CapacityChoice
-    #: Back-off after the last failure.
     last: Backoff
     #: Capacity that failed before, and that other slices try first; None if the choice waits until its back-off ends.
     probed: CapacityKey | None = None
@@ -67,7 +66,7 @@ class ChoiceBlocker(NamedTuple):
 
     @property
     def until(self) -> datetime | None:
-        """Time at which the choice is tried again; None if other slices try it first."""
+        """Time at which the choice is retried; None if other slices try it first."""
         return None if self.probed else self.last.until
 
     @property
@@ -77,7 +76,7 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that slices request. The fields after `asked` only matter if it refuses them."""
+    """One limit, and the amount that slices request. The fields after `asked` matter only if the limit refuses them."""
 
     setting: str
     scope: LimitScope
@@ -96,47 +95,44 @@ class WaitsFor(NamedTuple):
     """Why no pool is created for a slice now. Events, statuses, the web page and `explain` show this reason."""
 
     kind: WaitKind
-    #: Name of the pool that would be created; empty until `Launches` assigns the reason to a slice.
+    #: Name of the pool that would be created; empty until `Launches` sets it.
     pool: PoolName = PoolName("")
-    #: Workload whose slices start together, so that a cause that concerns one slice delays all of them; None otherwise.
+    #: Workload whose slices start together and therefore all wait for the cause of one slice; None for other waits.
     together: Workload | None = None
     #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
     problem: str = ""
-    #: Choices of capacity that failed, or that other slices try first.
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator that the workload needs; None if another workload is only ahead in the line.
+    #: Hold or pause of the accelerator; None if other workloads are only ahead in the line for the accelerator.
     hold: Hold | None = None
     accelerator: str = ""
     #: Back-off of the slice itself; None if its own creates have not failed.
     own: Backoff | None = None
-    #: Slice of the same workload that is tried first, because the supplier rejected the request of its pool before.
+    #: Slice of the same workload that is tried first, because the supplier rejected the request of this slice before.
     first: Slice | None = None
-    #: Usable pool whose nodes have the labels of the slice.
+    #: Pool whose nodes have the labels of the slice although the pool is for another slice; empty for other causes.
     other: PoolName = PoolName("")
-    #: Place of the slice, from 1, in the line of the units that wait for the same resource; 0 without a line.
+    #: Place of the slice, from 1, in the line for the same resource; 0 without a line.
     position: int = 0
-    #: Number of units in the line of the slice; 0 without a line.
+    #: Number of units in the line for the same resource; 0 without a line.
     of: int = 0
-    #: The first few units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
-    #: Workloads with the largest use of the limit, each with the number of its chips or pools.
+    #: Workloads that use most of the limit, each with the number of its chips or pools.
     users: tuple[tuple[str, int], ...] = ()
-    #: Number of further workloads that use the limit.
     other_users: int = 0
-    #: Time at which the wait may end without a change in the cluster; None if no time is set.
+    #: Time at which the wait may end without a change in the cluster; None if unknown.
     until: datetime | None = None
     warning: bool = True
     #: Whether the wait usually ends soon, so that there is no Event yet.
     silent: bool = False
-    #: Whether every possible choice has failed, so that a ProvisioningRequest fails.
+    #: Whether a ProvisioningRequest that waits for this cause is reported as failed.
     failed: bool = False
-    #: Whether waiting does not help: the request or a setting has to be changed.
+    #: Whether the wait can only end if the request or a setting is changed.
     final: bool = False
 
     @property
     def scope(self) -> LimitScope | None:
-        """Scope of the limit that refuses the slice; None if no limit refuses the slice."""
+        """Scope of the limit that refuses the slice; None for other causes."""
         return self.limit.scope if self.limit is not None else None
 
     @property
@@ -149,7 +145,7 @@ class WaitsFor(NamedTuple):
         return () if self.final else tuple(sorted({blocker.last.failure.kind.value for blocker in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
-        """Return this reason with the place of the slice in `line`, and with the users of the limit, largest first."""
+        """Return this reason with the place of the slice in `line`, and with the first `users`, largest first."""
         return self._replace(
             position=position,
             of=len(line),
@@ -160,7 +156,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return only the first blocker of each combination of failure, time of the next try, and probed capacity."""
+    """Return the first blocker of each combination of failure, time of the next try, and probed capacity."""
     return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
 
 
@@ -181,6 +177,6 @@ def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         until=until,
         warning=not quiet,
         silent=quiet and not lasts,
-        # A slice in line has not failed, because another slice may find that the capacity is available again.
+        # A slice in line has not failed: another slice may find that the capacity is available again.
         failed=line is None and not any(blocker.last.failure.kind in _QUIET for blocker in passing),
     )

@@ -29,17 +29,17 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
-#: Maximum time that the supplier takes to create a pool or to report a failure: 35 minutes, plus a margin.
+#: Maximum time until the supplier has created a pool or reported a failure: 35 minutes, plus a margin.
 _SLOWEST = timedelta(minutes=45)
-#: Minimum and maximum of the pause after a release of pools. Within these bounds, the pause is as long as PARTIAL_HOLD.
+#: Minimum and maximum of the pause after a release of pools, which otherwise is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
-#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, including a margin.
+#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
 _BOOT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """The workloads whose slices start together, and which of these workloads may not take or create pools now."""
+    """The workloads whose slices start together, and which of them may not take or create pools now."""
 
     members: Mapping[WorkloadUid, list[Slice]]
     #: Holds and pauses by accelerator, for `Memory.holds`.
@@ -47,7 +47,6 @@ class GangTurns:
     stamps: Stamps
     #: Accelerators for which workloads wait in a line.
     contended: AbstractSet[str]
-    #: Workloads that may not take or create pools, each with the reason.
     waiting: Mapping[WorkloadUid, WaitsFor]
     #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no other workload.
     unsatisfiable: frozenset[WorkloadUid]
@@ -60,15 +59,13 @@ class GangTurns:
 class GangProgress:
     """Progress of the workloads whose slices start together."""
 
-    #: State of the incomplete workloads, for `Memory.gangs`.
     gangs: Mapping[WorkloadUid, Gang]
     #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
-    #: Nodes of flex-start pools whose taint is removed, because all slices of the workload are ready.
     releases: tuple[str, ...]
-    #: Incomplete workloads, whose pools are kept free, each with the numbers of ready slices and of all slices.
+    #: Workloads without all slices ready, each with the numbers of ready slices and of all slices.
     partial: Mapping[WorkloadUid, tuple[int, int]]
-    #: Workloads that release their pools in this decision, each with the reason why it creates no pools.
+    #: Workloads that release their pools in this decision, each with the reason why it waits.
     released: Mapping[WorkloadUid, WaitsFor]
     wake_at: tuple[datetime, ...]
 
@@ -107,8 +104,7 @@ def take_turns(ctx: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
-            # A workload that is first in all its lines reserves its accelerators. Otherwise it might never find all of
-            # them free at the same time.
+            # A workload that is first in all its lines reserves its accelerators, or they might never be free together.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -129,14 +125,14 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
 
 
 def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that have not ended. A hold also ends when its workload is complete or deleted."""
+    """Return the holds and pauses that continue. A hold ends if its workload is complete, gone or unsatisfiable."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
     owners = {pool.ownership.workload_uid for pool in ctx.supply.values()} if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # After `_SLOWEST` the pause begins even if released pools exist, because their deletes may always be rejected.
+        # After `_SLOWEST`, the pause begins even if released pools exist: their deletes may always be rejected.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -146,7 +142,7 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
 
 
 def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools yet."""
+    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools."""
     if not any(slice_.pending for slice_ in slices):
         return False
     usable = (pool.usable for slice_ in slices for pool in ctx.owned.get(slice_.id, ()))
@@ -179,7 +175,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        # Pools are never released in the decision in which PARTIAL_HOLD begins, even if PARTIAL_HOLD is 0.
+        # PARTIAL_HOLD lasts at least until the next decision, even if the setting is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
@@ -201,9 +197,10 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin now, for accelerators of the workloads in `released`.
+    """Return the pauses that begin now, by accelerator of the workloads in `released`.
 
-    The workload must have held the accelerator. If no workload held it, no other workload in line may need it.
+    A pause begins if the workload held the accelerator, or if no workload held it and no other workload in line needs
+    it.
     """
     pauses = {}
     for uid in sorted(released):
@@ -217,7 +214,7 @@ def _pauses(
 
 
 def _members(ctx: Round) -> dict[WorkloadUid, list[Slice]]:
-    """Return the slices that start together, by workload. Slices without pods are left out."""
+    """Return the slices that start together, by workload, without slices that have no pods."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in ctx.slices.values() if slice_.mark}
     for slice_ in ctx.slices.values():
@@ -237,15 +234,15 @@ def _is_ready(
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
     pool = supply.get(place.get(slice_.id, PoolName("")))
-    # A pool whose nodes still have the labels of another slice does not count as ready until it is free.
+    # Until its nodes have lost the labels of another slice, a pool does not count as ready.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
 
 
 def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
-    """Whether more ready nodes are expected: the pool is being created, is new, or waits for flex-start capacity."""
+    """Whether the pool may soon have more ready nodes: it is being created, new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # This wait is limited, because the pool may try its choices of capacity again and again, and never come up.
+        # The pool may try its choices of capacity without end, so the wait for it is limited.
         return now - stalled_since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < partial_hold
@@ -256,12 +253,12 @@ def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hol
 def _releases(
     ctx: Round, matching: Matching, place: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
 ) -> Iterable[str]:
-    """Yield the nodes of flex-start pools whose taint is removed, because their workload is complete."""
+    """Yield the nodes of flex-start pools whose taint is removed, because all slices of the workload are ready."""
     used = [*place.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = ctx.slices.get(slice_id)
-        # A suspended workload may have other slices when it is resumed, so it does not count as complete.
+        # A suspended workload may have other slices when it is resumed, so it never counts as complete.
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in ctx.supply:
             continue
         yield from (node.name for node in ctx.supply[name].nodes if is_held(node.taints))

@@ -1,7 +1,7 @@
 """Decides on a create for each slice that wants a pool and has none, or records why the slice waits.
 
-Each slice is first examined separately: the result is a list of possible pools, or the reason to wait. Then the creates
-are decided in the order of the line, because operations of the supplier and capacity that was out of stock are scarce.
+First, each slice is examined separately: the result is a list of possible pools, or the reason to wait. Then the
+creates are decided in the order of the line, because operations and capacity that was out of stock are scarce.
 """
 
 from collections import Counter, defaultdict
@@ -33,11 +33,10 @@ from provisioner.slices.planning.spec.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
-#: Maximum time for which the create of a pool waits until no node of another pool has the labels of its slice.
+#: Maximum wait of a create until no node of another pool has the labels of its slice.
 _RELABELLED = timedelta(minutes=1)
-#: Time for which a slice waits for operations of the supplier before an Event is sent: most waits end earlier.
+#: Minimum wait for operations of the supplier before an Event is sent: most waits end earlier.
 _PATIENCE = timedelta(minutes=2)
-#: Causes of waits that usually end within seconds.
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 
 
@@ -46,25 +45,23 @@ class _Candidate(NamedTuple):
 
     slice_: Slice
     unit: Unit
-    #: Zone of the workload's other pools when `options` were computed; None if the workload had no pool.
+    #: Zone of the workload's other pools when `options` were computed; None if unknown.
     zone: Zone | None
     options: LaunchOptions
 
 
 class Launches:
-    """The creates of one decision, and the reasons of slices that wait. Used by one thread, for one decision."""
+    """The creates of one decision, and the reasons of slices that wait. Used by one thread."""
 
     def __init__(self, ctx: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]) -> None:
-        """Examine each slice that has no pool. The slices that may get a new pool are the candidates for `serve`."""
+        """Examine each slice that has no pool. The slices that may get a new pool become candidates for `serve`."""
         memory = ctx.memory
         self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
-        #: Names in use, and names of former pools with nodes or deletes: a new pool would be mistaken for these pools.
+        #: Names that a new pool must not have: open deletes and nodes of a former pool would count for the new pool.
         self._names: set[PoolName] = {pool.name for pool in ctx.snapshot.pools}
         self._names |= {node.pool_name for node in ctx.snapshot.nodes} | {*memory.creates, *memory.deletes}
-        #: Number of pools that were being created before this decision, by capacity.
         self._in_flight = _in_flight(ctx)
-        #: Zone of the pools of each workload, for workloads whose pools must all be in one zone.
         self._zones = dict(matching.zones)
         self.tallies, self.stamps = memory.tallies, turns.stamps
         #: Usable pool with a node that has the labels of a slice, by namespace and mark.
@@ -75,17 +72,14 @@ class Launches:
         self.joined: dict[SliceId, tuple[Slice, ...]] = {}
         self.waits: dict[SliceId, WaitsFor] = {}
         self.creates: list[Create] = []
-        #: The slices of `creates`, each with the request of its pool, and with the choices of capacity of the slice.
+        #: Slices of `creates`, each with the request of its pool and its choices of capacity.
         self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
-        #: States of pools that do not exist yet.
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
         self.waits_for_operations = False
         #: Scopes of limits that refused a slice of a workload. No pool for a buffer is created in these scopes.
         self._limited: set[LimitScope] = set()
-        #: Resources that units wait for.
         self.contended: set[TurnResource] = set()
-        #: Attempt and name of the next pool of each slice.
         self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
         refusals = self._refusals_of_gangs()
         refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(ctx.now)}
@@ -96,7 +90,7 @@ class Launches:
             self._candidates += [candidate] if candidate is not None else []
 
     def refused_in_line(self) -> list[Sequence[Slice]]:
-        """Return the slices to make room for, in the order of the line. Slices that start together are one entry."""
+        """Return the slices to make room for, in the order of the line; slices that start together are one entry."""
         places = {slice_id: place for place, slice_id in enumerate(self.units)}
         return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
@@ -105,12 +99,13 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # A buffer's slice has no place in the line: if a limit refuses the slice, it would block all later slices.
+            # Slices of buffers are not in line: a slice that a limit refuses would keep its place and block later
+            # slices.
             for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity with a back-off is contended even without an entry in `waiting`, because the back-off blocks slices.
+        # Capacity with a back-off is contended even if it is not in `waiting`, because the back-off blocks slices.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for candidate in self._candidates:
             scopes = (
@@ -132,7 +127,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return why slices that start together wait, by slice. Their pools are created only if all can get one now."""
+        """Return why slices that start together wait, by slice: a pool is created only if all of them can get one."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
@@ -141,14 +136,13 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A rejected request is tried until its pool is up, because a create may also be rejected when its operation
-        # ends.
+        # A rejected request counts as tried until its pool is up: GKE may reject a create when its operation ends.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self._budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self._round, unserved, self._matching.zones), None
-            # If a limit can never allow pools for all slices, its message is more exact than `problem`.
+            # If a limit can never allow all pools, its message is more exact than `problem`.
             if refusal is not None and (refusal.final or not problem):
                 wait = refusal
                 self._note_refused(refusal, unserved)
@@ -167,7 +161,7 @@ class Launches:
     ) -> Slice | None:
         """Return the slice that is tried first, because GKE rejected its request; None if no request was rejected.
 
-        `tried` has the slices whose rejected request is being tried again, and whose pool is not up yet.
+        `tried` has the slices whose rejected request is being tried again.
         """
         for slice_ in self._gangs.members[uid]:
             if slice_.id in tried:
@@ -192,7 +186,7 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
-        """Return the slice; with `share`, reduce its nodes to the number that the limits allow, but at least one."""
+        """Return the slice; if it shares pools, with the number of nodes that the limits allow, at least one."""
         while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
             slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
         return slice_
@@ -241,11 +235,10 @@ class Launches:
             self._refused.append(slices)
 
     def _serve(self, candidate: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
-        """Decide on a create for one slice, or record why it waits."""
         moved = self._zones.get(candidate.slice_.workload.uid) != candidate.zone
         moved = moved and wants_one_zone(candidate.slice_, self._round.settings)
         if moved or self._within_limits(candidate.slice_) is not candidate.slice_:
-            # Other creates of this decision chose the zone or used up a limit, so the options are computed again.
+            # Earlier creates of this decision chose the zone or used up a limit, so the options are computed again.
             again = self._look_at(candidate.slice_, {})
             if again is None:
                 return
@@ -283,19 +276,19 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
-        # A request that exceeds the whole limit never uses the limit, so it does not stop buffers.
+        # A request that exceeds the whole limit will never use the limit, so it does not delay buffers.
         self._limited |= {wait.scope} if wait.scope is not None and not (slice_.spare or wait.final) else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Add the place in the line, and the users of the limit, to waits for a limit and to waits in `_BRIEF`."""
+        """Add the place in the line and the users of the limit to waits for a limit and to waits in `_BRIEF`."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
             if (wait.scope is not None and not wait.final) or wait.kind in _BRIEF:
                 unit = self.units[slice_id]
-                # Slices that start together share one place in the line.
+                # Slices that start together have one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.scope].setdefault(unit, []).append(slice_id)
         users = self._budget.users() if lines else {}
@@ -331,24 +324,22 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
-        # The slices in `left` wait for the limit that reduced the nodes of the pool, so that it has no node for them.
+        # A limit reduced the nodes of the pool: the slices in `left` get no node, and wait for the limit.
         if left and (refusal := self._refusal(left[0])) is not None:
             self.joined |= {slice_.id: others, left[0].id: left[1:]}
             self._names_of[left[0].id] = self._free_name(left[0])
             self._wait(left[0], refusal)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        """Return the number of the next attempt, and the unused name of its pool."""
         listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
-            # This name is in use, or a former pool of this name still has deletes or nodes.
             attempt += 1
         return attempt, name
 
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
-    """Return a usable pool for each namespace and slice in labels of nodes. Pods that select both can run there."""
+    """Return a usable pool by namespace and mark in the labels of its nodes: pods that select both can run there."""
     pools = [pool for pool in ctx.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
@@ -360,7 +351,7 @@ def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
 
 
 def _in_flight(ctx: Round) -> Counter[CapacityKey]:
-    """Count the pools that are being created, by capacity; empty while no capacity has failed."""
+    """Count the pools that are being created, by capacity; empty while nothing has failed."""
     memory = ctx.memory
     if not memory.backoffs:
         return Counter()

@@ -1,4 +1,4 @@
-"""Finds the pools that a slice could have now, and the causes that block its other choices of capacity."""
+"""Finds the pools that a slice could have now, and the causes that block its other choices of capacity. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,18 @@ from provisioner.slices.supplier import UnmeetableError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """The pools that a slice could have now, without regard to limits and to other slices."""
+    """The pools that a slice could have now, without regard to limits and other slices."""
 
     choices: Choices
-    #: Possible pools, best first. Only the last pool may have capacity that has not failed.
+    #: Possible pools, best first. All but the last have capacity that was out of stock or exceeded a quota.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
-    #: Choices of capacity that are blocked by back-off.
     blockers: tuple[ChoiceBlocker, ...]
     #: Why no pool is possible until the workload or the settings are changed; empty if a pool may be possible.
     permanent_problem: str
 
 
 def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Return the possible pools of a slice. `zone` is the zone that all pools must be in; None if any zone is possible.
+    """Return the possible pools of a slice, in `zone` if it is given.
 
     Raises UnmeetableError if no pool is possible, or if the pod selects a node by its host name.
     """
@@ -78,10 +77,10 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 
 
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice of a workload could have a pool whose capacity and request have not failed; False for buffers.
+    """Whether a slice could have a pool whose capacity and request have not failed; False for slices of buffers.
 
-    False also for an hour after a lasting failure in the namespace. Otherwise warm pools of other namespaces would be
-    deleted for each new workload with the same mistake.
+    False also for an hour after a lasting failure in the namespace. Otherwise each new workload with the same mistake
+    would delete warm pools of other namespaces.
     """
     backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
@@ -116,9 +115,9 @@ def problem_of_all(
 def keep_from_lower(
     ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """If a limit refuses a slice whose capacity has not failed, withhold the requested amounts from lower priorities.
+    """Withhold the chips, pool and create of a slice from lower priorities if a limit refuses the slice.
 
-    `lowest` is the lowest priority of all units.
+    Slices whose capacity has failed, and slices of the `lowest` priority of all units, withhold nothing.
     """
     unit = units[slice_.id]
     if slice_.spare or unit.priority <= lowest:

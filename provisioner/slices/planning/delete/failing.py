@@ -15,7 +15,7 @@ from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallStat
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
 
-#: Margin after `capacity_wait_seconds`, within which a TPUNodeGroup without capacity is reported as failed.
+#: Time after `capacity_wait_seconds` within which a TPUNodeGroup without capacity is reported as failed.
 _TO_FAIL = timedelta(minutes=10)
 
 
@@ -23,8 +23,7 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
     """Return the pools to delete because a slice is stuck on them, each with the stuck slice.
 
     Always included are pools that were given up although they have pods, and pools to which the scheduler binds no pod.
-    Other ready pools are included only if REPLACE_STUCK_SLICES is set, and at most the share NODEPOOL_REPLACED_SHARE of
-    all pools.
+    Other ready pools follow if REPLACE_STUCK_SLICES is set, up to the share NODEPOOL_REPLACED_SHARE of all pools.
     """
     settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
     lost = {
@@ -55,14 +54,14 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    The number is limited to a share of all pools. If many pools are unready, the cause may be a zone or a device
-    plugin, and replacing all pools would make the failure worse.
+    At most a share of all pools is given up: the cause may be a zone or a device plugin that makes many pools unready,
+    and replacing all of them would make the failure worse.
     """
     supply, settings = ctx.supply, ctx.settings
     calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before and are still useless count against the share. Pools whose delete is postponed do
-    # not count, because they must not prevent the replacement of another pool.
+    # Pools that were given up before count against the share. Pools whose delete is postponed do not count, because
+    # they must not prevent the replacement of another pool.
     still = {
         name
         for name in (ctx.memory.given_up & supply.keys()) - held_up
@@ -84,13 +83,13 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
-    """Whether no pod can make progress on a pool with missing or unready nodes; False if its users are unknown."""
+    """Whether no pod can make progress on a pool that is not ready; False if its users are unknown."""
     holders = matching.holders.get(pool.name)
     if not holders:
         return pool.name in matching.claimed or not pool.undecided
     holder, *others = holders
     slice_ = ctx.slices.get(holder) if holder is not None else None
-    # If the pods of a slice can only run together, its bound pods make no progress while other pods are unschedulable.
+    # Pods that can only run together make no progress while one of them is unschedulable.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
@@ -112,7 +111,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
-        # The request of the create is better than the listed pool, which lacks the choices of the pods.
+        # The request of the create is more exact: the listed pool lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
         if failure.kind is FailureKind.INVALID:

@@ -1,4 +1,4 @@
-"""Makes room for slices that a limit refuses: chooses idle pools, and pools of buffers, to delete. Pure."""
+"""Chooses idle pools and pools of buffers to delete, so that slices fit the limits that refuse them. Pure."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # `free` has the amounts of pools that are being deleted or were chosen, less the use of earlier entries.
+        # `free` has the amounts of chosen pools and of pools that are being deleted, less the use of earlier entries.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
@@ -53,7 +53,7 @@ def make_room(
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
     """Return the pools of buffers, followed by the idle pools, the longest idle first.
 
-    Pools whose delete was postponed come last, because pods that the caches do not show may use them.
+    Pools whose delete was postponed come last: they may be used by pods that are not in the caches.
     """
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)

@@ -24,11 +24,10 @@ from provisioner.slices.planning.round import Round, Supply
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: Accelerator and topology of a node or of a node selector. An empty value in a selector means any value.
+#: Accelerator and topology of a node or of a node selector; empty in a selector for any value.
 _Selected = tuple[str, str]
-#: Deletes are slowed down if the number of pools with a vanished workload exceeds this number and half of all pools.
+#: Deletes are slowed down if more pools than this number, and more than half of all pools, lost their workloads.
 _VANISHED_AT_ONCE = 3
-#: Interval between deletes that are slowed down.
 BRAKE_PAUSE = timedelta(seconds=60)
 
 
@@ -37,7 +36,7 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Cause for which the delete waits after the deletion delay has ended; None if there is no such cause.
+    #: Cause, other than the deletion delay, for which the delete waits; None without such a cause.
     waits_for: DeleteWait | None = None
 
 
@@ -45,19 +44,14 @@ class Due(NamedTuple):
 class Unneeded:
     """The pools that no slice needs, and their deletes."""
 
-    #: Deletes that are due now.
     deletes: tuple[Delete, ...]
-    #: All planned deletes by pool, except deletes that GKE has accepted.
+    #: All planned deletes by pool, except deletes that are in progress or that GKE has accepted.
     due: Mapping[PoolName, Due]
-    #: Time since which each pool has not been needed by a slice.
     since: Mapping[PoolName, datetime]
-    #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
     uncordons: tuple[str, ...]
-    #: Times at which the next deletes are due.
     due_at: tuple[datetime, ...]
-    #: Number of pools whose deletes are slowed down, because their workloads vanished; 0 if no delete is slowed down.
+    #: Number of pools whose deletes are slowed down; 0 if no delete is slowed down.
     vanished: int = 0
-    #: Time of the last delete that was slowed down; None if there was none.
     braked_delete_at: datetime | None
 
 
@@ -71,7 +65,8 @@ def find_unneeded(
     """Find the pools that no slice needs, and plan their deletes.
 
     The deletion delay does not apply to pools in `stuck_slices` that have no pods of another slice, to pools of the
-    workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices.
+    workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices. The delay does
+    not apply either to pools that have failed or were given up, or whose reservation has ended.
     """
     memory, now = ctx.memory, ctx.now
     deletes: list[Delete] = []
@@ -84,17 +79,16 @@ def find_unneeded(
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
-            # The time since which the pool is unneeded is kept, because the pool may become usable again.
+            # `unneeded_since` is kept, because the pool may become usable again.
             if known.unneeded_since is not None and not holders:
                 since[pool.name] = known.unneeded_since
             continue
         failed, stuck = pool.pool.status is PoolStatus.ERROR, stuck_slices.get(pool.name)
-        # A pool with pods of another slice is not replaced.
         stuck = stuck if holders <= {stuck} else None
         if stuck is None and (holders or (pool.name in matching.claimed and not failed)):
             uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
-        # A time in the future counts as `now`: a clock that was ahead has written it.
+        # A time in the future was written by a clock that was ahead, and counts as `now`.
         since[pool.name] = min(now, known.unneeded_since or now)
         if pool.leaving:
             continue
@@ -108,7 +102,7 @@ def find_unneeded(
         if at <= now:
             deletes.append(delete)
         elif known.delete is not None and known.delete.needed:
-            # The pool is kept, because its workload exists, so nodes that an earlier attempt cordoned are uncordoned.
+            # The workload of the pool exists, so nodes that an earlier attempt cordoned are uncordoned.
             uncordons += _cordoned_by_us(pool)
     found = Unneeded(
         deletes=tuple(deletes),
@@ -134,8 +128,7 @@ def _reason(
         (DeleteReason.WORKLOAD_FINISHED, workload is not None and workload.finished),
         (DeleteReason.WORKLOAD_SUSPENDED, suspended),
         (DeleteReason.RESERVATION_ENDED, pool.ended),
-        # For an unknown machine type the reason is WORKLOAD_GONE, with which the gate keeps the pool if its workload
-        # exists.
+        # With this reason, the gate keeps the pool if its workload exists.
         (DeleteReason.WORKLOAD_GONE, not pool.in_catalogue),
         (DeleteReason.NO_READY_NODES, pool.lost),
         (DeleteReason.SLICE_ELSEWHERE, owner in matching.held or owner in matching.elsewhere),
@@ -160,7 +153,7 @@ def _cordoned_by_us(pool: Supply) -> list[str]:
 
 
 def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
-    """Return the accelerator and topology that each unbound pod selects; its node may have been chosen already."""
+    """Return the accelerators and topologies that unbound pods select."""
     pending = (pod for pod in ctx.snapshot.pods if not pod.node_name and not pod.finished)
     asking = (pod.requirements for pod in pending if pod.requirements.chips or pod.requirements.claims)
     return {_selected(requirements.node_selector) for requirements in asking}
@@ -177,7 +170,7 @@ def _delete(
     workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
     reason = _reason(pool, workload, stuck, ctx, matching, released=released)
     if reason is DeleteReason.SLICE_STUCK and stuck is not None:
-        # The pool may have been created for another slice, but its delete is for the workload of the stuck slice.
+        # The delete is for the workload of the stuck slice, even if the pool was created for another slice.
         workload = ctx.slices[stuck].workload
         named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
@@ -204,11 +197,10 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # A creation time far in the future is ignored, because then the clock of this process is behind.
+        # If a creation time is far in the future, the clock of this process is behind, and the time is ignored.
         ages = (node.created_at for node in pool.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
-    # A postponed delete waits until its `retry_at`, unless the status of the pool has changed since: then the cause of
-    # the postponement may have ended.
+    # A postponed delete waits until `retry_at`, unless the pool's status has changed: the cause may have ended.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is pool.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
@@ -216,7 +208,7 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
 
 
 def _braked(ctx: Round, found: Unneeded) -> Unneeded:
-    """Return `found`, with at most one delete of pools whose workloads vanished, if many workloads vanished at once."""
+    """Return `found`; if many workloads vanished at once, with at most one delete of their pools."""
     now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
         name for name, pool in supply.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)
@@ -225,14 +217,14 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
-    # Pools whose deletes failed come last. Otherwise one of these pools could block the deletes of all other pools.
+    # Pools whose deletes failed come last: otherwise one of them could block the deletes of all other pools.
     failures = {name: call.failures for name, call in ctx.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda delete: failures.get(delete.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + BRAKE_PAUSE if let_go else next_at
-    # Number of further deletes after which `few` pools are left, whose deletes are no longer slowed down.
+    # Number of further deletes until only `few` pools are left, whose deletes are not slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
         delete.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now

@@ -13,7 +13,7 @@ from provisioner.slices.planning.memory.state import CallState, CreateCall, Dele
 
 #: Interval in seconds between attempts to delete a pool whose workload exists although the caches do not show it.
 _NEEDED_SECONDS = 60.0
-#: Failures that each further create of the slice repeats until its request or a permission is changed.
+#: Failures that each further create repeats until the request or a permission is changed.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
@@ -33,7 +33,6 @@ class CreateAnswer:
 class DeleteResult(Enum):
     """Result of an attempt to delete a pool."""
 
-    #: GKE accepted the delete.
     ACCEPTED = "accepted"
     #: The pool does not exist.
     GONE = "gone"
@@ -43,7 +42,7 @@ class DeleteResult(Enum):
     NEEDED = "needed"
     #: The nodes are cordoned, and pods may still be bound to them; no delete was sent yet.
     SETTLING = "settling"
-    #: A call to GKE or Kubernetes failed.
+    #: A call to GKE or Kubernetes failed, or this process was about to lose its Lease.
     FAILED = "failed"
 
 
@@ -55,27 +54,26 @@ class DeleteAnswer:
     at: datetime
     result: DeleteResult
     operation: OperationName = OperationName("")
-    #: Failure of the call that ended the attempt; None if no call failed.
+    #: Failure that ended the attempt; None for other results than FAILED.
     failure: Failure | None = None
-    #: Why the pool was kept or the delete failed.
     reason: str = ""
-    #: Reason for Events on the workload, if `reason` names other workloads; otherwise empty.
+    #: Reason for Events on the workload if `reason` names other workloads; otherwise empty.
     told: str = ""
-    #: Seconds for which the nodes have to be cordoned before the delete; None unless the result is SETTLING.
+    #: Seconds until the delete may be sent; None unless the result is SETTLING.
     wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
-    """Response of GKE to a look-up of a create or delete whose effect the list of pools did not show."""
+    """Response of GKE to a look-up (`LookUp`)."""
 
     look_up: LookUp
     at: datetime
-    #: Whether the pool that was looked up exists; False if an operation was looked up.
+    #: Whether the pool exists; False if an operation was looked up.
     exists: bool = False
     #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
     operation: Operation | None = None
-    #: Failure of the look-up call itself; None if GKE responded.
+    #: Failure of the look-up itself; None if GKE responded.
     failure: Failure | None = None
 
 
@@ -104,7 +102,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
             operations=replace(memory.operations, delete_accepted_last=False),
         )
         if call is None and coming_up is not None:
-            # The list of pools showed the pool before the response to its create was processed.
+            # The list showed the pool before the response to its create was processed.
             return memory.with_pool(name, coming_up=replace(coming_up, operation=answer.operation))
     if call is None:
         return memory
@@ -112,7 +110,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         call = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
         return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
-        # The next list of pools shows the outcome. Until then no create with another name is sent for the slice.
+        # Until the next list of pools shows the outcome, no create with another name is sent for the slice.
         return memory.with_pool(name, create=replace(call, state=CallState.UNKNOWN, since=answer.at))
     # A rejected create does not count for MAX_CREATES_PER_HOUR, because no pool can have existed.
     created_at = list(memory.created_at)
@@ -124,7 +122,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 
 def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        # The rejection causes no back-off of the slice: its create is retried when operations have ended.
+        # The create is retried when operations have ended, without a back-off of the slice.
         return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
@@ -174,19 +172,19 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     known = memory.pool(name)
     create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
-        # The create was sent again after the look-up had begun, so the response to the new create counts.
+        # The create was sent again after the look-up had begun, so only the response to the new create counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
             return memory
-        # The pool does not exist. After the back-off of the slice, a create with the same name is sent again.
+        # The pool does not exist. After the slice's back-off, a create with the same name is sent again.
         own = backoff.slice_failed(memory.slice(create.slice_id).backoff, _NOT_MADE, create.slice_id, answer.at)
         without = memory.with_pool(name, create=None)
         return _counted(without, create, answer.at).with_backoff(create.slice_id, own)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
-            # GKE no longer knows the operation: the pool itself is looked up next.
+            # GKE no longer knows the operation, so the pool itself is looked up next.
             return memory.with_pool(name, create=replace(create, operation=OperationName(""), looked_up_at=None))
         if not operation.done:
             return memory
@@ -201,7 +199,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after a create's operation ended with a failure; without `failure`, the memory is unchanged."""
+    """Return the memory after a create failed with `failure`; without `failure`, the memory is unchanged."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -211,14 +209,14 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which an accepted call is looked up if the list does not show the new pool, or the status STOPPING.
+#: Seconds after which an accepted call is looked up if the list shows neither its pool nor the status STOPPING.
 _LATE_SECONDS = 20.0
 #: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return the pools that have an operation of any client: by status, by an open create, or by an accepted delete."""
+    """Return the pools with an operation of any client: by their status, an open create, or an accepted delete."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
@@ -227,7 +225,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls that are older than LOST_SECONDS and not in `live_calls`: no thread is making these calls.
+    """Give up calls that are older than LOST_SECONDS and not in `live_calls`, which means that no thread makes them.
 
     The state of such a create becomes UNKNOWN, the state of such a delete POSTPONED.
     """
@@ -260,8 +258,8 @@ def postpone(
 ) -> DeleteCall:
     """Return the delete after an attempt without success. The next attempt follows after a wait.
 
-    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and waits
-    for unbound pods (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
+    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and waits for
+    unbound pods (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -281,7 +279,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Return the memory without calls that the list of pools confirms, and the look-ups that other calls need."""
+    """Return the memory without calls that the list of pools confirms, and the look-ups of other calls that are due."""
     changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
     for name, known in memory.pools.items():
@@ -300,7 +298,7 @@ def _confirm_create(
     """Return the new entry of a pool that is being created; add a look-up to `found` if one is due."""
     create, coming_up = known.create, known.coming_up
     if coming_up is not None and pool is None:
-        # The pool vanished while it was being created. No other create is sent before the reason is known.
+        # The pool vanished while it was being created. Before the reason is known, no other create is sent.
         vanished = known.delete is None
         again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
         return replace(known, coming_up=None, create=again)
@@ -323,7 +321,7 @@ def _confirm_create(
 def _confirm_delete(
     name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool no longer exists; add a look-up to `found` if one is due."""
+    """Return the delete of a pool, None if the pool is gone; add a look-up to `found` if one is due."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:
@@ -334,12 +332,12 @@ def _confirm_delete(
     if delete.operation:
         found.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # GKE responded to the delete that the pool does not exist, but lists the pool, so the delete is retried.
+    # GKE returned NOT_FOUND for the delete, but lists the pool, so the delete is retried.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has status ERROR without a known reason; the operation of its create may have the reason."""
+    """Whether a pool has status ERROR without a known reason, which the operation of its create may have."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

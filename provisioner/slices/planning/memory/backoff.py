@@ -2,9 +2,9 @@
 
 If capacity is out of stock or a quota is exceeded, all creates of this capacity (zone, machine type, shape, capacity
 type, and choices of the pods) wait. After other failures, only the slice or its request waits. Each failure doubles the
-wait up to a maximum, and a success ends the wait. Each wait is shortened by up to a fifth, depending on a hash of its
-key, so that waits end at different times. Failed creates are also counted by workload and namespace (`Tally`), so that
-a workload whose request changes after each failure has to wait as well.
+wait up to a maximum, and a success ends the wait. A hash of the key shortens each wait by up to a fifth, so that waits
+end at different times. Failed creates are also counted by workload and namespace (`Tally`), so that a workload whose
+request changes after each failure has to wait as well.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,10 +20,10 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backof
 #: Number of failed creates of a workload, in addition to the number of its slices, that cause no wait; and the wait in
 #: seconds before each further create.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
-#: Number and wait as above, for a namespace; its number of slices does not count.
+#: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
-#: Seconds for which an ended back-off is remembered.
+#: Seconds for which an ended back-off, or a lasting failure, is remembered.
 _STALE_SECONDS = 3600.0
 
 
@@ -35,8 +35,8 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after a failed create. Other kinds cause none of these waits: an INVALID request waits for `REFUSAL_DELAY`, an
-#: unknown outcome is looked up, and a create rejected with TOO_MANY_OPERATIONS waits until operations have ended.
+#: Waits after failed creates. After failures of other kinds, an INVALID request waits for `REFUSAL_DELAY`, an unknown
+#: outcome is looked up, and a create rejected with TOO_MANY_OPERATIONS waits until operations have ended.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
@@ -46,30 +46,28 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # At most 6 pools are created on the first day. Each costs money until the scheduler is known to bind no pod to it.
+    # At most 6 pools are created on the first day: each costs money until the scheduler is known to refuse it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
-#: Wait of a request whose pool ended in ERROR for another reason than its capacity.
+#: Wait of a request whose pool failed for another reason than its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
-#: Failures after which all creates of the capacity wait; after other failures, only the slice or its request waits.
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of doublings, from 1 to 64, of the bound on concurrent creates after a stockout. Then the bound is dropped.
+#: Number of times that the bound on concurrent creates after a stockout doubles, from 1, before it is dropped.
 _DOUBLINGS = 6
-#: Wait of a request that GKE rejects as invalid. The request is retried, because an administrator may correct the
-#: cause, such as a permission, a quota, a service account or a policy.
+#: Wait before the retry of a request that GKE rejected as invalid: an administrator may correct the cause.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
 #: Wait of a delete that failed, or whose checks kept the pool.
 DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
-    """Return the maximum wait in seconds after a failure of a create or of a created pool."""
+    """Return the maximum wait in seconds after a failed create or the failure of a created pool."""
     delay = REFUSAL_DELAY if failure.kind is FailureKind.INVALID else DELAYS.get(failure.kind, FAILED_POOL_DELAY)
     return max(FAILED_POOL_DELAY.cap_seconds, delay.cap_seconds)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
-    """Return the wait in seconds after the given number of consecutive failures, shortened by a hash of `key`."""
+    """Return the wait in seconds after a number of consecutive failures, shortened by a hash of `key`."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
@@ -108,7 +106,7 @@ def pool_failed(
     now: datetime,
     owner: SliceId | None = None,
 ) -> Backoffs:
-    """Return the back-offs after a pool that GKE created for a slice ended in ERROR.
+    """Return the back-offs after a pool failed, or after GKE rejected its request as invalid.
 
     If the capacity is not the reason, only requests with the same `digest` wait. For pools of the Go provisioner, which
     have no digest, all creates of the capacity wait. `owner` is the slice; None if it is unknown.
@@ -116,7 +114,7 @@ def pool_failed(
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # Earlier failures of the same request without a reason probably had this reason, so their back-off is dropped.
+        # Earlier failures of this request without a known reason probably had this one, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -125,16 +123,15 @@ def _with(
     backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
-    # A back-off with an owner counts rejections of a request, a back-off without an owner counts failures of its pools.
-    # After a change between these two cases, the count begins again.
+    # Rejections of a request (back-off with owner) and failures of its pools (without owner) are counted separately.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Creates that run at the same time fail for the same reason, so only the first failure extends the wait. A
-        # later failure extends it only if its kind is another one and is known.
+        # Concurrent creates fail for the same reason, so only the first failure extends the wait. A later failure
+        # extends it only if its kind differs and is not UNAVAILABLE.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -143,7 +140,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
-    # A stockout or quota failure after a failure of another kind begins a new period, with its own `since`.
+    # A stockout or quota failure after another kind of failure begins a new period, with its own `since`.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
@@ -179,7 +176,7 @@ def refused(
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the back-off, of the capacity or of the slice (`own`), that ends last; None if creates are not blocked."""
+    """Return the back-off of the capacity or the slice (`own`) that blocks creates longest; None if none does."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [backoff for backoff in (backoffs.get(capacity), own) if backoff is not None and backoff.until > now]
@@ -189,7 +186,7 @@ def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now
 def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
     """Return the back-off of a stockout or quota failure that limits the creates of a capacity; None without any.
 
-    The back-off limits creates even after its end, until enough pools have come up (`came_up`).
+    Even after its end, the back-off limits creates, until enough pools have come up (`came_up`).
     """
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _OF_CAPACITY else None
@@ -205,7 +202,7 @@ def max_in_flight(last: Backoff) -> int:
 
 
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs after a pool came up: its capacity may have twice as many creates, finally any number."""
+    """Return the back-offs after a pool came up: the bound on creates of its capacity doubles, and finally ends."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -213,7 +210,7 @@ def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoff
 
 
 def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
-    """Return the back-offs after pools vanished: creates with the zones and machine types in `places` may run now."""
+    """Return the back-offs after pools vanished. Creates with a zone and machine type in `places` may run now."""
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
@@ -230,14 +227,14 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 def is_fresh(last: Backoff, now: datetime) -> bool:
     """Whether a back-off has to be remembered: it has not ended, or ended less than `_STALE_SECONDS` ago.
 
-    False if it ends later than the maximum wait allows, because then a clock that was ahead has set the end.
+    False if it ends later than the maximum wait allows: then a clock that was ahead has set the end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
 
 
 def still_lasting(failures: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
-    """Return the times of lasting failures, by namespace, without those that are remembered no longer."""
+    """Return the lasting failures, by namespace, that are not older than `_STALE_SECONDS`."""
     return {namespace: at for namespace, at in failures.items() if (now - at).total_seconds() < _STALE_SECONDS}
 
 
@@ -252,7 +249,7 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
     """Return the counts after GKE accepted a create: workload and namespace may send another create immediately.
 
-    Counts are reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
+    Each count is reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
     """
     counted = dict(tallies)
     for key, most, _ in _tallied(slice_id, namespace):
@@ -262,7 +259,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent. For a count above its limit, the wait begins again."""
+    """Return the counts after a create was sent: for a count that causes a wait, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, most, _ in _tallied(slice_id, namespace)

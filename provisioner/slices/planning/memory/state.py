@@ -21,7 +21,7 @@ from provisioner.slices.demand import SliceId
 
 #: Key of a back-off: a capacity, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
-#: Resource that slices wait for in a line: capacity, an accelerator (all-or-nothing workloads), or `line.CREATES`.
+#: Resource with a line: capacity, an accelerator (for all-or-nothing workloads), or `line.CREATES`.
 TurnResource = CapacityKey | str
 #: Time of the last grant of a resource, by resource, namespace and workload UID. An empty UID represents any workload.
 Stamps = Mapping[tuple[TurnResource, str, str], datetime]
@@ -30,18 +30,18 @@ Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 class Phase(Enum):
     """Phase of a pool. Each round determines the phase again from the observed state."""
 
-    #: A slice needs the pool; the create has not been sent.
+    #: A slice needs the pool, and the create may be sent soon.
     WANTED = "wanted"
     #: A slice needs the pool, but the create has to wait, for example because of back-off or a limit.
     BLOCKED = "blocked"
     #: The create is being sent, or was accepted and the pool is not listed yet.
     CREATING = "creating"
-    #: The pool is listed; not all its nodes are ready.
+    #: A slice needs the pool; it is listed, and not all its nodes are ready.
     PROVISIONING = "provisioning"
-    #: All nodes are ready, a slice counts on the pool, and no slice holds the pool by bound pods.
+    #: All nodes are ready, a slice counts on the pool, and no slice has pods on it.
     READY = "ready"
     IN_USE = "in_use"
-    #: No slice needs the pool; the deletion delay runs.
+    #: No slice needs the pool; it is deleted after the deletion delay.
     IDLE = "idle"
     #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
@@ -51,25 +51,25 @@ class Phase(Enum):
 
     @property
     def before_create(self) -> bool:
-        """Whether the create has not been sent."""
+        """Whether a slice needs the pool, and the create has not been sent."""
         return self is Phase.WANTED or self is Phase.BLOCKED
 
     @property
     def planned(self) -> bool:
-        """Whether the pool has not been listed yet."""
+        """Whether the pool is wanted or being created, and not listed yet."""
         return self.before_create or self is Phase.CREATING
 
 
 class CallState(Enum):
     """Progress of a mutating call to GKE."""
 
-    #: The call is being sent; for a delete, this includes the checks and the cordon before it (`slices.gate`).
+    #: The call is being sent; for a delete, also the checks and the cordon before it (`slices.gate`).
     UNDER_WAY = "under_way"
-    #: GKE accepted the call; the list of pools may not show its effect yet.
+    #: GKE accepted the call, which the list of pools may not show yet.
     ACCEPTED = "accepted"
     #: The outcome of the create is unknown: the pool may exist, or may still be created.
     UNKNOWN = "unknown"
-    #: The last attempt to delete the pool did not succeed; another attempt follows.
+    #: The last attempt to delete the pool did not succeed; another one follows.
     POSTPONED = "postponed"
 
 
@@ -82,11 +82,10 @@ class CreateCall:
     state: CallState
     #: Time at which `state` was entered.
     since: datetime
-    #: Operation that GKE returned; empty if its name is unknown.
+    #: Operation that GKE returned; empty if unknown.
     operation: OperationName = OperationName("")
-    #: Time of the last request to GKE for the outcome of the create (`LookUp`); None before the first request.
+    #: Time of the last `LookUp` of the create; None before the first one.
     looked_up_at: datetime | None = None
-    #: Namespace of the workload.
     namespace: str = ""
 
 
@@ -98,16 +97,14 @@ class DeleteCall:
     #: Time at which `state` was entered.
     since: datetime
     operation: OperationName = OperationName("")
-    #: Time of the next attempt if POSTPONED; earlier if the pool no longer has `status`.
+    #: Time of the next attempt if POSTPONED. The attempt is made earlier if the pool no longer has `status`.
     retry_at: datetime | None = None
-    #: Status of the pool when the delete was postponed.
     status: PoolStatus | None = None
     failures: int = 0
-    #: Time of the first postponement; None before it. The first wait after the nodes were cordoned does not count.
+    #: Time of the first postponement, not counting the first wait after the cordon; None before it.
     postponed_since: datetime | None = None
-    #: Cause of the last postponement.
     reason: str = ""
-    #: Whether the delete is POSTPONED because the workload of the pool exists although the caches do not show it.
+    #: Whether the last attempt found that the workload exists although the caches do not show it.
     needed: bool = False
     looked_up_at: datetime | None = None
 
@@ -125,18 +122,16 @@ class LookUp:
 class Backoff:
     """Back-off of a capacity, a request or a slice: no creates before `until`."""
 
-    #: The last failure.
     failure: Failure
-    #: Number of consecutive failures.
     failures: int
     #: Time of the first of the consecutive failures.
     since: datetime
     until: datetime
-    #: Reserved capacities that the slice may not use: its back-off blocks only these. Empty if it blocks all creates.
+    #: Reserved capacities that the slice has no permission for: only these are blocked. Empty if all are blocked.
     capacities: frozenset[CapacityKey] = frozenset()
     #: Slice whose request GKE rejected as invalid; None after other failures.
     slice_id: SliceId | None = None
-    #: Number of pools of a capacity that came up since its last failure.
+    #: Number of pools that came up in a capacity since its last failure.
     came_up: int = 0
 
 
@@ -145,9 +140,8 @@ Backoffs = Mapping[BackoffKey, Backoff]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Number of failed creates of a workload or a namespace. The number decreases with time."""
+    """Number of failed creates of a workload or a namespace at the time `at`. The number decreases with time."""
 
-    #: The number at the time `at`.
     count: float
     at: datetime
 
@@ -166,19 +160,19 @@ class Claim:
     has_pods: bool
     #: The scheduler's last message for the leader pod.
     message: str = ""
-    #: Whether `message` has changed since the claim began, which shows that the scheduler looked at the pod again.
+    #: Whether `message` has changed since the claim began: then the scheduler has looked at the pod again.
     looked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """State of a workload whose slices start together; kept until all its slices are ready."""
+    """State of a workload whose slices start together, until all its slices are ready."""
 
     #: Number of slices with a ready pool.
     ready: int = 0
-    #: Time since which `ready` has not grown, from which PARTIAL_HOLD counts; None while PARTIAL_HOLD does not apply.
+    #: Time since which `ready` has not grown, for PARTIAL_HOLD; None while PARTIAL_HOLD does not apply.
     since: datetime | None = None
-    #: Whether the workload has released its pools before, so that it may take pools only in its turn.
+    #: Whether the workload has released its pools before, and therefore takes pools only in its turn.
     queues: bool = False
 
 
@@ -189,7 +183,7 @@ class Hold:
     workload: WorkloadUid
     #: Time at which the workload got the right or, if `released`, released its pools.
     since: datetime
-    #: Whether the workload released its pools. No workload in line may hold pools until the pause has ended.
+    #: Whether the workload released its pools. Until the pause has ended, no workload in line may hold pools.
     released: bool = False
     #: Time at which the pause ends; None before a release, and while the released pools still exist.
     until: datetime | None = None
@@ -197,9 +191,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationLimit:
-    """Bound on the number of concurrent operations, learned from GKE's rejections; dropped 60 s after the last one."""
+    """Bound on concurrent operations, learned from GKE's rejections, and dropped 60 s after the last rejection."""
 
-    #: Largest number of operations that ran at the same time at or after the last rejection; None without a bound.
+    #: Largest number of operations that ran at the same time since the last rejection; None without a bound.
     limit: int | None = None
     rejected_at: datetime | None = None
     #: Whether GKE has rejected an operation since the last decision.
@@ -208,27 +202,26 @@ class OperationLimit:
     running: int = 0
     #: Whether the last decision that started calls started more deletes than creates.
     deletes_tried_last: bool = False
-    #: Whether the last call that GKE accepted was a delete.
     delete_accepted_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEntry:
-    """Phase of a pool, existing or planned, and the time since which it has been in that phase."""
+    """Phase of an existing or planned pool, and the time since which it has been in that phase."""
 
     phase: Phase
     since: datetime
-    #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
+    #: Whether the phase began before `since`, the time at which this process first saw the pool.
     entered_before: bool = False
-    #: Time since which the pods on the pool have all belonged to ended or suspended workloads; None if not all do.
+    #: Time since which all pods on the pool are of ended or suspended workloads; None if not all are.
     draining_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """Memory of one pool, existing or planned; dropped when the pool no longer exists and no slice wants it."""
+    """Memory of one existing or planned pool. Dropped when the pool no longer exists and no slice wants it."""
 
-    #: Create whose pool is not listed yet.
+    #: Create whose pool is not listed yet; None otherwise.
     create: CreateCall | None = None
     #: Create of a listed pool that is not up yet. If the pool vanishes, the operation of the create has the reason.
     coming_up: CreateCall | None = None
@@ -236,18 +229,18 @@ class PoolMemory:
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice that used the pool last, and returns to it after a restart; None if the pool's labels identify the slice.
+    #: Slice that used the pool last, and may return with new pods; None if the pool's labels identify the slice.
     last_user: SliceId | None = None
-    #: Zone and machine type; None before the pool has had nodes. When the pool vanishes, creates in this zone with this
-    #: machine type are retried immediately, because the capacity may be free.
+    #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates in this zone with
+    #: this machine type are retried immediately, because the capacity may be free.
     place: tuple[str, str] | None = None
     #: Time since which GKE reports the pool as up although not all its nodes are ready.
     unready_since: datetime | None = None
-    #: Time since which a flex-start pool is up without nodes, and waits for capacity; None if it does not wait.
+    #: Time since which a flex-start pool is up without nodes, and waits for capacity; None otherwise.
     late_since: datetime | None = None
-    #: Transitional status (`round.MAX_DURATIONS`), and the time since which the pool has had it; None without one.
+    #: Transitional status (`round.MAX_DURATIONS`) and the time since which the pool has had it; None otherwise.
     passing: tuple[PoolStatus, datetime] | None = None
-    #: Whether the failure of the pool has been counted.
+    #: Whether the pool has failed, and its failure has been counted.
     failed: bool = False
     #: Whether the pool was unready for too long and is being replaced.
     given_up: bool = False
@@ -255,22 +248,20 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceMemory:
-    """Memory of one slice; dropped when the slice no longer exists, unless the entry has `unschedulable`."""
+    """Memory of one slice. Dropped when the slice no longer exists, unless it has `unschedulable`."""
 
-    #: Lowest number that the next attempt may have: an earlier process may have sent creates with lower numbers.
+    #: Minimum number of the next attempt: an earlier process may have sent creates with lower numbers.
     attempt: int = 0
-    #: Back-off after a failed create, if the reason does not concern the capacity.
+    #: Back-off after a failed create, unless the reason is the capacity or the request.
     backoff: Backoff | None = None
-    #: Back-off after the scheduler bound no pod of the slice to its ready pool; not ended by an accepted create.
+    #: Back-off after the scheduler bound no pod of the slice to its ready pool; it outlasts an accepted create.
     unschedulable: Backoff | None = None
-    #: Key of the workload (`remember._family`) and key of the requirements of the refused pods; None without
-    #: `unschedulable`, or after a restart.
+    #: Keys of the workload and of the refused pods' requirements (`remember._refused_key`); None if unknown.
     refused: tuple[Hashable, Hashable] | None = None
-    #: Claim on the pool that the slice counted on in the last round; None if it counted on no pool.
     claim: Claim | None = None
 
     def is_refused(self, now: datetime) -> bool:
-        """Whether the slice has to wait, because the scheduler bound none of its pods to its ready pool."""
+        """Whether `unschedulable` has not ended, so that the slice has to wait."""
         return self.unschedulable is not None and self.unschedulable.until > now
 
 
@@ -280,19 +271,18 @@ _NO_SLICE = SliceMemory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """State that is kept between rounds. Immutable: each decision and each response to a call gives a new instance."""
+    """State between rounds. Immutable: each decision and each response to a call gives a new instance."""
 
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=dict)
-    #: Counts of failed creates. A change of the workload's request does not reset its count.
+    #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
-    #: Time of the last failure, in the last hour, of a create that fails until its request or a permission is changed,
-    #: by namespace.
+    #: Time of each namespace's last create, within an hour, that fails until its request or a permission is changed.
     lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
-    #: Times of the creates of the last hour, oldest first.
+    #: Times of the creates of the last hour, oldest first; empty without MAX_CREATES_PER_HOUR.
     created_at: tuple[datetime, ...] = ()
-    #: Time of the last delete that was slowed down because many workloads had vanished; None before the first.
+    #: Time of the last delete that was slowed down because many workloads had vanished.
     braked_delete_at: datetime | None = None
     #: Duration from PROVISIONING to READY of the last new pool; None before the first.
     usual_creation: timedelta | None = None
@@ -301,7 +291,6 @@ class Memory:
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
-    #: Node pool of each node that was seen. If the pool label of a node is edited later, the node keeps its pool here.
     membership: Membership = field(default_factory=Membership)
 
     @property
@@ -326,16 +315,16 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs of slices; `unschedulable` if a slice has two back-offs."""
+        """Back-offs by slice; `unschedulable` if the slice has both back-offs."""
         found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
         return {slice_id: last for slice_id, last in found if last is not None}
 
     def pool(self, name: PoolName) -> PoolMemory:
-        """Return the entry of a pool, or an empty entry if the pool is unknown."""
+        """Return the entry of a pool, or an empty entry."""
         return self.pools.get(name, _NO_POOL)
 
     def slice(self, slice_id: SliceId) -> SliceMemory:
-        """Return the entry of a slice, or an empty entry if the slice is unknown."""
+        """Return the entry of a slice, or an empty entry."""
         return self.slices.get(slice_id, _NO_SLICE)
 
     def with_pools(self, changes: Mapping[PoolName, PoolMemory]) -> Memory:

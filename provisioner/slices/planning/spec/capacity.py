@@ -16,7 +16,7 @@ from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
-#: Node selectors that choose a kind of capacity: the key, the value, and the chosen kind.
+#: Keys and values of node selectors that choose a kind of capacity.
 _PINS = (
     (constants.SPOT, "true", CapacityKind.SPOT),
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
@@ -36,7 +36,7 @@ class Choices:
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
-    """Return the choices of a slice. Raises UnmeetableError if no choice exists or an annotation is unreadable."""
+    """Return the choices of a slice. Raises UnmeetableError if none is possible or an annotation is unreadable."""
     # An unreadable annotation is rejected even if a selector takes precedence.
     unreadable = next(iter(slice_.wishes.problems.values()), "")
     if unreadable:
@@ -55,7 +55,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # No ImpossibleError: node pools of other clients may use a reservation that a setting forbids here.
+        # Node pools of other clients may use a reservation that a setting forbids here, so the slice is not impossible.
         impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
@@ -87,7 +87,6 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
 
 
 def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, own: bool) -> str:
-    """Return why a choice may not be tried, empty if it may."""
     region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
         return f"{choice} is not in {region}, the region of the cluster"
@@ -100,7 +99,6 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selector = slice_.requirements.node_selector
-    # If the pod selects a zone by one of the labels for zones, only this zone is possible.
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
     zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
@@ -133,7 +131,7 @@ def wants_all_or_nothing(slice_: Slice, settings: Settings) -> bool:
 
 
 def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
-    """Return the seconds after which Google may delete flex-start nodes; 0 for Google's default."""
+    """Return the lifetime of flex-start nodes in seconds, 0 for Google's default. Raises UnmeetableError if invalid."""
     selected = slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
@@ -144,7 +142,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        # Node pools of other clients may allow this duration, so no ImpossibleError is raised.
+        # Node pools of other clients may allow this duration, so the slice is not impossible.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )

@@ -11,7 +11,7 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError if no node of the requested pool would fit the pods of a slice.
 
-    The requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although no error is raised.
+    Requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although no error is raised.
     """
     pool = expected_pool(request)
     view = rules.expected_node(pool)
@@ -32,13 +32,13 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
 
 
 def _switch_hint(asked: Requirements) -> str:
-    """Return a hint if a selector that only takes "true" has another value, such as "yes"; otherwise empty."""
+    """Return a hint if a selector whose only value is "true" has another value, such as "yes"; otherwise empty."""
     wrong = [key for key in (constants.SPOT, constants.FLEX_START) if asked.node_selector.get(key, "true") != "true"]
     return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def _disk_misfit(asked: Requirements, machine_type: str) -> str:
-    """Return why the machine cannot attach a disk of the pod's volumes, empty if it can attach all of them.
+    """Return why the machine cannot attach a disk of the pod's volumes; empty if it can or is unknown.
 
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """
@@ -50,7 +50,7 @@ def _disk_misfit(asked: Requirements, machine_type: str) -> str:
 
 
 def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
-    """Whether a pod requests more than the whole machine has, so that no node of this machine type can run the pod."""
+    """Whether a pod requests more than the whole machine has; False if the machine type is unknown."""
     known = tpu.machine_type(machine_type)
     if known is None:
         return False

@@ -1,8 +1,7 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
-Labels identify the owner of a pool; only this module writes them. Pools of JobSets also have the labels of the Go
-provisioner. Pools of other kinds do not have the labels of the Go provisioner, because releases that know only JobSets
-would find no JobSet for such a pool, and delete the pool.
+Labels identify the owner of a pool; only this module writes them. Only pools of JobSets have the labels of the Go
+provisioner: a provisioner that knows only JobSets would delete a pool whose JobSet it does not find.
 
 Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
 more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. Shape
@@ -38,13 +37,12 @@ from provisioner.workloads.plain import hosts_of
 #: Taint of flex-start nodes until all slices of their workload are ready. Flex-start pools are not created with the
 #: labels of free pools, because the cluster autoscaler adds nodes only for pods that fit the pool's own labels.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
-#: Labels that have a different value for each slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
 #: characters in a single request". Node groups have the same limit, so that both suppliers serve the same workloads.
 LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
-#: Number of characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
+#: Number of characters that `stamped` adds: two keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
 _KINDS = {kind.value: kind for kind in WorkloadKind}
@@ -58,7 +56,7 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal arguments give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # The name of a workload of kind POD begins with the kind of the controller (`Deployment.`), which is left out.
+    # The name of a workload of kind POD begins with the controller's kind (`Deployment.`), which is left out.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -66,7 +64,7 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
 
 
 class Ownership(NamedTuple):
-    """Owner of a pool, as its labels identify it; fields are empty if labels are missing."""
+    """Owner of a pool by its labels; a field is empty if its label is missing."""
 
     workload: WorkloadName
     workload_uid: WorkloadUid
@@ -101,7 +99,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Return the owner of a pool; None if the provisioner did not create the pool, and so never changes the pool."""
+    """Return the owner of a pool; None if the provisioner did not create the pool, and therefore never changes it."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
@@ -128,38 +126,35 @@ def _jobset_of(labels: Mapping[str, str]) -> str:
     """Return the JobSet's name in a pool's labels; the Go provisioner before 2024-04 wrote it into LEGACY_POOL_ID."""
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
-    # Without the namespace in a label, it is unknown which JobSet the pool belongs to, so the name is ignored.
+    # Without PARENT_NAMESPACE, the JobSet with this name could be in any namespace, so the name is ignored.
     return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
 def _label_value(text: str) -> str:
-    """Cut a name to the maximum length of a label value. The result ends in a letter or digit."""
     return text[:_MAX_LABEL_VALUE].rstrip("-_.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """Specification of a node pool without its owner. Slices with equal needs have the same blueprint."""
+    """Specification of a node pool without its owner; equal for slices with equal needs."""
 
-    #: Request without a name, and without the labels that identify the owner.
+    #: Request without name and owner labels.
     request: NodePoolRequest
     capacity: CapacityKey
-    #: Text that, together with the labels, determines the digest of the specification.
     digest_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specification:
-    """Specification of the node pool for one slice, without the name and the attempt of the pool."""
+    """Specification of one slice's node pool, without the name and the attempt."""
 
     blueprint: Blueprint
-    #: All labels except those that `stamped` adds.
     labels: Mapping[str, str]
-    #: Hash of the request without name and attempt; creates with the same digest request equal pools.
+    #: Hash of the request without name and attempt.
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
-        """Return the request of a pool with its name and its attempt."""
+        """Return the request for the pool with this name and attempt."""
         labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
         return replace(self.blueprint.request, name=name, labels=labels)
 
@@ -183,7 +178,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
 
 
 def _selects_own_pool(slice_: Slice) -> bool:
-    """Return whether pods select labels that identify an owner, so that only the slice's own pool may fit the pods."""
+    """Whether pods select labels that identify an owner, so that only a pool of their slice may fit the pods."""
     asked = slice_.requirements
     keys = (expression.key for term in asked.affinity_terms for expression in term)
     return not _OWN_KEYS.isdisjoint((*asked.node_selector, *keys))
@@ -219,7 +214,7 @@ def starts_together(slice_: Slice, settings: Settings) -> bool:
 
 
 def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
-    """Return the labels of an assigned or free pool with which a pool is created; empty for an open pool."""
+    """Return the labels with which a pool is created so that it is assigned or free; empty for an open pool."""
     if not slice_.workload.kind.has_pods:
         return FREE
     if not slice_.mark:
@@ -253,8 +248,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # No ImpossibleError if a shape may be found later: machine types may be added, and the number of pods may
-        # change.
+        # A shape may be found later: machine types may be added, and the number of pods may change.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -278,7 +272,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
     """Return the taint of a pool for one child Job; empty if the pods do not select the label of their child Job.
 
-    JobSet lets the pods select this label if the JobSet has the annotation NODE_SELECTOR_STRATEGY.
+    JobSet adds this selector if the JobSet has the annotation NODE_SELECTOR_STRATEGY.
     """
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
@@ -296,7 +290,7 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 def _own_inputs(slice_: Slice) -> str:
     """Return a hash of the node settings and placement policy that the pods choose; empty if they choose neither.
 
-    With the hash in the capacity's key, failures of such requests delay no other workload.
+    The hash is part of the capacity's key, so failed creates with such choices delay no creates without them.
     """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
@@ -310,7 +304,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
     for key, _ in settings.node_labels:
-        # These labels need not be copied, because all nodes have the administrator's values of them.
+        # All nodes have the administrator's values of these labels, so the pod's values are not copied.
         selected.pop(key, None)
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
@@ -318,7 +312,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # With the workload's name as its value, this label only identifies the owner of the pool, and is allowed.
+            # If the value is the workload's name, this label only identifies the owner of the pool, and is allowed.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
@@ -362,8 +356,8 @@ def _asked_labels(slice_: Slice) -> set[str]:
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
     """Return the requested labels that are not copied, because other programs rely on them and no setting names them.
 
-    The setting must have the whole key: `*` is meant for labels of teams. Labels that identify an owner
-    (`OWNER_LABELS`) are not returned: for a pod that requests them, `copied_labels` raises an error.
+    The setting must have the whole key: `*` is meant for labels of teams. `OWNER_LABELS` are not returned: a pod that
+    requests one of them gets an error from `copied_labels`.
     """
     asked = _asked_labels(slice_)
     if not asked:
@@ -392,12 +386,12 @@ class Candidates:
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
         #: Number of blueprints that only one slice can use, by namespace.
         self._own: Counter[str] = Counter()
-        #: Number of pairs of a slice and a choice, by namespace, and the slices that are within the bound.
+        #: Number of pairs of a slice and a choice, by namespace; then whether each slice is within the bound.
         self._pairs: Counter[str] = Counter()
         self._within: dict[SliceId, bool] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice; only those in `zone`, if it is given and the workload must be in one zone."""
+        """Return the choices for a slice; only those in a given `zone` if the workload must be in one zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
@@ -425,7 +419,7 @@ class Candidates:
         return Choices(open=there, left_out=choices.left_out)
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        """Return the specification of a slice's pool with a choice of capacity."""
+        """Return the specification of a slice's pool for one of its choices."""
         key = slice_.id, slice_.nodes, id(choice)
         return _once(self._specifications, key, lambda: self._specified(slice_, choice))
 
@@ -453,13 +447,13 @@ class Candidates:
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Return the result of `find`, or raise its error; both are cached in `known`, so `find` is called once per key."""
+    """Return the result of `find`, or raise its error. Both are cached in `known`, so each key is searched once."""
     found = known.get(key)
     if found is None:
         try:
             found = find()
         except UnmeetableError as error:
-            # The copy has no traceback, whose frames would take kilobytes for each slice and choice.
+            # The copy lacks the traceback, whose frames would take kilobytes for each slice and choice.
             found = type(error)(str(error))
         known[key] = found
     if isinstance(found, UnmeetableError):
