@@ -1,52 +1,53 @@
-"""Limits on user input. If an object exceeds a limit, it is not served, and an Event reports it (docs/security.md)."""
+"""Limits on user input, and on data that grows with it. Pure.
+
+An object above a limit is not served, and an Event reports it (docs/security.md), unless a comment says otherwise.
+"""
 
 # --- single texts, in characters ---
-#: Longest label value in Kubernetes. In templates of custom resources, Kubernetes does not check node selectors.
+#: Longest label value in Kubernetes. It is checked, because Kubernetes does not validate templates of custom resources.
 LABEL_VALUE = 63
 #: Longest label key in Kubernetes: a prefix of 253 characters, "/", and a name of 63.
 LABEL_KEY = 317
-#: Longest name of an object in Kubernetes.
 OBJECT_NAME = 253
-#: Characters of an annotation of the provisioner: several times as many as the longest list of capacity choices has.
+#: Characters of one annotation that the provisioner reads. The longest are lists of capacity choices.
 ANNOTATION = 4096
-#: Characters of the scheduler's message about a pod; the message of an Event may have as many.
+#: Characters that are kept of the scheduler's message about a pod. Kubernetes allows as many in an Event.
 SCHEDULER_MESSAGE = 1024
 #: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048
-#: Characters of an invalid text that an error message quotes.
 QUOTED = 80
 
 # --- entries of one pod or pod template ---
-#: Number of labels, and of entries of nodeSelector. GKE accepts 1,024 characters of labels for a node pool.
+#: Number of labels, and number of nodeSelector entries.
 MAP_ENTRIES = 128
 #: Number of tolerations. A pod has about five, and each toleration is compared with every taint of the nodes.
 TOLERATIONS = 64
 #: Number of volumes. A machine attaches at most 128 disks.
 VOLUMES = 256
-#: Number of expressions in all terms of required node affinity. Each expression is evaluated once for all nodes.
+#: Number of expressions in all terms of required node affinity.
 EXPRESSIONS = 64
 #: Number of values in all expressions of required node affinity; enough for a list of 1,000 excluded hosts.
 EXPRESSION_VALUES = 1024
 #: Characters of labels, selectors, annotations, tolerations and affinity together. A large pod has about 4,000.
 REQUIREMENTS = 65_536
 
-# --- entries of one JobSet ---
-#: Number of replicated jobs. Known JobSets have at most a dozen.
+# --- entries of one workload ---
+#: Number of replicated jobs of a JobSet, or of worker groups of a RayCluster. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Number of child Jobs with chips. Each gets a node pool, and a GKE cluster has at most a few thousand pools.
+#: Number of groups with chips, such as child Jobs. Most get a node pool, and GKE allows a few thousand in a cluster.
 CHILD_JOBS = 4096
-#: Number of slices of one ProvisioningRequest, whose status names the pools in at most 32,768 characters, or of one
-#: CapacityBuffer. All such objects of a namespace together may have CHILD_JOBS slices.
+#: Number of slices of one ProvisioningRequest or CapacityBuffer; all of a namespace together may have CHILD_JOBS. The
+#: status of a ProvisioningRequest contains the names of their pools, in at most 32,768 characters.
 ASKED_SLICES = 768
-#: Number of pods of one child Job with chips. The largest slice has 2,304 hosts.
+#: Number of pods of one group with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
-#: Characters of all kept fields of a JobSet, including its templates.
+#: Characters of all kept fields of a workload, including its templates.
 JOBSET = 262_144
 
 # --- all objects of one kind in one namespace; only the identity of further objects is kept ---
-#: Bytes of memory for workloads. A JobSet takes about 3,000, the largest JobSet 500,000.
+#: Bytes of memory for workloads. A usual JobSet takes about 3,000, the largest possible JobSet 500,000.
 NAMESPACE_WORKLOADS = 33_554_432
-#: Bytes of memory for pods. A pod takes about 3,000, and most GKE clusters may have at most 15,000 nodes.
+#: Bytes of memory for pods. A pod takes about 3,000, so 22,000 fit; most GKE clusters may have at most 15,000 nodes.
 NAMESPACE_PODS = 67_108_864
 #: Bytes of memory for PersistentVolumeClaims. A claim takes about 300.
 NAMESPACE_CLAIMS = 4_194_304
@@ -60,7 +61,7 @@ NAMESPACE_CHOICES = 65_536
 NAMESPACE_OWN_POOLS = 4096
 
 # --- a node pool that is shared by slices of one pod each ---
-#: Number of nodes. A larger pool would rarely become empty.
+#: Number of nodes. A pool is deleted only as a whole, and a larger pool would rarely be without pods.
 SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
@@ -76,10 +77,10 @@ NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. A request with an RSA key of 4,096 bits and the longest node
 #: name has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests with one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits for each
-#: request for 5 minutes.
+#: Number of certificate requests with one bootstrap token, which is valid for 30 minutes. A machine sends about six:
+#: `kubeadm join` waits for each request for 5 minutes.
 CERTIFICATE_REQUESTS = 16
-#: Number of conditions of one object.
+#: Number of conditions of other controllers that are read from one object.
 CONDITIONS = 16
 #: Number of recorded times at which the slice of a TPUNodeGroup was recreated, and maximum of REPAIRS_PER_DAY.
 RECREATIONS = 100
@@ -89,13 +90,12 @@ RECREATIONS = 100
 SLICE_WORKERS = 9216
 #: Number of containers of a pod that request chips. A VM has at most eight chips.
 TPU_CONTAINERS = 64
-#: Number of containers of a pod that requests IPUs, including init containers. Each container gets the address of the
-#: partition. Known pods have at most a few dozen containers.
+#: Number of containers of a pod that requests IPUs, including init containers. Known pods have at most a few dozen.
 IPU_CONTAINERS = 256
-#: Characters of the name and value of one variable. Linux starts no process with a longer variable: MAX_ARG_STRLEN also
-#: counts "=" and a byte at the end.
+#: Characters of the name and value of one variable. Linux starts no process with a longer variable: its limit,
+#: MAX_ARG_STRLEN, also counts "=" and a byte at the end.
 VARIABLE = 131_072 - 2
-#: Characters of all variables of a pod: three variables of maximum length.
+#: Characters of all TPU variables of a pod, because the API server stores objects of at most 1.5 MiB.
 VARIABLES = 393_216
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
@@ -109,7 +109,7 @@ HINTED_WORDS = 512
 # --- the metrics ---
 #: Number of namespaces whose use of chips is counted separately. Namespaces that use chips later are counted together.
 METERED_NAMESPACES = 100
-#: Number of separate counts by namespace, accelerator, capacity type and use. Later namespaces are counted together.
+#: Number of separate counts by namespace, accelerator, capacity type and use. Later counts are without the namespace.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace, which administrators and kubelets write; further entries are ignored ---
@@ -121,13 +121,12 @@ NODE_TAINTS = 64
 CHOICES = 32
 #: Number of zones. A region has a handful of zones.
 ZONES = 16
-#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool of a pair can be created.
+#: Number of pairs of a choice and a zone. A decision checks them in order until it finds one with available capacity.
 CHOICES_IN_ZONES = 64
 #: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
 #: Number of entries of a list of node settings, such as taints.
 NODE_ENTRIES = 64
-#: Number of keys in the annotation copy-labels.
 COPIED_LABELS = 64
 
 

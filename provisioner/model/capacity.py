@@ -14,12 +14,12 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: Matches generated names of node pools and of instances; a name of an instance contains cluster and pool.
+#: Matches generated names of node pools, and names of GKE instances, which contain the names of cluster and pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 #: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
-#: Represents the time of a maintenance that has begun or is imminent.
+#: Time of a maintenance that has begun or is imminent.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
@@ -55,7 +55,7 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: STATUS_UNSPECIFIED or a status that this release does not know. Such a pool gets no slices and is not deleted.
+    #: STATUS_UNSPECIFIED, or a status that this release does not know. The pool gets no slices and is not deleted.
     UNKNOWN = "UNKNOWN"
 
 
@@ -136,27 +136,26 @@ class NodePool:
 
     name: PoolName
     status: PoolStatus
-    #: Failure in the status of the pool; None without a failure.
     failure: Failure | None = None
     #: Labels in the create request (`config.labels`), without the labels that GKE adds to nodes.
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
-    #: Number of nodes that the pool has when it is complete. A flex-start pool is created without nodes.
+    #: Number of nodes of the complete pool. A flex-start pool is created without nodes.
     hosts: int = 0
-    #: For TPUNodeGroups: whether all machines exist, so that a pool without nodes no longer waits for capacity.
+    #: Whether all machines of a TPUNodeGroup exist, so that it no longer waits for capacity. False for GKE's pools.
     made: bool = False
     zones: tuple[Zone, ...] = ()
-    #: Topology of the slice; empty if unknown.
+    #: Empty if unknown.
     topology: str = ""
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name or path of the reservation, if the pool uses exactly one; otherwise empty.
+    #: Name or path of the reservation that the pool names; empty if it names none, even if it may use any reservation.
     reservation: str = ""
     #: Time at which Compute Engine deletes the reservation with its machines; None if it never does, or if unknown.
     ends_at: datetime | None = None
-    #: Workload policy of the pool; empty if it has none.
+    #: Name of the workload policy; empty if the pool has none.
     policy_name: str = ""
-    #: Known values of node settings by field (`settings.node_fields`).
+    #: Values of node settings in the supplier's list, by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Prefixes of the names of the pool's nodes, without the hyphen at the end; empty if unknown.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
@@ -172,38 +171,38 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoolRequest:
-    """Request to create a node pool: first the properties of the slice, then fields that only the supplier reads."""
+    """Request to create a node pool."""
 
     name: PoolName
     zone: Zone
     machine_type: str
-    #: Number of nodes of the complete pool. A flex-start pool is created without nodes and then grows to this number.
+    #: Number of nodes of the complete pool.
     hosts: int
     topology: str
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty without a reservation.
     reservation: str = ""
-    #: Seconds after which Google deletes the nodes. If 0, Google deletes only flex-start nodes, after 7 days.
+    #: Seconds after which Google deletes the nodes. With 0, only flex-start nodes are deleted, after 7 days.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    #: Digest of the values by which pods override settings, such as networks; empty if the pods override none.
+    #: Digest of the node settings and placement policy that the pods choose; empty if the pods choose none.
     own_inputs: str = ""
 
     # --- fields that only the supplier reads
 
     #: Topology of COMPACT placement; empty if the pool has no COMPACT placement.
     placement_topology: str = ""
-    #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has no workload policy.
+    #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has none.
     policy_name: str = ""
-    #: Values of node settings by field (`settings.node_fields`), without fields that are not set.
+    #: Values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict)
     #: Whether GKE may upgrade the nodes when the support of their version ends. If not, GKE never upgrades them.
     auto_upgrade: bool = False
 
     @property
     def digest(self) -> str:
-        """Digest of the request, from the label NODEPOOL_HASH of the pool; empty without the label."""
+        """Digest of the request in its label NODEPOOL_HASH; empty without the label."""
         return self.labels.get(constants.NODEPOOL_HASH, "")
 
 
@@ -225,25 +224,24 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
     )
 
 
-#: Type of the workload policies that slices use.
 HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """Resource policy of Compute Engine for multi-host slices. Slices of one topology and region share a policy."""
+    """Resource policy of Compute Engine that places multi-host slices. Slices of one topology and region share it."""
 
     name: str
     #: Type of the workload policy; empty for a resource policy of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str
-    #: Status in Compute Engine: CREATING, READY, DELETING, ...
+    #: Status in Compute Engine, such as CREATING or DELETING.
     status: str = "READY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Long-running operation of an API. An operation with `done` and `failure` has failed."""
+    """Long-running operation of an API. A done operation with a failure has failed."""
 
     name: OperationName
     done: bool
@@ -256,19 +254,19 @@ class Node:
 
     name: str
     uid: str = ""
-    #: Name of the pool in the node's annotation or label (`model.membership`); empty if both are missing.
+    #: Node pool in the node's annotation or label, later corrected by `model.membership`; empty if unknown.
     pool_name: PoolName
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = False
     #: Whether spec.unschedulable is true.
     cordoned: bool = False
-    #: Whether the node has the annotation by which the provisioner records that it cordoned the node.
+    #: Whether the node has the provisioner's annotation that the provisioner cordoned it.
     cordoned_by_us: bool = False
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0
     allocatable_memory_bytes: int = 0
-    #: Bytes of ephemeral storage and of huge pages by resource, without resources that the node does not report.
+    #: Bytes of ephemeral storage and of huge pages, by resource. A resource that the node does not report has no entry.
     allocatable_other_bytes: tuple[tuple[str, int], ...] = ()
     provider_id: str = ""
     created_at: datetime

@@ -3,8 +3,8 @@
     reservation/r1, on-demand, spot
     reservation/other-project/r2/block-1@us-east5-b, flex-start
 
-The choices are tried in this order. `reservation/` is followed by the name of the reservation, or by its project and
-name if another project shares it, and then possibly by a block and a sub-block. `@zone` restricts a choice to one zone.
+The choices are tried in the order of the list. A reservation is NAME, or PROJECT/NAME[/BLOCK[/SUB-BLOCK]] if another
+project shares it or if only a block of it is used. `@zone` restricts a choice to one zone.
 """
 
 import re
@@ -24,9 +24,8 @@ _PATH_START = "projects/"
 #: Maximum number of parts after `reservation/`: project, name, block and sub-block.
 _MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
-#: Duration before the end of a reservation in which no pool is created in it and its pools get no new slices.
+#: Time before the end of a reservation in which the reservation gets no new pools, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
-#: Error message for the choice `queued`.
 QUEUED_NOT_SERVED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
     f"{constants.PROVISIONING_CLASS}"
@@ -35,10 +34,10 @@ QUEUED_NOT_SERVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChoice:
-    """One choice of capacity: its kind, and possibly a reservation and a zone."""
+    """One way to get machines. Its text form is for messages, such as "reservation r1 in us-east5-b"."""
 
     kind: CapacityKind
-    #: Reservation by name, or as projects/P/reservations/R[/reservationBlocks/B[/...]]; empty if none.
+    #: Reservation as `reservation_path` returns it; empty for other kinds.
     reservation: str = ""
     #: Zone of the capacity; empty for all allowed zones.
     zone: Zone = Zone("")
@@ -70,14 +69,14 @@ def parse_zones(text: str) -> tuple[Zone, ...]:
 
 
 def reservation_path(name: str, *, project: str = "", block: str = "", sub_block: str = "") -> str:
-    """Return the text for a reservation, its block or sub-block in the node pool API. The project is optional."""
+    """Return the text by which the node pool API names a reservation, a block or a sub-block; `project` is optional."""
     path = f"{_PATH_START}{project}/reservations/{name}" if project else name
     path += f"/reservationBlocks/{block}" if block else ""
     return path + (f"/reservationSubBlocks/{sub_block}" if sub_block else "")
 
 
 def reservation_parts(path: str) -> tuple[str, str, str, str]:
-    """Return project, name, block and sub-block from a result of `reservation_path`; each is empty if absent."""
+    """Return project, name, block and sub-block from a result of `reservation_path`; absent parts are empty."""
     parts = path.split("/")
     names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
     project, name, block, sub_block = (*names, "", "", "")[:4]
@@ -85,19 +84,19 @@ def reservation_parts(path: str) -> tuple[str, str, str, str]:
 
 
 def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
-    """Return the choice of capacity of a pool or of a request for a pool."""
+    """Return the choice of capacity that a pool or request uses, with its zone."""
     zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
     return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
 
 
 class CapacityKey(NamedTuple):
-    """Key of the back-off of pools. While a pool is not available, pools with an equal key probably are not, either."""
+    """Key of a back-off: after a create that failed for lack of capacity, all creates with an equal key wait."""
 
     zone: Zone
     machine_type: str
     #: Topology and number of hosts.
     shape: str
-    #: Capacity type or reservation, followed by a digest of the values by which pods override settings, if they do.
+    #: Kind of capacity or name of the reservation, followed by `NodePoolRequest.own_inputs` if that is not empty.
     terms: str
 
     def __str__(self) -> str:
@@ -105,7 +104,7 @@ class CapacityKey(NamedTuple):
 
 
 def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
-    """Return the key of the back-off of a pool or of a request for a pool."""
+    """Return the key of the back-off for a pool or request."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
     own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
@@ -113,7 +112,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
-    """Return the stripped items of a comma-separated list without empty ones. Raises ValueError above `most` items."""
+    """Return the stripped, non-empty items of a comma-separated list. Raises ValueError above `most` items."""
     if most is not None and (count := text.count(",") + 1) > most:
         raise ValueError(bounds.too_many(what, count, most))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))

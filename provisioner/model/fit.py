@@ -1,7 +1,7 @@
-"""Decides whether a pod can run on a node by the scheduler's rules. `fits.py` decides the same for many nodes. Pure.
+"""Decides by the scheduler's rules whether a pod can run on a node. Pure. `fits.py` decides this for many nodes.
 
-Inter-pod affinity is not evaluated. If it is unknown whether a new node will have a label of Google or Kubernetes, a
-selector of this label counts as satisfied, because users usually copy such a selector from an existing node.
+Inter-pod affinity is not evaluated. If a new node may have a label of Google or Kubernetes that is not predicted, a
+selector of the label counts as satisfied: users usually copy such selectors from existing nodes.
 """
 
 import re
@@ -13,10 +13,10 @@ from provisioner import constants
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.workloads import Expression, Requirements, Toleration
 
-#: Operators that no node without the label satisfies.
+#: Operators of node affinity that a node without the label cannot satisfy.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
-#: Labels that can be predicted for a new node. If the prediction lacks such a label, the node will not have it.
+#: Labels that are predicted for a new node. If the prediction lacks one of them, the node will not have it.
 _KNOWN = frozenset(
     (
         *(constants.NODE_POOL, constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.ACCELERATOR_COUNT),
@@ -27,11 +27,11 @@ _KNOWN = frozenset(
         # Labels that GKE sets only if the create request of the pool requests their feature.
         *(constants.ICI_RESILIENCY, constants.LOCATION_HINT, constants.AUTO_RESTART, constants.COLLECTION),
         *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
-        # Labels that GKE sets only if other fields of the request require it. No setting requests local SSDs.
+        # Labels that follow from other fields of the create request. No setting requests local SSDs.
         *(constants.SANDBOX_RUNTIME, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
-        # Label that the provisioner writes on the nodes of pools that it creates for one child Job.
+        # Label that the provisioner writes on nodes of pools for one child Job.
         constants.NAMESPACED_JOB,
-        # Label with the name of the node. No selector can contain the name of a new node.
+        # Name of the node, which a selector cannot contain before the node exists.
         constants.HOSTNAME,
     )
 )
@@ -40,7 +40,7 @@ _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Matches decimal integers as Go's strconv.ParseInt reads them; at most 300 digits, as Python cannot read thousands.
+#: Matches decimal integers that Go's strconv.ParseInt reads. At most 300 digits, because int() rejects thousands.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
@@ -54,13 +54,13 @@ def is_system(key: str) -> bool:
 
 
 def may_be_there(key: str) -> bool:
-    """Whether a new node may have a label that its prediction lacks."""
+    """Whether a new node may have a label of this key although its prediction lacks the label."""
     return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Properties of an existing or expected node that the scheduler compares with pods."""
+    """Properties of an existing or predicted node that the scheduler compares with pods."""
 
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
@@ -70,16 +70,16 @@ class NodeView:
     #: Bytes of ephemeral storage and of huge pages by resource. A missing resource is unknown and counts as enough.
     other_bytes: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
-    #: Whether the node does not exist yet, so that some of its labels are unknown (`may_be_there`).
+    #: Whether the node does not exist yet. Some of its labels are unknown then (`may_be_there`).
     predicted: bool = False
 
     def may_carry(self, key: str) -> bool:
-        """Whether the node does not exist yet, and may have a label that `labels` lacks."""
+        """Whether a predicted node may have a label of this key that `labels` lacks; False for existing nodes."""
         return self.predicted and key not in self.labels and may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:
-    """Return the properties of a registered node. Before the kubelet reports resources, the node offers none."""
+    """Return the properties of an existing node. Until its kubelet reports resources, they are 0."""
     return NodeView(
         labels=node.labels,
         taints=node.taints,
@@ -92,7 +92,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return a key of the fields that `misfit` reads: for equal keys, `misfit` returns equal results."""
+    """Return the fields that `misfit` reads. For requirements with equal keys, `misfit` returns equal results."""
     return (
         requirements.chips,
         requirements.cpu_millicores,
@@ -128,7 +128,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return a message about the first resource of which a node without pods has too little; empty if it has enough."""
+    """Return a message about the first resource that an empty node offers too little of for a pod; empty if none."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
@@ -150,12 +150,12 @@ def requested(requirements: Requirements) -> list[tuple[str, int]]:
 
 
 def offered(view: NodeView) -> dict[str, int]:
-    """Return the amounts that a node without pods offers, by resource. A missing resource is enough for any pod."""
+    """Return the amounts that an empty node offers, by resource. A resource without an entry suffices for any pod."""
     return {"chips": view.chips, "cpu": view.cpu_millicores, "memory": view.memory_bytes, **view.other_bytes}
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
-    """Return an amount of chips, millicores or bytes as manifests write it; `rounded` rounds tenths of Gi or Mi."""
+    """Return an amount of chips, millicores or bytes as in manifests; `rounded` (ceil or floor) rounds 0.1 Gi or Mi."""
     if resource == "chips":
         return str(amount)
     if resource == "cpu":
@@ -165,7 +165,7 @@ def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str
 
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why a pod's selectors and affinity do not match a node; empty if they match."""
+    """Return the first reason why a pod's node selectors or node affinity do not match a node; empty if they match."""
     driver = constants.TPU_DRA_DRIVER
     if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
         return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
@@ -182,7 +182,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """Return the selectors and affinity keys of a fitting pod that rely on labels that are not predicted for a node."""
+    """Return the selectors and affinity keys of a pod that match only if the node gets labels beyond its prediction."""
     found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))
@@ -191,7 +191,6 @@ def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
 
 
 def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
-    """Return whether an expression holds for a node; with `sure`, a label that the node may have does not count."""
     value = view.name if expression.on_field else view.labels.get(expression.key)
     if not sure and expression.operator in NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
         return True
@@ -199,7 +198,7 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
-    """Whether an affinity operator holds for the value of a label; pass None for a node without the label."""
+    """Whether an affinity operator holds for the value of a label, None for a node without the label."""
     match operator:
         case "In":
             return value in values
@@ -217,7 +216,7 @@ def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
 
 
 def number(text: str) -> int | None:
-    """Return the number in a text as the scheduler reads it for Gt and Lt; None if not an integer of 64 bits."""
+    """Return the number in a text as the scheduler reads it for Gt and Lt; None if it is not a 64-bit integer."""
     value = int(text) if _INTEGER.fullmatch(text) else None
     return value if value is not None and -(2**63) <= value < 2**63 else None
 

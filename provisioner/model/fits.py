@@ -1,4 +1,4 @@
-"""Finds the nodes on which a pod can run, by the rules of `fit.py`, for many nodes together with indexes. Pure."""
+"""Finds all nodes on which a pod can run. Pure. Uses indexes instead of one call of `fit.misfit` for each node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from provisioner.model.fit import NEED_A_LABEL, NodeView, number, offered, reque
 from provisioner.model.workloads import Expression, Requirements
 
 _K = TypeVar("_K", bound=Hashable)
-#: Amount that is larger than any request (`fields.parse_quantity`); used for a resource that a node does not report.
+#: Amount of a resource that a node does not report: larger than any request that `fields.parse_quantity` accepts.
 _ENOUGH = 2**80
 
 
 class Fits:
-    """Index of nodes. Methods return nodes as an integer in which bit n is set for the n-th node."""
+    """Index of nodes. Methods return nodes as an integer: bit n is set if node n, counted from 0, is in the result."""
 
     def __init__(self, views: Sequence[NodeView]) -> None:
         self._views = views
@@ -50,7 +50,6 @@ class Fits:
         return found
 
     def _reaching_volumes(self, requirements: Requirements) -> int:
-        """Return the nodes for which `volume_misfit` returns no reason."""
         volumes = requirements.volumes
         if volumes is None or (volumes.zones is None and not volumes.problem):
             return self._all
@@ -112,7 +111,7 @@ class Fits:
 
     @cached_property
     def _nowhere(self) -> _Values:
-        """Index of a label that no node has. It is one object for all such labels, to save memory."""
+        """Index of a label that no node has, shared by all such labels to save memory."""
         return _Values([None] * len(self._views))
 
     @cached_property
@@ -139,7 +138,7 @@ class Fits:
 
 
 class _Values:
-    """Nodes by value of one label. Nodes without the label have the value None."""
+    """Nodes by value of one label; None is the value of nodes without the label."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         self._by_value = _masks(values)
@@ -164,11 +163,11 @@ class _Values:
 
 
 class _Ordered:
-    """Nodes by amount of a resource, or by the number that is the value of a label."""
+    """Nodes by amount of a resource, or by the integer value of a label."""
 
     def __init__(self, by_amount: Mapping[int, int]) -> None:
         self._amounts = sorted(by_amount)
-        #: Nodes with less than the amount at the same index of `_amounts`; the last entry has all nodes with an amount.
+        #: Entry i has the nodes with less than the i-th amount; the last entry has all nodes with an amount.
         self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
 
     def below(self, amount: int) -> int:
@@ -179,7 +178,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return the nodes by value, as bits. The bits of equal neighbors, such as nodes of one pool, are set together."""
+    """Return the nodes by value, as bits. Equal neighbors, such as nodes of one pool, are added in one step."""
     found: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

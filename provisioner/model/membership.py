@@ -27,16 +27,15 @@ def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object
 class Membership:
     """Mapping from nodes to node pools."""
 
-    #: Node pool by prefix of node names. An instance group gives the same prefix to all its machines.
+    #: Node pool by prefix of node names (`NodePool.node_prefixes`).
     by_prefix: Mapping[str, PoolName] = field(default_factory=dict)
-    #: Names of the listed node pools.
     listed: Collection[PoolName] = frozenset()
-    #: Node pool by node name, for existing nodes that this process has assigned to a pool.
+    #: Node pool by name of an existing node, as this process determined it last.
     seen: Mapping[str, PoolName] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pools: Iterable[NodePool], nodes: Iterable[Node] = (), before: Membership | None = None) -> Membership:
-        """Return the membership that follows from pools, existing nodes, and the membership `before`."""
+        """Return the membership of existing nodes in pools. `before` is the previous result, None if there was none."""
         by_name = {pool.name: pool for pool in pools}
         by_prefix = {prefix: pool.name for pool in by_name.values() for prefix in pool.node_prefixes}
         known = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})
@@ -47,13 +46,13 @@ class Membership:
         """Return the node pool of a node, empty if unknown; `reported` is the result of `reported_pool`.
 
         The name of the node, with or without a domain, takes precedence, because users cannot edit it. A reported pool
-        that is not listed may come from an edited label, so it counts only if this process never saw the node's pool.
+        that no list contains may come from an edited label, so a pool that this process determined before is preferred.
         """
         by_name = self.by_prefix.get(node.partition(".")[0].rpartition("-")[0])
         return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)
 
     def correct(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
-        """Return the nodes whose pool is known, each with this pool instead of the reported pool."""
+        """Return the nodes whose pool is in `seen`, each with this pool as `pool_name`."""
         pool_of = ((node, self.seen.get(node.name)) for node in nodes)
         return tuple(
             node if pool == node.pool_name else replace(node, pool_name=pool) for node, pool in pool_of if pool

@@ -1,8 +1,8 @@
 """Defines the labels and node selectors by which the pods of a group run only on the node pool of their slice. Pure.
 
-Admission marks the pods of a group: it adds a nodeSelector with the key of the group and the namespace of the request.
-The provisioner writes the same two labels on the nodes of the pool that it assigns to the slice. Other pods get a node
-affinity from admission that excludes all nodes with these labels.
+The admission policy adds two node selectors to the pods of a group, called marks: the key of the group, and the
+namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the slice. Other pods get
+a node affinity that excludes all nodes with these labels.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,9 +12,9 @@ from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Requirements, Toleration, Workload, WorkloadKind
 
-#: Keys of the two node selectors by which a pod is marked, and of the two labels of nodes.
+#: Keys of the marks (node selectors) of pods, and of the labels of nodes.
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
-#: Labels of the nodes of a pool to which no pods with chips can be bound.
+#: Labels of the nodes of a free pool, to which no pods with chips can be bound.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
 #: Key and operator of the node affinity that admission adds to pods without marks.
 _KEEPS_OFF = (constants.SLICE, "DoesNotExist")
@@ -22,23 +22,23 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
-#: Key of a leader pod that has no group label yet, because LeaderWorkerSet's webhook runs after admission policies.
+#: Key of a LeaderWorkerSet's leader pod without a group label: LeaderWorkerSet's webhook runs after admission policies.
 UNKNOWN_GROUP = "l-unknown"
-#: Key of a RayCluster's replica whose name is too long for a label value. No pool is assigned to this key.
+#: Key of a RayCluster's replica whose name is too long for a label value.
 RAY_NAME_TOO_LONG = "ray-name-too-long"
-#: Maximum characters of a replica's name, because a label value has at most 63 and the key begins with "r-".
+#: Maximum characters of the name of a replica: 63 of a label value, without "r-".
 _MAX_RAY_NAME = 61
-#: Taint of nodes that are for one child Job, with the value that JobSet's script label_nodes.py sets.
+#: Taint of nodes for one child Job, with the value that JobSet's script label_nodes.py sets.
 _JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
 #: Toleration that JobSet 0.11 adds to pods that select the nodes of their child Job.
 _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect="NoSchedule")
 
 
 def slice_key(labels: Mapping[str, str]) -> str:
-    """Return the key of a pod's group by the labels of the pod; empty if the pod has no group.
+    """Return the key of a pod's group from the labels of the pod; empty if the pod has no group.
 
-    The admission policy in deploy/components/placement computes the same key. Its first letter identifies the kind of
-    the workload, because keys of JobSet and LeaderWorkerSet can be equal. A restart of the workload keeps the key.
+    The admission policy in deploy/components/placement computes the same key. The key begins with a letter for the kind
+    of the workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
     """
     if job_key := labels.get(constants.JOB_KEY):
         return f"j-{job_key}"
@@ -47,7 +47,7 @@ def slice_key(labels: Mapping[str, str]) -> str:
     if constants.LWS_NAME in labels:
         return UNKNOWN_GROUP
     if constants.RAY_CLUSTER_NAME in labels and constants.RAY_GROUP in labels:
-        # Use the index of the replica, because KubeRay gives a recreated replica another name.
+        # The index of the replica is used, because KubeRay gives a recreated replica another name.
         parts = (constants.RAY_CLUSTER_NAME, constants.RAY_GROUP, constants.RAY_REPLICA_INDEX)
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG
@@ -56,21 +56,21 @@ def slice_key(labels: Mapping[str, str]) -> str:
 
 
 def labels_of(key: str, namespace: str) -> dict[str, str]:
-    """Return the labels of the nodes of a pool that is assigned to a slice, which its pods select."""
+    """Return the node labels of a pool that is assigned to a slice. The pods of the slice select these labels."""
     return {constants.SLICE: key, constants.SLICE_NAMESPACE: namespace}
 
 
 def exclusive_annotation(workload: Workload) -> str:
-    """Return the annotation that keeps each group or subgroup on one node pool; empty if the kind has none."""
+    """Return the key of the annotation that keeps a group or subgroup on one node pool; empty if the kind has none."""
     if workload.kind is WorkloadKind.LEADER_WORKER_SET and any(group.name for group in workload.groups):
         return constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY
     return _EXCLUSIVE.get(workload.kind, "")
 
 
 def mark_of(requirements: Requirements, namespace: str) -> str:
-    """Return the key of the group in the node selectors of a marked pod; empty for a pod without marks.
+    """Return the key of the group in the marks of a pod; empty without marks, or if the key names no group.
 
-    Marks with another namespace than that of the pod are ignored, because a user wrote them, not admission.
+    `namespace` is the namespace of the pod. Marks with another namespace are ignored, because a user wrote them.
     """
     selector = requirements.node_selector
     marked = selector.get(constants.SLICE_NAMESPACE) == namespace
@@ -79,10 +79,10 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 
 
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
-    """Return requirements without the marks of a namespace, and the host that a marked pod selects; empty for any host.
+    """Return requirements without marks, and the host that a marked pod selects; empty if it selects none.
 
-    Marks are removed because they do not restrict the type of machine. The affinity that excludes the nodes of slices
-    is also removed, as is the hostname that a marked pod selects, because each pod of a slice may select another host.
+    `namespace` is the namespace of the pod. The affinity that excludes the nodes of slices is also removed. The result
+    restricts only the type of machine, and is equal for pods of a slice that select different hosts.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):
@@ -94,7 +94,7 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     )
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
-    # A term of which no expressions are left matches any node. One such term is enough, so all terms are removed.
+    # A term without expressions matches any node. Terms are alternatives, so all of them are removed.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 
@@ -103,7 +103,7 @@ def selects_job_nodes(of_jobset: Collection[str], of_job: Collection[str]) -> bo
     """Return whether JobSet lets the pods of a child Job select nodes that are labelled with the name of the Job.
 
     The arguments are annotations of the JobSet and of the Job's template. JobSet requires EXCLUSIVE_TOPOLOGY and
-    NODE_SELECTOR_STRATEGY on the Job, which inherits both from the JobSet only if that has EXCLUSIVE_TOPOLOGY.
+    NODE_SELECTOR_STRATEGY on the Job. The Job inherits both from the JobSet only if the JobSet has EXCLUSIVE_TOPOLOGY.
     """
     exclusive = constants.EXCLUSIVE_TOPOLOGY
     inherited = {exclusive, constants.NODE_SELECTOR_STRATEGY} & set(of_jobset) if exclusive in of_jobset else set()
@@ -125,16 +125,16 @@ def job_label(namespace: str, job: str) -> str:
 
 
 def job_taints(requirements: Requirements, namespace: str, job: str) -> tuple[Taint, ...]:
-    """Return the taint of the nodes for a child Job; empty if its pods do not select nodes of this Job."""
+    """Return the taint of the nodes for a child Job; empty if the pods of the Job do not select these nodes."""
     selected = requirements.node_selector.get(constants.NAMESPACED_JOB)
     return (_JOB_TAINT,) if selected == job_label(namespace, job) else ()
 
 
 def job_labels(pool_labels: Mapping[str, str], taints: Iterable[Taint]) -> dict[str, str]:
-    """Return the label of the nodes of a pool that was created for one child Job; empty for other pools.
+    """Return the node label NAMESPACED_JOB for a pool that was created for one child Job; empty for other pools.
 
-    The provisioner writes this label itself, because kubelets may not set labels of k8s.io (kubelet flag --node-labels)
-    and GKE rejects node pools with such labels (terraform-provider-google issue 6003). GKE sets the taint.
+    The provisioner writes this label on nodes, because kubelets may not set labels of k8s.io (kubelet flag
+    --node-labels) and GKE rejects node pools with them (terraform-provider-google issue 6003). GKE sets the taint.
     """
     namespace, job = pool_labels.get(constants.POOL_JOBSET_NAMESPACE), pool_labels.get(constants.PARENT_NAME)
     if not (namespace and job) or all(taint.key != constants.JOB_TAINT for taint in taints):

@@ -1,11 +1,11 @@
 """Names optional sources of data, such as APIs that a cluster may lack or forbid, and the states of a source.
 
-No decision may depend on the contents of a source that is unknown.
+No decision may depend on the content of a source that is UNKNOWN.
 """
 
 from enum import Enum
 
-#: Names of sources. The resources of kinds of workloads are further names.
+#: Names of sources. The plural of each optional kind of workload, such as rayclusters, is also a name.
 MACHINE_CONFIGS = "machineconfigs"
 RESOURCE_SLICES = "resourceslices"
 POD_TEMPLATES = "podtemplates"
@@ -19,9 +19,9 @@ RESERVATIONS = "reservations"
 class Knowledge(Enum):
     """State of one source in this process."""
 
-    #: The source was read completely, and its changes have been received since then.
+    #: The source was read completely, and its changes have been received since.
     KNOWN = "known"
-    #: The source was not read yet, is forbidden, or cannot be read.
+    #: The source has not been read yet, or cannot be read, for example because a permission is missing.
     UNKNOWN = "unknown"
     #: The cluster does not have the API.
     ABSENT = "absent"

@@ -1,7 +1,7 @@
 """Finds how the PersistentVolumeClaims of a pod restrict its node, by the rules of the scheduler. Pure.
 
-If the objects of a kind are unknown (`model.sources`), they restrict nothing. Not handled: generic ephemeral volumes,
-node affinity of volumes on labels other than the zone, and the maximum number of disks of a machine.
+If the objects of a kind, such as StorageClasses, could not be read, they restrict nothing. Not handled: generic
+ephemeral volumes, node affinity of volumes on labels other than the zone, and the number of disks of a machine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,37 +15,37 @@ from provisioner.model.workloads import Pod
 class Claim:
     """Fields of a PersistentVolumeClaim that restrict the nodes of a pod."""
 
-    #: Name of the StorageClass; empty for volumes without a class, None for the default class.
+    #: Name of the StorageClass; None for the default class, empty if the claim requires a volume without a class.
     storage_class: str | None = None
-    #: Name of the claim's volume; empty if the claim has no volume yet.
+    #: Name of the PersistentVolume; empty if the claim is not bound yet.
     volume: str = ""
-    #: Reason in the claim's own fields why no pod can use the claim now; empty if pods can use it.
+    #: Reason why no pod can use the claim now, such as a deletion; empty if pods can use it.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageClass:
-    """Fields of a StorageClass that determine where its volumes may be."""
+    """Fields of a StorageClass that determine where its volumes are created, and on which disks."""
 
     #: Whether a claim is bound only when its pod is scheduled (WaitForFirstConsumer).
     waits: bool = False
     default: bool = False
     #: Zones in allowedTopologies; None if volumes may be in any zone.
     zones: frozenset[str] | None = None
-    #: Type of Compute Engine's disks; empty if the volumes are not such disks.
+    #: Type of the Compute Engine disks; empty if the volumes are not disks of Compute Engine.
     disk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Objects that describe volumes; None instead of a mapping if the objects of the kind are unknown."""
+    """Objects that describe volumes. A mapping is None if the objects of its kind could not be read."""
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None
-    #: Zones of each PersistentVolume, by name. Volumes that nodes in any zone can use are left out.
+    #: Zones by name of a PersistentVolume. Volumes that nodes in any zone can use are left out.
     zones: Mapping[str, frozenset[str]] | None = None
     classes: Mapping[str, StorageClass] | None = None
-    #: Whether these are all objects of a cluster, with their status. If not, volumes get no `problem`.
+    #: Whether the objects are all objects of a cluster, with their status. If not, pods get no `Volumes.problem`.
     complete: bool = True
 
 
@@ -56,7 +56,7 @@ class _Restriction(NamedTuple):
 
 
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
-    """Yield the pods. Pods that are not bound get the restrictions of their volumes in `Requirements.volumes`."""
+    """Yield all pods; those without a node get the restrictions by their volumes (`Requirements.volumes`)."""
     for pod in pods:
         asked = pod.requirements
         if asked.volumes is None or pod.node_name:
@@ -82,7 +82,7 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        # Do not use the class of a bound claim, because it may have been replaced since the volume was created.
+        # The class of a bound claim is not used, because the class may have been replaced since the volume was created.
         return _Restriction(problem, (storage.zones or {}).get(claim.volume))
     return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 

@@ -7,22 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Maximum number of doublings, which prevents an overflow. After 30 doublings, each wait has reached its cap.
+#: Maximum number of doublings, which prevents an overflow: each wait has reached its cap before.
 _MAX_DOUBLINGS = 30
-#: Maximum share by which the key of a wait shortens it.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait in seconds after a number of consecutive failures. Each failure doubles the wait, up to the cap.
+    """Return the wait in seconds after consecutive failures. Each failure doubles the wait, up to the cap.
 
-    The key shortens the wait by up to a fifth, so that waits with different keys end at different times.
+    The key then shortens the wait by up to 20 %, so that waits with different keys end at different times.
     """
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call, by kind of failure. Controllers may use other waits.
+#: First and maximum wait in seconds after a failed call, by kind of failure. Each controller may replace some of them.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
@@ -31,7 +30,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # Calls with these failures are repeated, because a user may correct the cause at any time and no event reports it.
+    # Calls are repeated after these failures as well, because users may correct the cause and no event reports that.
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
@@ -40,14 +39,14 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Consecutive failures of a call, which is not repeated before `until`."""
+    """Consecutive failures of a call. The call is not repeated before `until`."""
 
     failure: Failure
     failures: int
     #: Time of the last failure.
     at: datetime
     until: datetime
-    #: Whether the supplier accepted the change, but its operation failed.
+    #: Whether the API accepted the call, but the resulting operation failed.
     accepted: bool = False
 
 
@@ -72,7 +71,7 @@ def share_of(key: str) -> float:
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """Return `moment` plus `seconds`; the latest possible time on overflow, which times from users can cause."""
+    """Return `moment` plus `seconds`; the latest possible time on overflow, which values from users can cause."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:
@@ -81,7 +80,7 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 @dataclass(slots=True)
 class Budget:
-    """Token bucket with at most `burst` units, which gets `per_second` units. The caller passes the time in seconds."""
+    """Token bucket that starts with `burst` units, its maximum, and gains `per_second`. Times are in seconds."""
 
     burst: float
     per_second: float

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-#: Maximum number of items that `first_of` returns.
 _NAMED = 3
 
 
 class UserError(Exception):
-    """Error that ends a command. The message contains the problem and the remedy for the user."""
+    """Error that ends a command; the message contains the problem and what the user can do."""
 
 
 def first_of(what: Sequence[str], separator: str = ", ") -> str:
@@ -18,5 +17,5 @@ def first_of(what: Sequence[str], separator: str = ", ") -> str:
 
 
 def clock(moment: datetime, now: datetime) -> str:
-    """Return a time as text in UTC, with the date if it is on another day than `now`."""
+    """Return a time as text in UTC, with the date unless it is the date of `now`."""
     return f"{moment:%H:%M:%S} UTC" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,7 +1,7 @@
-"""Tracks open actions: calls without a response, and writes to Kubernetes that the caches do not show yet. Pure.
+"""Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
-A controller's memory contains its open actions (`OpenActions`). A decision adds an action, and its response removes it
-or starts a wait. An action that no thread performs any longer counts as lost.
+A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, until the
+caches show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +17,9 @@ from provisioner.model.capacity import Failure, FailureKind
 class WriteFailure(Enum):
     """Kind of a failed write, which determines the retry."""
 
-    #: The object was changed, recreated or deleted by another client, which the next snapshot shows.
+    #: Another client changed, recreated or deleted the object. The next snapshot shows the change.
     CONFLICT = "conflict"
-    #: An eviction was rejected with 429, because a disruption budget does not allow it now.
+    #: The API server rejected an eviction with 429, because a disruption budget does not allow it now.
     NOT_NOW = "not_now"
     #: The write is forbidden or invalid: an administrator or user has to change something.
     REFUSED = "refused"
@@ -28,15 +28,15 @@ class WriteFailure(Enum):
 
 
 class Keyed(Protocol):
-    """A write or a call. All writes of one object have the same key."""
+    """A write or a call, with a key. At most one write and one call with the same key are open."""
 
     @property
     def key(self) -> str:
-        """Identity of the object that is written, or of the call."""
+        """Identity of the written object, or of the call."""
         ...
 
 
-#: Types of the writes and of the calls of one controller.
+#: Types of the writes and calls of one controller.
 WriteT = TypeVar("WriteT", bound=Keyed)
 CallT = TypeVar("CallT", bound=Keyed)
 
@@ -47,7 +47,6 @@ class AnsweredWrite(Generic[WriteT]):
 
     write: WriteT
     at: datetime
-    #: Kind of failure; None if the write succeeded.
     failure: WriteFailure | None = None
     #: Message of the API server if the write failed.
     message: str = ""
@@ -63,9 +62,8 @@ class AnsweredCall(Generic[CallT]):
     #: Time of the request; `at` is the time of the response.
     asked_at: datetime
     at: datetime
-    #: Failure of the call; None if it succeeded.
     failure: Failure | None = None
-    #: Reason why a delete was not sent; empty if it was sent, and for other calls.
+    #: Reason why a delete was not sent; empty if it was sent, and for calls that are no deletes.
     kept: str = ""
     #: Result, of a type that depends on the call; None if the call failed, or if the resource does not exist.
     result: Any = None
@@ -75,17 +73,17 @@ class AnsweredCall(Generic[CallT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWrite(Generic[WriteT]):
-    """Write without a response, write that the caches may not show yet, or failed write."""
+    """Write without a response, write that the caches may not show yet, or failed write that may be retried."""
 
     write: WriteT
-    #: State of the object before the write. If the object has another state after a success, the caches show the write.
+    #: `Proposed.seen` of the write. If a later proposal has another value, the caches show the write.
     seen: str
     since: datetime
     answered_at: datetime | None = None
     failure: WriteFailure | None = None
     failures: int = 0
     message: str = ""
-    #: Earliest time of the next attempt after a failure; None without a failure.
+    #: Earliest time of the next attempt; None without a failure.
     retry_at: datetime | None = None
 
 
@@ -102,9 +100,9 @@ class Proposed(Generic[WriteT]):
     """Write that a decision proposes."""
 
     write: WriteT
-    #: State of the object that the write is based on, such as its resource version. A successful write changes it.
+    #: State of the object on which the write is based, such as the resource version. A successful write changes it.
     seen: str
-    #: Minimum interval in seconds after the last write of the object; at most 10.
+    #: Minimum time in seconds since the last successful write of the object; at most 10, for which writes are kept.
     pause_seconds: float = 0.0
 
 
@@ -116,32 +114,31 @@ class OpenActions(Generic[CallT, WriteT]):
     writes: Mapping[str, OpenWrite[WriteT]] = field(default_factory=dict)
 
 
-#: Types of the memory and of the proposed writes of one controller.
+#: Types of the memory and proposed writes of one controller.
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write is decided again if the caches do not show it. Most take milliseconds.
+#: Seconds after which a successful write may be repeated if the caches do not show it. Usually they take milliseconds.
 _SHOWN_SECONDS = 10.0
-#: Seconds after the decision from which a write or call that no thread performs counts as lost. It is not sent later.
+#: Seconds after the decision from which a write or call counts as lost if no thread performs it.
 LOST_SECONDS = 60.0
-#: Seconds after which the failure of a write is forgotten.
+#: Seconds after which a failure of a write is forgotten, so that the next wait is short again.
 _FORGOTTEN_SECONDS = 600.0
 #: First and maximum wait in seconds after a failed write.
 _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
     WriteFailure.CONFLICT: (0.5, 10.0),
-    # The disruption budget allows the eviction when another pod runs again. kubectl retries every 5 s.
+    # The disruption budget may allow the eviction when another pod is ready. kubectl retries every 5 s.
     WriteFailure.NOT_NOW: (5.0, 30.0),
     WriteFailure.REFUSED: (10.0, 300.0),
     WriteFailure.UNAVAILABLE: (1.0, 60.0),
 }
 
 
-#: Failure that is recorded for a call that no thread performs.
 LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 
 
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
-    """Return the open calls that are older than LOST_SECONDS and are not in `live`, the keys that threads work on."""
+    """Return the lost calls by key; `live` has the keys of the calls and writes that threads perform."""
     limit = now - timedelta(seconds=LOST_SECONDS)
     return {key: call for key, call in sorted(calls.items()) if call.since <= limit and key not in live}
 
@@ -149,7 +146,11 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without completed and lost writes. `fold` gets an unknown outcome for each lost call."""
+    """Return the memory without lost calls, lost writes, and writes that were completed long enough ago.
+
+    `live` has the keys of the calls and writes that threads perform. `fold` is called with the failure LOST for each
+    lost call, and must remove the call.
+    """
     for call in lost_calls(memory.calls, live, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
@@ -161,7 +162,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without a completed call. Other results change nothing."""
+    """Return the memory with the result of a write, or without the completed call."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: call for key, call in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure
@@ -178,7 +179,7 @@ def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) ->
 def with_open(
     memory: MemoryT, now: datetime, *, calls: Iterable[Any] = (), writes: Iterable[Proposed[Any]] = ()
 ) -> MemoryT:
-    """Return the memory with further open calls and writes. Called before these are sent."""
+    """Return the memory with additional open calls and writes, which must be sent only afterwards."""
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
@@ -189,7 +190,7 @@ def with_open(
 def choose_writes(
     proposals: Iterable[ProposedT], writes: Mapping[str, OpenWrite[Any]], now: datetime
 ) -> tuple[list[ProposedT], list[datetime]]:
-    """Return the first allowed write of each object, and the times from which the other proposals are allowed."""
+    """Return the first allowed proposal for each object, and the times from which blocked proposals are allowed."""
     chosen: dict[str, ProposedT] = {}
     later = []
     for proposal in proposals:
@@ -211,11 +212,11 @@ def _opened(writes: Mapping[str, OpenWrite[WriteT]], proposal: Proposed[WriteT],
 
 
 def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: datetime) -> datetime | None:
-    """Return the time until which the open `write` of the same object blocks a proposal; None if it does not."""
+    """Return the time until which `write`, of the same object, blocks a proposal; None if it does not."""
     if write is None:
         return None
     if write.answered_at is None:
-        # The open write may wait for a thread for minutes. It blocks other writes until `without_lost` drops it.
+        # A write may wait for a thread for minutes. It blocks other writes of its object until `without_lost` drops it.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
@@ -227,7 +228,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
 
 
 def _is_over(write: OpenWrite[Any], now: datetime, *, live: bool) -> bool:
-    """Return whether a write is completed, forgotten or lost. `live` is true if a thread performs it."""
+    """Return whether a write can be dropped; `live` is true if a thread performs it."""
     if write.answered_at is None:
         return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()
