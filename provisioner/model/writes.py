@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
-A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, until the
-caches show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
+A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, until
+the caches show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,6 @@
 """Accelerators, machine types and topologies that Google sells, and the shapes of slices that they allow.
 
-Only `extend` changes the tables. The facts are from Google's cluster autoscaler and the Cloud TPU documentation. GKE
-may still reject a slice; `provisioner.slices.suppliers.gke` has a table of its rejections.
+Only `extend` changes the tables. GKE may reject a slice that is in the tables.
 """
 
 from provisioner.tpu.allocatable import DEFAULT_DISK_GB, Amounts, allocatable

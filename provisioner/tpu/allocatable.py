@@ -1,8 +1,8 @@
 """Predicts the resources that a GKE node offers to pods, by GKE's formula for Container-Optimized OS. Pure.
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
-kubernetes/autoscaler. The formula is the one for nodes before 1.37. Later nodes may reserve less memory, so a
-prediction may be too small, but never too large. Requests of DaemonSets are not subtracted.
+kubernetes/autoscaler. The formula is valid for nodes before 1.37; GKE may reserve less memory on later nodes, which
+then offer more than predicted. Requests of DaemonSets are not subtracted.
 """
 
 from collections.abc import Iterable
@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 from provisioner.tpu.catalogue import MachineType
 
-#: Boot disk in GB of node pools whose create request has no size.
+#: GKE's size of the boot disk, in GB, for a create request without a size.
 DEFAULT_DISK_GB = 100
 _GIB = 1024**3
 _MIB = 1024**2
 
 
 class Amounts(NamedTuple):
-    """Resources of a node."""
+    """Resources that a node offers to pods."""
 
     cpu_millicores: int
     memory_bytes: int
     ephemeral_bytes: int
 
 
-#: Parts of a machine's vCPUs, and the share of each part that GKE reserves; the last part is the rest.
+#: Parts of a machine's vCPUs, and the share of each part that GKE reserves. The last part contains all remaining vCPUs.
 _CPU_SHARES = ((1.0, 0.06), (1.0, 0.01), (2.0, 0.005), (float("inf"), 0.0025))
 #: Parts of the memory in MiB (multiples of 1,000, as in the sources), and the share of each part that GKE reserves.
 _MEMORY_SHARES = ((4000.0, 0.25), (4000.0, 0.2), (8000.0, 0.1), (112_000.0, 0.06), (float("inf"), 0.02))
@@ -34,12 +34,12 @@ _EVICTION_MIB = 100.0
 
 
 def allocatable(machine: MachineType, *, disk_gb: int = DEFAULT_DISK_GB, max_pods: int = 0) -> Amounts:
-    """Return the allocatable resources of a node of a GKE node pool."""
+    """Return the allocatable resources of a GKE node. With `max_pods` 0, GKE's default of 110 pods applies."""
     memory_mib = machine.memory_gib * 1024.0
     kernel_mib = memory_mib / 64 + 16 + 64 + min(0.00175 * memory_mib, 248)
     memory_mib -= kernel_mib + _reserved(memory_mib, _MEMORY_SHARES) + _EVICTION_MIB
     cpu_millicores = 1000 * (machine.vcpus - _reserved(machine.vcpus, _CPU_SHARES))
-    # The sources compute the disk in GiB, although the field of the node pool is in GB.
+    # The sources calculate with GiB, although the node pool's disk size is in GB.
     disk = float(disk_gb)
     capacity = disk - (0.015635 * disk + 4.148 + min(100 / 1024, 0.001 * disk))
     ephemeral = 0.9 * capacity - min(0.5 * disk, 6 + 0.35 * disk, 100.0)
@@ -51,7 +51,6 @@ def allocatable(machine: MachineType, *, disk_gb: int = DEFAULT_DISK_GB, max_pod
 
 
 def _reserved(amount: float, shares: Iterable[tuple[float, float]]) -> float:
-    """Return the sum of the reserved shares of the parts of an amount."""
     reserved = 0.0
     for size, share in shares:
         part = min(size, amount)

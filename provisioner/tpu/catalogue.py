@@ -1,12 +1,9 @@
 """Catalogue of machine types and topologies (grids of chips such as "4x4" and "2x2x4") by accelerator label.
 
-Chips per VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
-(GoogleCloudPlatform/cluster-autoscaler), which has no list of topologies. Topologies are from cluster-toolkit, xpk and
-the Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum number of 4x4x4 cubes for 3-D ones.
-If sources disagree, a comment names the source that is used.
-
-The lists of 3-D topologies contain the slices that xpk creates by default, for tpu7x also the slices of a reference
-list for this provisioner, and for v4 the whole pod, 16x16x16.
+Chips per VM, single-host topologies, vCPU, memory and disks are from GKE's own autoscaler
+(GoogleCloudPlatform/cluster-autoscaler). It has no topologies; these are from cluster-toolkit, xpk and the Cloud TPU
+documentation. Generations with 2-D topologies have a fixed list. Generations with 3-D topologies have a rule: whole
+4x4x4 cubes, up to a maximum number. If sources disagree, a comment names the source that is used.
 
 Each process has one table. A controller calls `extend`, which adds the offers of its cluster, only between rounds, so
 the table is constant within a round.
@@ -23,25 +20,25 @@ from itertools import combinations_with_replacement
 
 from provisioner.model import bounds
 
-#: Pattern of accelerator labels since tpu7: the label is the generation.
+#: Accelerator labels since tpu7, which are equal to the generation.
 GENERATION_LABEL = re.compile(r"tpu[0-9]{1,2}[a-z]?")
 _MACHINE_NAME = re.compile(r"(tpu[0-9]{1,2}[a-z]?)-[-a-z0-9]{1,40}-([0-9]{1,2})t")
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 
 
 class TopologyError(ValueError):
-    """The text is not a topology."""
+    """A text is not a topology; the message quotes the text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Topology:
-    """A 2-D or 3-D grid, in chips along each axis."""
+    """A 2-D or 3-D grid of chips; `dimensions` has the number of chips along each axis."""
 
     dimensions: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Read "AxB" or "AxBxC"; raise TopologyError for anything else."""
+        """Read "AxB" or "AxBxC". Raises TopologyError for other texts."""
         if not _FORM.fullmatch(text):
             raise TopologyError(
                 f"{bounds.quoted(text)} is not of the form AxB or AxBxC with whole numbers from 1 to 9999"
@@ -66,14 +63,14 @@ _PD = ("pd-standard", "pd-balanced", "pd-ssd")
 _PD_FAST = ("pd-balanced", "pd-ssd")
 _HYPERDISK = ("hyperdisk-balanced",)
 
-#: Edge, in chips, of the cubes that larger 3-D slices are composed of.
+#: Edge, in chips, of the cubes of which larger 3-D slices consist.
 _CUBE_EDGE = 4
 CUBE_CHIPS = _CUBE_EDGE**3
 #: Maximum length of an axis of a 3-D slice, in chips.
 LONGEST_AXIS = 256
 
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-#: Topologies of multi-host v3, from a single report, which has the label tpu-v3-podslice. GKE's autoscaler has none.
+#: Topologies of multi-host v3, from the only known report of such slices (see `_ALL`).
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
@@ -114,43 +111,43 @@ TPU7 = ("1x1x1", *BELOW_CUBE, "4x4x4", "4x4x8", "4x4x12", "4x4x16", "4x8x8")
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A type of TPU VM."""
+    """Machine type of TPU VMs."""
 
     name: str
     chips: int
-    #: Topology of a slice that is one VM of this type; empty if GKE has no such slice.
+    #: Topology of a slice of one VM of this type; empty if GKE has no such slice.
     single_host_topology: str
     vcpus: int
     memory_gib: int
-    #: Boot disks that GKE accepts, GKE's default first.
+    #: Types of boot disks that GKE accepts; the first is GKE's default.
     disk_types: tuple[str, ...]
     _: KW_ONLY
     #: Whether the type is also sold as flex-start, through the Dynamic Workload Scheduler.
     flex_start: bool = True
-    #: Whether the type is used only for pods that select it.
+    #: Whether only pods that select the type get it.
     only_on_request: bool = False
-    #: Label kubernetes.io/arch of its nodes; empty if no source states it.
+    #: Label kubernetes.io/arch of the nodes; empty if unknown.
     arch: str = "amd64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Offers for one value of `cloud.google.com/gke-tpu-accelerator`."""
+    """Machine types and topologies for one value of `cloud.google.com/gke-tpu-accelerator`."""
 
     label: str
     generation: str
     machine_types: tuple[MachineType, ...]
-    #: Valid topologies; for 3-D generations only topologies of less than one cube.
+    #: Valid topologies; with `max_cubes`, only those of less than one cube, and those that `extend` added.
     listed_topologies: tuple[str, ...]
-    #: 3-D topologies that Google's tools list. GKE may reject other topologies that follow the rule for whole cubes.
+    #: 3-D topologies that Google's tools list. GKE may reject other topologies of whole cubes.
     documented_topologies: tuple[str, ...] = ()
     #: Maximum number of 4x4x4 cubes in a slice; 0 for generations without cubes.
     max_cubes: int = 0
-    #: Number of cubes in the largest slice of Google's own documentation; 0 if it equals `max_cubes`.
+    #: Number of cubes in the largest slice of Google's documentation; 0 if it is `max_cubes`.
     documented_cubes: int = 0
-    #: Whether multi-host slices are placed by a workload policy (a Compute resource policy), not by COMPACT placement.
+    #: Whether a workload policy of Compute Engine places multi-host slices, instead of COMPACT placement.
     workload_policy: bool = False
-    #: Whether sources disagree about unsorted axes, so that GKE may accept any order.
+    #: Whether GKE may accept topologies with unsorted axes, because sources disagree.
     any_order: bool = False
 
     def topologies(self) -> tuple[Topology, ...]:
@@ -158,7 +155,7 @@ class Accelerator:
         return _topologies(self.listed_topologies, self.max_cubes)
 
     def documents(self, topology: Topology) -> bool:
-        """Return whether Google's tools list a valid topology; true for all topologies of generations without cubes."""
+        """Return whether Google's tools list a valid topology; true for all topologies if `max_cubes` is 0."""
         return not self.max_cubes or str(topology) in self.documented_topologies
 
 
@@ -169,7 +166,7 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
-    """Yield the topologies of at most `max_cubes` cubes: axes are multiples of 4 up to 256, in non-decreasing order."""
+    """Yield the topologies of at most `max_cubes` cubes: sorted axes, each a multiple of 4 up to 256."""
     axes = range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE)
     for grid in combinations_with_replacement(axes, 3):
         if math.prod(grid) <= max_cubes * CUBE_CHIPS:
@@ -183,7 +180,7 @@ _ALL = (
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",)),
     Accelerator(
-        # GKE's autoscaler has this label. A comment in its code, and one report, name tpu-v3-podslice instead.
+        # GKE's autoscaler uses this label. A comment in its code, and one report, name tpu-v3-podslice instead.
         label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE),
@@ -195,10 +192,10 @@ _ALL = (
         label="tpu-v4-podslice", generation="v4",
         machine_types=(MachineType("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
         listed_topologies=BELOW_CUBE, documented_topologies=V4, max_cubes=64,
-        # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
+        # xpk also lists topologies with unsorted axes; the documentation and cluster-toolkit require sorted axes.
         any_order=True),
     Accelerator(
-        # Google's lists of topologies do not separate v5-lite devices from podslices. No report has multi-host devices.
+        # Google's lists of topologies do not distinguish this label from tpu-v5-lite-podslice.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
@@ -229,8 +226,8 @@ _ALL = (
     Accelerator(
         label="tpu7x", generation="tpu7x",
         machine_types=(
-            # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
-            # formula gives that amount for 960 GiB. Other types here are assumed to have the same memory per vCPU.
+            # GKE's autoscaler has 992 GiB. A node of tpu7x-standard-4t reported 963568636Ki allocatable, the result of
+            # GKE's formula for 960 GiB. The other types are assumed to have as much memory per chip.
             MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
             MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True)),
@@ -246,7 +243,7 @@ _ALL = (
 )
 # fmt: on
 
-#: Accelerators by the value of `cloud.google.com/gke-tpu-accelerator`.
+#: Accelerators by label.
 ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 
 
@@ -258,9 +255,9 @@ def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
 
 
 def machine_of(name: str) -> tuple[str, int]:
-    """Return the accelerator and the chips of a machine type; "" and 0 if neither the table nor the name has them.
+    """Return the accelerator label and number of chips of a machine type; "" and 0 if unknown.
 
-    Since tpu7, Google's names contain both: tpu7x-standard-4t has accelerator tpu7x and 4 chips.
+    For a type that is not in the table, both are read from the name: tpu7x-standard-4t is tpu7x with 4 chips.
     """
     known, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
     if known is not None:
@@ -269,9 +266,9 @@ def machine_of(name: str) -> tuple[str, int]:
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
-    """Replace the offers of the cluster in the table; return contradictions, as sentences.
+    """Set the table to the built-in table plus the offers of the cluster; return contradictions, as messages.
 
-    The built-in table has priority over offers, and earlier offers over later ones. Only `tpu.extend` calls it.
+    The built-in table takes precedence over offers, and earlier offers over later offers. Callers use `tpu.extend`.
     """
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}
@@ -292,7 +289,7 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
             documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
         )
     usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
-    # Each usable entry is replaced in place, so another thread always finds the old or the new entry.
+    # The table is never cleared, so that another thread always finds the old or the new entry.
     ACCELERATORS.update(usable)
     for label in ACCELERATORS.keys() - usable.keys():
         del ACCELERATORS[label]

@@ -1,4 +1,4 @@
-"""Determines machine type and number of hosts of a slice from the node selectors and chips of a pod."""
+"""Determines the machine type and number of hosts of a slice from the node selectors and chips of a pod."""
 
 import contextlib
 import math
@@ -12,20 +12,19 @@ from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips per VM of multi-host slices. An accelerator without such a machine type (none is known) uses its largest type.
+#: Chips per VM of multi-host slices. An accelerator without such a machine type would use its largest type.
 _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
 
 class ShapeError(ValueError):
-    """A request describes no valid slice; the message has the invalid value, the reason and the nearest values."""
+    """A pod requests no valid slice. The message has the invalid value, the reason and the nearest valid values."""
 
 
-# No slots, because `cached_property` needs a `__dict__`: there are few shapes, and each decision reads their derived
-# values many times.
+# No slots, because `cached_property` needs a `__dict__`. Each decision reads `multi_host` many times.
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A type of slice that Google sells."""
+    """Type of a slice that Google sells, and of the pods on it."""
 
     accelerator: Accelerator
     topology: Topology
@@ -34,17 +33,17 @@ class Shape:
 
     @cached_property
     def multi_host(self) -> bool:
-        """Whether the slice has several VMs (GKE's rule: chips of the slice differ from chips of the VM)."""
+        """Whether the slice has several VMs. GKE's rule: the slice and one VM have different numbers of chips."""
         return self.topology.chips != self.machine_type.chips
 
     @property
     def documented(self) -> bool:
-        """Whether Google's tools list the topology; otherwise it only follows the rule for whole cubes."""
+        """Whether Google's tools list the topology. If not, it only follows the rule for whole cubes."""
         return self.accelerator.documents(self.topology)
 
     @property
     def warning(self) -> str:
-        """Warning for users about the shape; empty if it needs no warning."""
+        """Warning for users that GKE may reject the slice; empty if none is needed."""
         most = self.accelerator.documented_cubes * catalogue.CUBE_CHIPS
         if most and self.topology.chips > most:
             return (
@@ -59,13 +58,13 @@ class Shape:
         )
 
     def nodes(self, pods: int) -> int:
-        """Return the number of hosts of a multi-host slice, or else the number of VMs for `pods` pods, at least 1."""
+        """Return the number of hosts of the slice; for a single-host shape, of VMs for `pods` pods, at least 1."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> str:
-        """Return why `pods` pods do not fill one slice (if `several`: whole slices); empty if they do or are 0."""
+        """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or for 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
             return ""
@@ -84,7 +83,7 @@ def find_accelerator(label: str) -> Accelerator:
     """Return the offers for an accelerator label. Raises ShapeError if the label is unknown."""
     offer = ACCELERATORS.get(label)
     if offer is None:
-        # A longer label is not compared: this takes quadratic time, and no valid label is longer.
+        # A label that is too long is not compared with valid labels, because the time grows with its square.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
             f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
@@ -104,7 +103,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
     """Return the shape that a pod requests. Raises ShapeError.
 
-    Without `machine_type`, all machine types are possible, except those that a pod gets only by selecting them.
+    Without `machine_type`, all machine types are possible that are not `only_on_request`.
     """
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
@@ -116,7 +115,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
-    """Return the chips of a host of the slice, with the largest possible machine type; 1 if the slice is invalid."""
+    """Return the chips of a host of the slice, for the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
     for chips in sorted({type_.chips for type_ in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
@@ -125,7 +124,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether Google may sell an invalid shape: a label is unknown, or sources disagree on the axes' order."""
+    """Return whether Google may sell an invalid shape: accelerator, machine type or order of the axes may be new."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
@@ -140,7 +139,7 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 def not_whole_slices(
     accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
 ) -> str:
-    """Return the message about `wanted` pods, where a slice has `pods` and, if `several`, a multiple is valid."""
+    """Return a message that there are `wanted` pods instead of `pods` or, with `several`, a multiple of `pods`."""
     return (
         f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
         f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
@@ -149,7 +148,7 @@ def not_whole_slices(
 
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
-    """Return the shape or the text of the error. Errors are cached as well: wrong requests repeat in every round."""
+    """Return the shape or the error message, which is cached as well: invalid requests repeat in every round."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:
@@ -186,7 +185,7 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
 
 def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
     counts = [type_.chips for type_ in offer.machine_types]
-    # One pod per host: the chips of a pod distinguish 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips.
+    # A pod gets all chips of a host, which distinguishes 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips.
     return (
         machine.chips == (_MULTI_HOST_VM_CHIPS if _MULTI_HOST_VM_CHIPS in counts else max(counts)) == chips_per_pod
         and grid.chips > machine.chips
@@ -223,7 +222,7 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers that a user may have meant: "4X4", "04x4", "4 x 4"."""
+    """Return the numbers in a malformed topology, such as "4X4", "04x4" or "4 x 4"."""
     return tuple(map(int, re.findall(r"[0-9]{1,4}", text)))
 
 
@@ -243,7 +242,7 @@ def _nearest_labels(text: str) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     generation = text.removeprefix("tpu-")
-    # Copied, because another thread may extend the table.
+    # The table is copied, because another thread may change it.
     known = dict(ACCELERATORS)
     close = (
         [label for label in known if text and label.startswith(text)]

@@ -1,7 +1,4 @@
-"""Kinds of workloads, one file each: their API, and the readers of their objects and pods from raw JSON.
-
-`KINDS` has all kinds; `kinds_served` returns those that the settings select.
-"""
+"""API of each kind of workload, and readers of the objects and pods of the kind from raw JSON."""
 
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
@@ -12,7 +9,7 @@ from provisioner.workloads.kind import Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 from provisioner.workloads.raycluster import RAY_CLUSTER
 
-#: Descriptions by kind. Plain Jobs come last, because pods of other kinds may also belong to a Job.
+#: All kinds except POD, which has no objects. Plain Jobs come last, because pods of a JobSet also belong to a Job.
 KINDS = {
     description.kind: description
     for description in (JOBSET, LEADER_WORKER_SET, RAY_CLUSTER, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)

@@ -1,6 +1,6 @@
 """Reads ProvisioningRequests and CapacityBuffers (API autoscaling.x-k8s.io), which request slices and have no pods.
 
-Objects of other classes and strategies are left to other controllers.
+Objects with another provisioning class or strategy than the provisioner's are left to other controllers.
 """
 
 from dataclasses import replace
@@ -15,20 +15,20 @@ from provisioner.workloads.kind import Kind, begin, template_of
 
 #: Terminal states by condition; the first true condition counts.
 _ENDS = {constants.FAILED: "Failed", constants.CAPACITY_REVOKED: "Failed", constants.BOOKING_EXPIRED: "Completed"}
-#: Types of the conditions that the provisioner writes. They are read before conditions of other controllers; otherwise
-#: the status of an object with many of these would be written again in every round.
+#: Types of the conditions that the provisioner writes. They are never cut from a long list of conditions; otherwise the
+#: provisioner would write them again in every round.
 _OWN_CONDITIONS = frozenset((constants.ACCEPTED, constants.PROVISIONED, *_ENDS)) | {
     constants.READY_FOR_PROVISIONING,
     constants.PROVISIONING_BUFFER,
 }
-#: Maximum number of podSets in the API.
+#: The API's maximum number of podSets.
 _POD_SETS = 32
-#: Key of the node pools in status.provisioningClassDetails of a ProvisioningRequest.
+#: Key in status.provisioningClassDetails of a ProvisioningRequest: comma-separated names of node pools.
 NODE_POOLS = "node-pools"
 
 
 def parse_provisioning_request(raw: object) -> Workload | None:
-    """Read a ProvisioningRequest of the provisioner's class; None for other classes."""
+    """Read a ProvisioningRequest; None if its class is not the provisioner's. Raises MalformedObject."""
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningClassName") != constants.PROVISIONING_CLASS:
         return None
@@ -47,7 +47,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
 
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
-    """Read a CapacityBuffer of the provisioner's strategy; None for other strategies."""
+    """Read a CapacityBuffer; None if its strategy is not the provisioner's. Raises MalformedObject."""
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningStrategy") != constants.BUFFER_STRATEGY:
         return None
@@ -70,7 +70,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
 
 
 def parse_pod_template(raw: object) -> Requirements:
-    """Read the requirements of a PodTemplate's pods."""
+    """Read the requirements in a PodTemplate. Raises MalformedObject."""
     namespace, name, _ = fields.identity("PodTemplate", fields.at(raw, "metadata"))
     what = f"PodTemplate {namespace}/{name}"
     return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())

@@ -1,6 +1,7 @@
-"""Reads plain Jobs, which are served only with an annotation. The only group of a Job has the Job's name.
+"""Reads plain Jobs: Jobs that are not part of a JobSet. The only group of a Job has the name of the Job.
 
-Jobs without the annotation are not kept in memory, because a cluster may have tens of thousands.
+Jobs are read only if SERVE_JOBS is true, and kept only if they have the annotation SERVE, because a cluster may have
+tens of thousands.
 """
 
 from collections.abc import Mapping
@@ -13,20 +14,19 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
-#: API version and kind, as in owner references.
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
-#: Label selector that excludes child Jobs, which are read as parts of their JobSet.
+#: Label selector that excludes child Jobs of JobSets.
 _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
 def pods_of_job(spec: Mapping[str, Any]) -> int:
-    """Return the number of pods of a Job that run at the same time, by its spec."""
+    """Return the maximum number of pods of a Job that run at the same time, from the spec of the Job."""
     parallelism = fields.count(spec.get("parallelism"))
     return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
 
 
 def parse_job(raw: object) -> Workload | None:
-    """Read a Job of API version v1; None if its annotation is missing or it is part of a JobSet."""
+    """Read a Job; None without the annotation SERVE, and for a Job of a JobSet. Raises MalformedObject."""
     metadata, spec = (fields.at(raw, part) for part in ("metadata", "spec"))
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     if not asks or constants.JOBSET_NAME in fields.mapping(metadata.get("labels")):
@@ -50,16 +50,16 @@ def parse_job(raw: object) -> Workload | None:
     problem = reader.problem
     if not problem and template.chips > 0:
         problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
-    # A parallelism of 0 counts as suspended: the Job controller deletes all pods in both cases.
+    # A parallelism of 0 counts as suspended, because the Job controller deletes all pods in both cases.
     return replace(
         found, groups=(group,), suspended=found.suspended or fields.count(spec.get("parallelism")) == 0, problem=problem
     )
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read the Job of a pod from its controller reference, and its completion index.
+    """Read a pod's Job from the controller reference, and the completion index; None if the pod names no Job.
 
-    A pod with a Job's label and without a controller has no group: its Job may have been deleted without its pods.
+    A pod that has only the label of a Job has no group: the Job may have been deleted without its pods.
     """
     owner = controller_of(metadata, JOB)
     if owner is None or not (owner.name and owner.uid):
@@ -90,7 +90,6 @@ PLAIN_JOB = Kind(
     templates="template",
     claim_of=claim_of,
     optional=True,
-    # Jobs are read only if SERVE_JOBS is true, because a cluster may have very many.
     on_request="SERVE_JOBS",
     served=lambda settings: settings.serve_jobs,
 )

@@ -1,7 +1,7 @@
-"""Reads JobSets and their pods. Each child Job is a group.
+"""Reads JobSets and their pods. Each child Job is a group, or several child Jobs whose pods together fill a slice.
 
-With exclusive placement, the leader is the pod with completion index 0, because JobSet holds back the other pods until
-it is scheduled. Without exclusive placement, and on single hosts, the pod with the lowest unfinished index leads.
+With exclusive placement, the leader is the pod with completion index 0, because JobSet creates the other pods only when
+this pod is scheduled. Otherwise, and on single hosts, the unfinished pod with the lowest index is the leader.
 """
 
 from collections import Counter
@@ -18,26 +18,25 @@ from provisioner.workloads.job import JOB, pods_of_job
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, entries_of, marked, template_of, too_much
 from provisioner.workloads.plain import hosts_of
 
-#: API version and kind, as in owner references.
 JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
 _LABELS = "jobset.sigs.k8s.io/"
-#: Group of replicated jobs without groupName.
+#: groupName of replicated jobs that have none in the spec.
 DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedJob:
-    """Replicated job of a JobSet, with the totals that JobSet's controller computes."""
+    """Replicated job of a JobSet, with the numbers from which JobSet's controller computes labels."""
 
     name: str
     replicas: int
     namespace: str
     jobset: str
     jobset_uid: str
-    #: Number of child Jobs of the replicated jobs before this one, and of all replicated jobs.
+    #: Number of child Jobs of the preceding replicated jobs, and of all replicated jobs.
     before: int
     all_replicas: int
-    #: Group of the replicated job, and the two numbers above, for replicated jobs of this group only.
+    #: groupName of the replicated job, and the same two numbers for only the replicated jobs with this groupName.
     group: str
     before_in_group: int
     group_replicas: int
@@ -47,7 +46,7 @@ class ReplicatedJob:
         return f"{self.jobset}-{self.name}-{number}"
 
     def marks(self, number: int) -> dict[str, str]:
-        """Return the labels, which are also annotations, that JobSet 0.11 sets on a child Job and its pods."""
+        """Return the labels that JobSet 0.11 sets on a child Job and its pods; equal annotations are also set."""
         return {
             constants.JOBSET_NAME: self.jobset,
             constants.JOBSET_UID: self.jobset_uid,
@@ -65,7 +64,7 @@ class ReplicatedJob:
 
 
 def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
-    """Return the replicated jobs of a JobSet in their order."""
+    """Return the replicated jobs of a raw JobSet, in the order of the spec."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
     groups = [fields.name(job.get("groupName")) or DEFAULT_GROUP for job in entries]
@@ -95,10 +94,10 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return for each replicated job the names of the replicated jobs that have ended before it starts.
+    """Return, by name of a replicated job, the names of the replicated jobs that end before this job starts.
 
-    JobSet requires that a job is listed after the jobs that it depends on. If a job waits until a second job is ready,
-    it also starts after all jobs that ended before the second.
+    JobSet requires that a job is listed after the jobs in its dependsOn. A job that waits until a second job is ready
+    also starts after all jobs that ended before the second job started.
     """
     ended: dict[str, frozenset[str]] = {}
     for job in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
@@ -109,9 +108,10 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: bool) -> int:
-    """Return the number of child Jobs whose pods together fill one slice; 1 if `replicas` Jobs fill no whole slices.
+    """Return the number of child Jobs whose pods together fill one slice of `hosts` hosts.
 
-    With `exclusive` placement, each child Job is a slice.
+    The result is 1, so that each child Job is a slice, with `exclusive` placement or if `replicas` child Jobs do not
+    fill whole slices.
     """
     if exclusive or not 0 < parallelism < hosts or hosts % parallelism:
         return 1
@@ -120,7 +120,7 @@ def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: boo
 
 
 def parse_jobset(raw: object) -> Workload:
-    """Read a JobSet of API version v1alpha2."""
+    """Read a JobSet of API version v1alpha2. Raises MalformedObject."""
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     found, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
     what = f"JobSet {found.namespace}/{found.name}"
@@ -161,7 +161,7 @@ def parse_jobset(raw: object) -> Workload:
 
 
 def jobs_in_slice(jobset: object, name: str) -> int:
-    """Return the number of child Jobs of a replicated job that form one slice; 1 if the JobSet is malformed."""
+    """Return the number of child Jobs of replicated job `name` that form one slice; 1 if the JobSet is malformed."""
     try:
         groups = parse_jobset(jobset).groups
     except fields.MalformedObject:
@@ -170,11 +170,11 @@ def jobs_in_slice(jobset: object, name: str) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read the JobSet of a pod from labels or annotations, and its Job from the controller reference."""
+    """Read a pod's JobSet from labels or annotations, and the child Job from the controller reference."""
     name = marked(metadata, constants.JOBSET_NAME)
     if not name:
         return None
-    # Labels also name the Job, but the author of a pod can set them.
+    # The child Job is not read from labels, because the author of a pod can set any labels.
     job = controller_of(metadata, JOB)
     return Claim(
         kind=WorkloadKind.JOBSET,
