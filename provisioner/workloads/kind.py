@@ -1,7 +1,4 @@
-"""Description of a kind of workloads, and readers of the fields that all kinds have.
-
-The controller of an object is read only from its owner references, as Kubernetes does, not from its labels.
-"""
+"""Description of a kind of workloads, and readers of the fields that all kinds have."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +12,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef, PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 
-#: Keys that decisions need even if a workload is rejected for too many labels.
+#: Keys of labels and annotations that are kept even if a workload exceeds a limit, because decisions need them.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
 #: Terminal states by the conditions of Jobs and JobSets.
 _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
@@ -23,17 +20,17 @@ _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Workload and group that the metadata of a pod names. A pod without a controller has no group."""
+    """Workload and group that the metadata of a pod names. Users can write most of it."""
 
     kind: WorkloadKind
     name: str
-    #: UID of the workload; empty if pods of the kind, or of the installed release, do not have it.
+    #: Empty if pods of the kind, or of the installed release, do not contain the UID.
     uid: str = ""
-    #: Name of the pod's group; empty if the pod has no controller, or its labels have no number of a group.
+    #: Empty if the pod has no controller, or lacks the labels that determine the group.
     group_name: str = ""
-    #: Index in the group, 0 for the leader; None if unknown.
+    #: Index of the pod in the group, from 0; None if unknown.
     index: int | None = None
-    #: Number of pods in the group; 0 if only the workload has this number.
+    #: Number of pods of the group; 0 if the pod does not contain it.
     group_size: int = 0
 
 
@@ -42,19 +39,19 @@ class Kind:
     """API of a kind, and the readers of its objects and pods."""
 
     kind: WorkloadKind
-    #: Reads an object; returns None if it is not served. Raises MalformedObject.
+    #: Reads an object; returns None if the object is left to other controllers. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: Label of all pods of the kind, with the name of the workload as value; empty for a kind without pods.
+    #: Key of the label of pods with the name of the workload; empty for a kind without pods.
     pod_label: str = ""
-    #: Field of the specification with pod templates; empty if none.
+    #: Field of the spec with the pod templates; empty if there is none.
     templates: str = ""
-    #: Reads a pod's claim from its metadata; None if the pod belongs to no workload of the kind.
+    #: Reads a claim from the metadata of a pod; returns None if the pod belongs to no workload of the kind.
     claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
-    #: Web page about the installation; empty for a kind that every API server has.
+    #: Web page about the installation of the API; empty for a kind that every API server has.
     installation: str = ""
-    #: Label selector that objects and pods of the kind must match as well; empty if none.
+    #: Label selector of the objects that are watched; empty for all.
     selector: str = ""
-    #: Whether other kinds are served even if the API server does not know this kind or allow reading it.
+    #: Whether other kinds are served while objects of this kind cannot be read.
     optional: bool = False
     #: Setting that must be true for the kind to be served; empty if the kind is always served.
     on_request: str = ""
@@ -62,12 +59,12 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        """Plural in messages."""
+        """Plural for messages."""
         return f"{self.kind}s"
 
     @property
     def resource(self) -> str:
-        """Plural in paths of the API."""
+        """Plural in API paths."""
         return self.plural.lower()
 
     @property
@@ -77,12 +74,12 @@ class Kind:
 
     @property
     def api_group(self) -> str:
-        """Group of the API, as in RBAC rules."""
+        """API group, as in RBAC rules."""
         return self.kind.api_version.partition("/")[0]
 
     @property
     def install_hint(self) -> str:
-        """Advice to users if the API server does not know the kind."""
+        """Message for users if the API server does not know the kind; empty if every API server knows it."""
         if not self.installation:
             return ""
         missing = f"the {self.kind} CRD is not installed: "
@@ -91,13 +88,13 @@ class Kind:
         return f"{missing}install {self.kind} ({self.installation})"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on the kind's objects in one namespace. Reduced objects also keep `labels`."""
+        """Return the bound on the objects in one namespace. Objects above the bound also keep `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
             max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
             reduce=lambda workload, problem: reduced(workload, problem, labels),
-            # Finished objects need no resources, and many users never delete them.
+            # Finished objects are reduced first, because they need no pools and many users never delete them.
             is_finished=lambda workload: workload.finished,
         )
 
@@ -108,9 +105,9 @@ class Kind:
 
 
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
-    """Read the fields that all kinds have, except groups and problems. Return also the reader for the other fields.
+    """Read the fields that all kinds have, and return the reader for the other fields, with its limits.
 
-    `controller` is the spec.managedBy of objects that this cluster manages. Raises MalformedObject without name or UID.
+    `controller` is the spec.managedBy that counts as empty. Raises MalformedObject without name or UID.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
@@ -141,7 +138,7 @@ def _terminal_state(conditions: dict[str, dict[str, Any]]) -> str:
 
 
 def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[str, Any]]:
-    """Return at most REPLICATED_JOBS entries of a list, each with a group. A longer list is recorded as a problem."""
+    """Return at most REPLICATED_JOBS entries of a list. A longer list is recorded as the reader's problem."""
     entries = fields.mappings(raw)
     if len(entries) > bounds.REPLICATED_JOBS:
         reader.refuse(f"{part} {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
@@ -149,14 +146,14 @@ def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[s
 
 
 def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
-    """Read the requirements in a pod template."""
+    """Read the requirements in a pod template. Raises MalformedObject."""
     template = fields.mapping(raw)
     spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
     return podspec.requirements(what, spec, metadata, reader=reader)
 
 
 def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
-    """Return the message about an exceeded limit, empty if no limit is. Groups without chips do not count."""
+    """Return a message about the first limit that the groups with chips exceed; empty if they exceed none."""
     with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
         where = f"{part} {bounds.cut(group.name)}: " if part and group.name else ""
@@ -177,7 +174,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
-    """Return a workload with only its identity, state and problem, and one group, which shows whether it has chips."""
+    """Return a workload with only its identity, state and problem; if it requests chips, with one group."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(
@@ -189,24 +186,23 @@ def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Worklo
     )
 
 
-#: API version and kind, as in owner references.
 STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
-    """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
+    """Return the value of a label or, without the label, of the annotation with the same key."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
 
 
 def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the results of `marked` for all keys."""
+    """Return the labels, and the annotations whose keys are not also labels (`marked` for all keys)."""
     parts = (fields.mapping(metadata.get(part)) for part in ("annotations", "labels"))
     return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> ObjectRef | None:
-    """Return an object's controller; None if it has none, or none of this `kind` (API version and kind)."""
+    """Return the controller in an object's owner references; None without a controller of this API version and kind."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue

@@ -5,11 +5,11 @@ leaders. Each leader controls a StatefulSet with the leader's name, which contro
 
     LeaderWorkerSet a -> StatefulSet a -> Pod a-0 -> StatefulSet a-0 -> Pod a-0-1
 
-Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings of the controller.
+Restarts change UIDs, but not names.
 
 A group is a slice; with a subGroupPolicy, each subgroup is a slice (getSubGroupIndex in LWS's pod_webhook.go). The size
-of a group is a multiple of subGroupSize, or a multiple plus one. The additional pod is the leader, in subgroup 0 or in
-no subgroup.
+of a group is a multiple of subGroupSize, or a multiple plus one. The additional pod is the leader, which is then one
+more pod of subgroup 0 or, with the policy LeaderExcluded, in no subgroup.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ from provisioner.workloads.plain import hosts_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
-#: subGroupPolicyType of sets whose leaders are in no subgroup, and the name of the slice of such a leader.
+#: subGroupPolicyType of sets whose leaders are in no subgroup, and the name of the slice of these leaders.
 _EXCLUDED, _LEADER = "LeaderExcluded", "leader"
-#: Maximum digits of maxSurge as a percentage, because the API allows at most 100 %.
+#: Maximum digits of a maxSurge in percent; the API allows at most 100 %.
 _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return the number of a pod's subgroup, and the worker indexes of the subgroup's pods with chips.
+    """Return the number of a pod's subgroup, and the worker indexes of all its pods; 0, the leader, if `with_leader`.
 
-    The leader, index 0, is included only if `with_leader`.
+    `worker` is the worker index of the pod, `size` the number of pods of the group.
     """
-    # False if subgroup_size is 1, because then size is a multiple as well.
+    # False if subgroup_size is 1, because every size is a multiple of 1.
     one_more = size % subgroup_size == 1
     number = max(0, worker - one_more) // subgroup_size
     first = number * subgroup_size + one_more if number else int(not with_leader)
@@ -46,7 +46,7 @@ def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool
 def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
     """Return the worker indexes of the pods of each slice of a group, by name; the name is empty without subgroups.
 
-    `template` is the raw spec.leaderWorkerTemplate. Returns at most REPLICATED_JOBS + 1 slices, which shows an excess.
+    `template` is the raw spec.leaderWorkerTemplate. Further slices than REPLICATED_JOBS + 1 are left out.
     """
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:
@@ -60,19 +60,19 @@ def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> d
 
 
 def _sizes(template: Mapping[str, Any]) -> tuple[int, int, bool]:
-    """Return the pods of a group and of a subgroup (0 without subgroups), and whether leaders are in no subgroup."""
+    """Return the size of groups and of subgroups (0 without subgroups), and whether leaders are in no subgroup."""
     policy = fields.mapping(template.get("subGroupPolicy"))
     subgroup_size = fields.count(policy.get("subGroupSize"), default=0)
     return fields.count(template.get("size")), subgroup_size, policy.get("subGroupPolicyType") == _EXCLUDED
 
 
 def is_excluded(metadata: Mapping[str, Any]) -> bool:
-    """Return whether a leader pod is in no subgroup, by its metadata."""
+    """Return whether the metadata of a leader pod shows that the leader is in no subgroup."""
     return fields.mapping(metadata.get("annotations")).get(constants.LWS_SUBGROUP_POLICY_TYPE) == _EXCLUDED
 
 
 def parse_leaderworkerset(raw: object) -> Workload:
-    """Read a LeaderWorkerSet of API version v1. Sets do not end and are not suspended."""
+    """Read a LeaderWorkerSet of API version v1. Raises MalformedObject."""
     found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
     what = f"{KIND} {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")
@@ -82,7 +82,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
     if pods.get("leaderTemplate"):
         leader = template_of(what, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
     replicas = fields.count(spec.get("replicas"))
-    # If the leader has no chips, the workers are the hosts.
+    # If the leader has no chips, only the workers are hosts of the slice.
     chipless = leader.chips == 0 < worker.chips and fields.count(pods.get("size")) > 1
     slices = slices_of_group(pods, leader_has_chips=not chipless)
     groups = tuple(
@@ -90,7 +90,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
             name=name,
             replicas=replicas,
             surge=_surge(spec, replicas),
-            # Pods of a subgroup keep their indexes in the group. No pod waits for another, so the lowest index leads.
+            # In these cases, the lowest index may not be 0: pods of a subgroup have the indexes of their group.
             lowest_leads=chipless or name != "",
             parallelism=len(indexes),
             template=worker if indexes.start else leader,
@@ -108,7 +108,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's group and index from its controller reference and names, which a template cannot set.
+    """Read a pod's group and index from the controller reference and names, which pod templates cannot set.
 
     The pod does not contain the UID of its set, so any user who may create pods in the namespace can forge a claim.
     """
@@ -122,27 +122,27 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     if owner.name == set_name:
         group, worker = ordinal, 0
     else:
-        # The name is ambiguous: a-1-1 is a worker of set a, or a leader of set a-1.
+        # The controller decides, because names are ambiguous: a-1-1 is a worker of set a, or a leader of set a-1.
         found = _ordinal(owner.name, set_name)
         if found is None or ordinal == 0:
             return None
         group, worker = found, ordinal
-    # The annotation has the size at the creation of the pod; newer groups may have another size.
+    # The annotation has the size of the pod's group; newer groups of the set may have another size.
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
     with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
-    # A leader without chips is subtracted from the size; in the claim of the leader itself, `parse_pod` subtracts it.
+    # A leader without chips is subtracted here for the workers, and in `parse_pod` for the leader.
     group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
     part = ""
     if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):
         alone = worker == 0 and is_excluded(metadata)
         part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)[0]}-"
-        # The size of subgroups never changes, so the size in the set counts.
+        # The size of subgroups never changes, so it is read from the set.
         group_size = 0
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,
         name=set_name,
-        # Without subgroups, this is the name of the leader pod, and of the StatefulSet of its workers.
+        # Without subgroups, the group has the name of the leader pod.
         group_name=f"{set_name}-{part}{group}",
         index=worker,
         group_size=group_size,
@@ -156,7 +156,7 @@ def _not_slices(
     annotations: Mapping[str, str],
     slices: Mapping[str, range],
 ) -> str:
-    """Return why the pods with chips of a group are not the hosts of its slices; empty if they are."""
+    """Return why the pods of a group that request chips are not the hosts of its slices; empty if they are."""
     size, subgroup_size, _ = _sizes(template)
     if size == 1 or worker.chips == 0 == leader.chips:
         return ""
@@ -186,7 +186,7 @@ def _not_slices(
 
 
 def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mapping[str, str]) -> str:
-    """Return why the workers of a leader without chips are never bound to TPU nodes; empty if they may be."""
+    """Return why workers can never be bound to TPU nodes if their leader requests no chips; empty if they can."""
     on_slice = constants.TPU_ACCELERATOR in leader.node_selector
     if spec.get("startupPolicy") == "LeaderReady" and on_slice:
         return "its leader waits for a node of its slice, workers for the leader; set startupPolicy LeaderCreated"
@@ -203,7 +203,7 @@ def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mappi
 
 
 def _shares_pools(template: dict[str, Any]) -> str:
-    """Return a message if a DisaggregatedSet places several groups on one node pool, which its pod affinity shows."""
+    """Return a message if the pod affinity of a DisaggregatedSet binds several groups to one node pool; else empty."""
     affinity = fields.at(template, "spec", "affinity", "podAffinity")
     for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
         rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))
@@ -217,7 +217,7 @@ def _shares_pools(template: dict[str, Any]) -> str:
 
 
 def _surge(spec: dict[str, Any], replicas: int) -> int:
-    """Read maxSurge, a number or a percentage of the replicas that is rounded up, limited to the replicas."""
+    """Return maxSurge as a number of groups: percentages are rounded up, and the maximum is `replicas`."""
     raw = fields.at(spec, "rolloutStrategy", "rollingUpdateConfiguration").get("maxSurge")
     if isinstance(raw, str):
         digits = raw.removesuffix("%")
@@ -227,7 +227,7 @@ def _surge(spec: dict[str, Any], replicas: int) -> int:
 
 
 def _ordinal(name: str, parent: str) -> int | None:
-    """Return the number that a StatefulSet appended to its name; None if the name has another form."""
+    """Return the number that `name` has after `parent` and a hyphen; None if `name` has another form."""
     prefix, _, digits = name.rpartition("-")
     ordinal = fields.index(digits)
     return ordinal if prefix == parent and ordinal is not None and str(ordinal) == digits else None

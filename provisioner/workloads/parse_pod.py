@@ -1,4 +1,4 @@
-"""Reads pods of workloads of all kinds from raw JSON. Pure."""
+"""Reads pods of workloads of any kind from raw JSON. Pure."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,16 +12,16 @@ from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import is_excluded
 from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
 
-#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they are recognized by the pod's
-#: controller, regardless of its labels.
+#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they also check the controller of
+#: the pod; for a JobSet, a label that users can write is enough.
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
 def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
-    """Read a pod with chips, or a leader without chips on TPU nodes; None for other pods.
+    """Read a pod with chips, or a LeaderWorkerSet's leader without chips on TPU nodes; None for other pods.
 
-    A pod of no other kind is of kind POD if SERVE_PODS selects it. Without `jobs`, pods of plain Jobs are such pods. A
-    pod that SERVE_PODS does not select is read without a workload if it is bound to a node; otherwise None is returned.
+    A pod of no other kind has kind POD; without `jobs`, also a pod of a plain Job. A pod of kind POD that `serve_pods`
+    (SERVE_PODS) does not select is read without a workload if it is bound to a node, and is otherwise left out.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
@@ -34,7 +34,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     if not served and not spec.get("nodeName"):
         return None
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
-    # Chips are checked early, because most pods of a cluster request none.
+    # Chips are checked before other fields are read, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
         if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None
@@ -82,16 +82,16 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: it may have to be bound before its workers exist."""
+    """Whether a pod leads a slice on TPU nodes. Workers may be created only when their leader has been bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Return the claim of a pod by the first kind that matches; None if no kind matches."""
+    """Return the claim of the first kind that matches a pod; None if no kind matches."""
     return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
 
 
 def key_of(namespace: str, claim: Claim) -> GroupKey:
-    """Return the key of a pod's group; empty if it has none."""
+    """Return the key of the group in a claim; empty if the pod has no group."""
     return group_key(namespace, claim.group_name) if claim.group_name else GroupKey("")

@@ -1,7 +1,7 @@
-"""Derives workloads of kind POD from pods: their controller of any kind, or the pod itself if it has none. Pure.
+"""Derives workloads of kind POD from pods: the controller of pods or, for a pod without a controller, the pod. Pure.
 
-No other object is read, so a workload ends when it has no unfinished pods. On single hosts, each pod is a slice. On
-several hosts, all pods of the controller are one slice. They need an index, as of an Indexed Job or a StatefulSet.
+Controllers are not read, so a workload ends when it has no unfinished pods. On single hosts, each pod is a slice. On
+several hosts, all pods of a controller are one slice, and need an index, as in an Indexed Job or a StatefulSet.
 """
 
 from collections import defaultdict
@@ -27,25 +27,25 @@ from provisioner.model.workloads import (
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_much
 
-#: Kinds of controllers that create pods only for existing nodes, so that the pods need no new nodes.
+#: Kinds of controllers that create pods only for existing nodes; no pools are created for these pods.
 _FOR_NODES = frozenset({"DaemonSet", "Node"})
 
 
 def owner_of(metadata: Mapping[str, Any]) -> ObjectRef | None:
-    """Return the controller of a pod; None if it has none, or if its reference is incomplete."""
+    """Return the controller of a pod; None without a controller, or if kind, name or UID is missing."""
     owner = controller_of(metadata)
     return owner if owner is not None and owner.kind and owner.name and owner.uid else None
 
 
 def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pods: str) -> bool:
-    """Whether a pod may be of kind POD, by the value of SERVE_PODS."""
+    """Whether the setting SERVE_PODS selects a pod of kind POD; never for pods of DaemonSets and static pods."""
     annotated = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     wanted = serve_pods == "all" or (serve_pods == "annotated" and annotated)
     return wanted and (owner is None or owner.kind not in _FOR_NODES)
 
 
 def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None:
-    """Return the index of a pod among the pods of its controller; None without an index."""
+    """Return the index of a pod among the pods of the controller; None if it has no index."""
     for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
         if (index := fields.index(marked(metadata, key))) is not None:
             return index
@@ -55,7 +55,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
 
 
 def as_plain(pod: Pod) -> Pod:
-    """Return a pod as a pod of kind POD: its controller, index and shape determine its workload and group."""
+    """Return a pod with kind POD, and with the workload and group that follow from its controller, index and shape."""
     owner = pod.owner
     together = owner is not None and pod.completion_index is not None and hosts_of(pod.requirements) > 1
     group = owner.name if owner is not None and together else pod.name
@@ -74,8 +74,8 @@ def as_plain(pod: Pod) -> Pod:
 def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
     """Return the UID of a pod's workload.
 
-    Users can write owner references, so the namespace is hashed into the UID. A Job keeps its own UID, because it may
-    be read after its pods; `apart` separates equal UIDs of several namespaces.
+    The UID depends on the namespace, because users can write owner references with the UID of an object of another
+    namespace. A Job keeps its own UID, because the Job may be served as a workload later; `apart` checks its namespace.
     """
     if owner is None:
         return pod.uid
@@ -87,11 +87,11 @@ def _is_job(owner: ObjectRef | None) -> bool:
 
 
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
-    """Yield the pods; a pod of kind POD gets another workload UID if a workload of another namespace has its UID.
+    """Yield all pods. Pods of kind POD whose workload UID belongs to another namespace get another UID.
 
-    The author of such a pod wrote the UID of an object in the other namespace. `namespaces` has the namespaces of
-    workloads of other kinds by UID. Any other UID belongs to the namespace of its oldest pod without a Job or, if all
-    pods have Jobs, of its oldest pod.
+    Users can write the UID of any object into an owner reference. `namespaces` has the namespaces of existing workloads
+    by UID. Any other UID belongs to the namespace of the oldest pod with this UID; pods without a Job take precedence,
+    because their UID already depends on the namespace.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
@@ -109,7 +109,7 @@ def _claim(pod: Pod) -> tuple[bool, datetime, str, str]:
 
 
 def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
-    """Yield the workloads of the unfinished pods of kind POD, each with pods of one namespace."""
+    """Yield the workloads of kind POD, derived from their unfinished pods."""
     by_uid: dict[tuple[str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
         if pod.kind is WorkloadKind.POD and pod.group_key and not pod.finished:
@@ -130,7 +130,7 @@ def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
 
 
 def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
-    """Yield one group for all slices of single pods, and one named group for each slice of several pods."""
+    """Yield one group for all slices of one pod, and one group with a name for each slice of several pods."""
     alone = [pod for pod in pods if pod.group_name == pod.name]
     together: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -150,7 +150,7 @@ def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
 
 
 def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
-    """Return why pods of kind POD are not the hosts of one multi-host slice; empty if they are, or if one is bound."""
+    """Return why pods of kind POD are not the hosts of one slice; empty if they are, or if a pod is bound to a node."""
     pods = tuple(pods)
     hosts = shape.nodes(1)
     if not shape.multi_host or any(pod.node_name for pod in pods):
@@ -172,7 +172,7 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
 
 
 def hosts_of(requirements: Requirements) -> int:
-    """Return the number of hosts of the slice that a pod selects; 1 if the slice is invalid."""
+    """Return the number of hosts of the slice that a pod selects; 1 if the selected slice is invalid."""
     find = requirements.node_selector.get
     selected = (find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""))
     try:

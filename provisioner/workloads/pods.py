@@ -1,6 +1,6 @@
-"""Bounds cached pods, and reads workloads and their pods from the API server before a delete (live).
+"""Bounds the memory for cached pods, and reads workloads and pods from the API server before a delete (live reads).
 
-A live read raises MalformedObject if an object is unreadable.
+Live reads raise ClusterError, and MalformedObject if an object is unreadable.
 """
 
 from collections.abc import Collection
@@ -22,12 +22,11 @@ from provisioner.workloads.kind import Claim, controller_of
 from provisioner.workloads.parse_pod import claim_of, key_of, parse_pod
 from provisioner.workloads.plain import workloads_of
 
-#: API version and kind, as in owner references.
 _DAEMON_SET = ("apps/v1", "DaemonSet")
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
-    """Return the bound on the pods of one namespace. Reduced pods also keep `labels`."""
+    """Return the bound on the pods of one namespace. Pods above the bound also keep `labels`."""
     return NamespaceBound(
         plural="pods",
         max_bytes=bounds.NAMESPACE_PODS,
@@ -38,7 +37,6 @@ def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
 
 
 def _plain_claim(raw: Any) -> Claim | None:
-    """Return the claim of a pod of kind POD; None if it requests no chips or is of another kind."""
     pod = parse_pod(raw)
     if pod is None or pod.kind is not WorkloadKind.POD:
         return None
@@ -56,25 +54,25 @@ def _plain_claim(raw: Any) -> Claim | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPod:
-    """A pod on a node, of any owner."""
+    """A pod on a node, with or without chips and workload."""
 
     namespace: str
     name: str
     uid: str
-    #: Kind of the workload that the pod names; None if it names none.
+    #: None if the pod belongs to no workload; the next fields are then empty.
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
-    #: Key of the group of the pod, by its controller; empty if it has no group.
+    #: Empty if the pod has no group.
     group_key: GroupKey
-    #: Whether the pod has chips, or a ResourceClaim for any device. Claims of DaemonSets (monitors) do not count.
+    #: Whether the pod requests chips, or any device by a ResourceClaim. Claims of DaemonSets (monitors) do not count.
     has_devices: bool
     finished: bool
-    #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
+    #: deletionTimestamp: end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
-        """Whether the pod uses chips of its node. After its grace period, a pod only waits for an unreachable node."""
+        """Whether the pod uses chips. A pod that exists after its grace period does not: its node is unreachable."""
         ended = self.deletion_deadline is not None and self.deletion_deadline <= now
         return self.has_devices and not self.finished and not ended
 
@@ -82,11 +80,11 @@ class BoundPod:
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
     """Read a workload, without its templates; None if it does not exist.
 
-    Objects of kinds without pods are found by `uid`, because `name` may be cut to the length of a label value.
-    A workload of kind POD exists while it has unfinished pods.
+    A workload of kind POD exists while it has unfinished pods. An object of a kind without pods is found by `uid`,
+    because `name` may be cut to the length of a label value.
 
-    Templates are not read, because an unreadable one must not keep a pool indefinitely. A cluster without the kind also
-    responds 404, but without a Status object with NotFound: that error is raised, because the workload may exist.
+    An unreadable template must not keep a pool indefinitely, so templates are ignored. Raises NotFound if the 404 of the
+    API server means that it does not serve the kind: the workload may exist.
     """
     if kind is WorkloadKind.POD:
         living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
@@ -110,16 +108,16 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
 
 
 def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
-    """List the unfinished pods on a node, with or without chips."""
+    """Return the unfinished pods on a node, with or without chips."""
     query = {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"}
     return list_all(api, collection_path("pods"), query, _bound_pod)
 
 
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
-    """Return the pods with chips whose labels name a workload, also finished pods, except finished pods of kind POD.
+    """Return the pods of a workload that request chips, without requirements; of kind POD, only unfinished pods.
 
-    Pods of kind POD are found by the UID of their workload if it is given, because a name may be cut. The requirements
-    are dropped when a pod is read, because the list of a namespace may be larger than the memory of this process.
+    Pods of kind POD are found by `uid` if it is given, because `name` may be cut; other pods by a label with `name`.
+    Requirements are dropped while the list is read, because all pods of a namespace may exceed the memory.
     """
     if not kind.has_pods:
         return []
@@ -130,7 +128,7 @@ def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: st
         pod = parse_pod(raw, jobs=not plain)
         if pod is None or (plain and pod.kind is not kind):
             return None
-        # If another namespace has the Job's UID, pods have a derived UID (`plain.apart`), so both UIDs are compared.
+        # If the UID belongs to another namespace, the workload has a derived UID (`plain.apart`), so both are compared.
         named = uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)) if uid else pod.workload_name == name
         if plain and not named:
             return None

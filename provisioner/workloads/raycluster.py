@@ -1,9 +1,8 @@
 """Reads RayClusters of KubeRay. A slice is one replica of a worker group, with a pod for each host.
 
-RayJobs and RayServices create RayClusters, and delete them. KubeRay labels replicas and their hosts with numbers since
-release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing. A replica that is recreated after the loss of a host
-has another name and the number that became free, so it is the same slice. Pods without these labels are not served
-(`slices.messages.notices`).
+RayJobs and RayServices create RayClusters, and delete them. KubeRay labels pods with the number of their replica
+since release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing; pods without the label are not served. A
+replica that is recreated after the loss of a host gets the number that became free, so it is the same slice.
 """
 
 from dataclasses import replace
@@ -15,14 +14,13 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, entries_of, marked, template_of, too_much
 
-#: API version and kind, as in owner references.
 RAY_CLUSTER_TYPE = (WorkloadKind.RAY_CLUSTER.api_version, WorkloadKind.RAY_CLUSTER.value)
-#: Kinds that create RayClusters, and their field with the specification of the cluster.
+#: Kinds that create RayClusters, and the field of their spec with the spec of the RayCluster.
 MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 
 def parse_raycluster(raw: object) -> Workload:
-    """Read a RayCluster of API version v1. A RayCluster ends only when it is deleted."""
+    """Read a RayCluster of API version v1. Raises MalformedObject."""
     found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
     what = f"RayCluster {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")
@@ -44,7 +42,7 @@ def parse_raycluster(raw: object) -> Workload:
 
 
 def replicas_of(entry: dict[str, Any]) -> int:
-    """Return the desired number of replicas of a worker group, within its minimum and maximum; 0 if suspended."""
+    """Return the desired number of replicas of a worker group, between its minimum and maximum; 0 if suspended."""
     if entry.get("suspend") is True:
         return 0
     least, most = fields.count(entry.get("minReplicas"), default=0), entry.get("maxReplicas")
@@ -53,7 +51,7 @@ def replicas_of(entry: dict[str, Any]) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a worker pod's group and index from its controller reference and KubeRay's labels."""
+    """Read a worker pod's group and index from the controller reference and KubeRay's labels; None for other pods."""
     owner = controller_of(metadata, RAY_CLUSTER_TYPE)
     if owner is None or not (owner.name and owner.uid):
         return None
