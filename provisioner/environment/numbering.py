@@ -1,4 +1,4 @@
-"""Computes the index of a pod among its owner's pods, and their host names, from the owner or from labels. Pure."""
+"""Computes the index of a pod among the pods of its owner, and the host names of these pods, from raw JSON. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -21,27 +21,27 @@ from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
 #: First port of the TPU processes of a pod on GKE (libtpu's default).
 PROCESS_PORT = 8471
-#: First port of the TPU processes of a pod of a LeaderWorkerSet.
+#: First port of the TPU processes of a LeaderWorkerSet's pod.
 _LWS_PROCESS_PORT = 8476
 _NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
 
 class NumberingError(ValueError):
-    """A pod's worker index or the workers' host names cannot be determined; the message says what to change."""
+    """A worker index or host name cannot be determined; the message contains what to change in the workload."""
 
 
 class UnnumberedError(NumberingError):
-    """This module cannot number the pods: their controller or its webhook may number them, or each pod is a slice."""
+    """This module cannot number the pods, but they may need no numbers, or get them from another controller."""
 
 
 class OwnerKey(NamedTuple):
-    """Identifies an owner that has to be read from the API server."""
+    """Identity of an owner that must be read from the API server."""
 
     #: API version and kind; a key of `_RESOURCES`.
     type: tuple[str, str]
     namespace: str
     name: str
-    #: UID that the owner must have; empty if only its name is known, from a label.
+    #: UID of the owner; empty if the pod contains only the name of the owner.
     uid: str = ""
 
     @property
@@ -59,33 +59,33 @@ class OwnerKey(NamedTuple):
 class Numbering:
     """Indexes and host names of the pods of one StatefulSet, Job, RayCluster replica or LeaderWorkerSet group."""
 
-    #: Index of this pod, from 0.
+    #: Index of the pod, from 0.
     index: int
-    #: Number of pods once all exist. Pods with consecutive indexes form a slice.
+    #: Number of pods when all exist. Pods with consecutive indexes form a slice.
     pods: int
-    #: The host name of a pod is `prefix`, `first` plus its index, and `suffix`.
+    #: The host name of a pod is `prefix`, the sum of `first` and the pod's index, and `suffix`.
     prefix: str
     suffix: str
     first: int = 0
-    #: Number of pods of each child Job if several child Jobs form a slice; otherwise 0. Host names then contain the
-    #: number of the child Job and the index of the pod in it.
+    #: Number of pods per child Job if several child Jobs form a slice, otherwise 0. If not 0, host names contain the
+    #: number of the child Job and the index of the pod in this Job.
     job_pods: int = 0
-    #: Host name of the pod of index 0 if the pattern above does not apply to it; otherwise empty.
+    #: Host name of the pod of index 0; empty if it follows from the other fields.
     leader: str = ""
-    #: Number of slices of other owners that precede those of this owner in the multislice.
+    #: Number of slices of the multislice that precede the slices of this owner.
     slices_before: int = 0
-    #: Number of slices of the multislice; 0 if it follows from the number of this owner's pods.
+    #: Number of slices of the multislice; 0 if it follows from the number of pods.
     slices: int = 0
-    #: Host name of worker 0 of slice 0; empty if that is this owner's pod of index 0.
+    #: Host name of worker 0 of slice 0; empty if it is that of the pod of index 0.
     coordinator: str = ""
-    #: Whether several slices of this owner form a multislice, unless a label or annotation of the pod says otherwise.
+    #: Whether several slices of this owner form a multislice if no label MULTISLICE of the pod decides.
     together: bool = True
     port: int = PROCESS_PORT
-    #: Reason why the pods may not find each other by these host names; empty if they do.
+    #: Warning that the host names may not exist; empty if they do.
     problem: str = ""
 
     def host(self, index: int) -> str:
-        """Return the host name of the pod with an index."""
+        """Return the host name of the pod with this index."""
         if index == 0 and self.leader:
             return self.leader
         if self.job_pods:
@@ -94,7 +94,7 @@ class Numbering:
 
 
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
-    """Return the owner that must be read to number a pod; None if labels suffice, or if the pod cannot be numbered."""
+    """Return the owner that must be read to number a pod; None if labels are enough, or if numbering is impossible."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
@@ -104,7 +104,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 
 
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod; `owner` is the object of `owner_to_read`, or empty. Raises NumberingError."""
+    """Return the numbering of a pod. Raises NumberingError. `owner` is the raw object of `owner_to_read`, or empty."""
     if pod.owner is None:
         raise UnnumberedError(
             "no controller owns it, so nothing shows which worker it is; create it by a StatefulSet, a Job, a "
@@ -155,27 +155,28 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         pods=pods_of_job(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
-        # No multislice by default: pods with a higher index may start only after other pods of the Job have ended.
+        # Pods with a higher index may start only after other pods of the Job have ended, so no multislice by default.
         together=False,
     )
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether a pod's slice of one VM is part of a multislice, by the label MULTISLICE or else the JobSet.
+    """Return whether a slice of one VM is part of a multislice.
 
-    The slices of a JobSet are a multislice if there are several, or if the JobSet was not read (`owner` is empty).
+    The label MULTISLICE of the pod decides. Without it, several slices of a JobSet are a multislice. If the JobSet was
+    not read (`owner` is empty), several slices are assumed.
     """
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
-    # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
+    # Child Jobs with several pods do not count: each of their pods is a slice, and these slices have no numbers.
     one_pod = (job for job in together if pods_of_job(_job_of(job)) == 1)
     return not owner or sum(fields.count(job.get("replicas")) for job in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicated jobs of a pod's multislice: they have equal slices, and start after the same jobs end."""
+    """Return the replicated jobs of a pod's multislice: their slices are equal and start after the same jobs."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(job.get("name")): job for job in listed if fields.count(job.get("replicas"))}
@@ -186,7 +187,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
-    """Return the properties that replicated jobs of one multislice share; None if pods request no or invalid chips."""
+    """Return the properties that are equal in a multislice; None if the pods request no chips or invalid chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -203,11 +204,9 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
 
 
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
-    """Return the number of child Jobs that form a slice, by the provisioner's rule; 1 if the slice's shape is invalid.
-
-    With exclusive placement, whose annotation JobSet copies to pods, or dynamic slicing, each child Job is a slice.
-    """
+    """Return the number of child Jobs that form a slice; 1 if the slice is invalid."""
     job = _job_of(replicated_job)
+    # With exclusive placement (JobSet copies the annotation to pods) or dynamic slicing, each child Job is a slice.
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))
     find = node_selector_of(fields.at(job, "template", "spec")).get
     accelerator, topology, machine_type = (fields.text(find(key)) for key in OF_SLICES)
@@ -219,7 +218,6 @@ def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) 
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a JobSet's pod. One or several child Jobs form a slice, in the order of the spec."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))
@@ -251,16 +249,15 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name and subdomain of a replica's host, as in GKE's Ray add-on and KubeRay; long names are cut."""
+    """Return the host name and subdomain that GKE's Ray add-on and KubeRay give to a host of a replica."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
-    # Names of worker groups may contain characters that are invalid in host names; these become hyphens.
+    # The name of a worker group may contain characters that are invalid in host names.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
     return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a RayCluster. With label MULTISLICE, replicas of a group form a multislice."""
     group = pod.marks.get(constants.RAY_GROUP, "")
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})
@@ -284,7 +281,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             f"its host name is {pod.hostname!r}, but the pods of its slice are found as {name}0 to {name}{pods - 1}; "
             "remove spec.hostname from the template of the worker group"
         )
-    # The first of replicas that are added one by one get the number in their template, as from KubeRay's webhook.
+    # If replicas are added one by one, the pod template may have the final number of slices, as with KubeRay's webhook.
     given = (container.given[NUM_SLICES].value for container in pod.containers if NUM_SLICES in container.given)
     number = max([replicas_of(entry), *(fields.index(value or "") or 0 for value in given)])
     slices = number if pod.marks.get(constants.MULTISLICE) == "true" else 0
@@ -305,7 +302,6 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
 
 
 def _of_leader_worker_set(pod: TpuPod) -> Numbering:
-    """Return the numbering of a pod of a LeaderWorkerSet from its labels; each group or subgroup is one slice."""
     name, marks = pod.marks[constants.LWS_NAME], pod.marks
     worker, group, size = (
         fields.index(marks.get(key, ""))
@@ -315,7 +311,7 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
     if marks.get(constants.LWS_SUBGROUP_SIZE) and len(pod.workers) > 1:
         raise UnnumberedError("its group has subgroups, of which LeaderWorkerSet numbers only the first container")
-    # If the leader requests no chips, only the workers form the slice.
+    # A leader without chips is not a host of the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subgroup_size = fields.index(marks.get(constants.LWS_SUBGROUP_SIZE, "")) or max(1, size)
     _, pods = subgroup_of(worker, size, subgroup_size, with_leader=with_leader)

@@ -1,4 +1,4 @@
-"""Reads the properties of a pod that its TPU variables depend on, from raw JSON with any content. Pure."""
+"""Reads the properties of a raw pod that determine its TPU variables. Pure. The pod may contain any JSON."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,63 +21,62 @@ PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
 NUM_SLICES = "MEGASCALE_NUM_SLICES"
 LOCAL = "localhost"
 _ADDRESS = f"{LOCAL}(?::[^,]*+)?"
-#: At most SLICE_WORKERS addresses of this host. The possessive `*+` keeps the time of a match linear.
+#: Matches at most SLICE_WORKERS addresses of localhost. The possessive `*+` keeps the time of a match linear.
 _LOCALHOSTS = re.compile(f"{_ADDRESS}(?:,{_ADDRESS}){{0,{bounds.SLICE_WORKERS - 1}}}")
 
 
 class Given(NamedTuple):
-    """An environment variable that a container already has."""
+    """Environment variable in the spec of a container."""
 
     #: Position in the container's list of variables.
     place: int
-    #: None if the value comes from another source, such as a field of the pod.
+    #: None if the variable has `valueFrom`.
     value: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container that requests chips."""
+    """Container that requests chips."""
 
-    #: JSON pointer to the container, from the pod.
+    #: JSON pointer to the container in the pod.
     pointer: str
     chips: int
-    #: Whether this is an init container that ends before the other containers start.
+    #: Whether the container is an init container that ends before other containers start.
     alone: bool
-    #: Whether the container has a list of variables, even an empty one.
+    #: Whether the container has the field `env`, even an empty list.
     has_list: bool
-    #: Variables by name. If several variables have the same name, the last one is kept, because Kubernetes uses it.
+    #: Variables by name. Of several variables with the same name, Kubernetes and this mapping use the last one.
     given: Mapping[str, Given] = field(default_factory=dict)
-    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all their hosts are localhost.
+    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all hosts in them are localhost.
     localhosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuPod:
-    """A pod that requests chips."""
+    """Pod that requests chips."""
 
     namespace: str
     #: Empty if the API server has not generated the name yet.
     name: str
-    #: "enabled" or "disabled", from a label or annotation in INJECT_KEYS; empty if the pod has neither value.
+    #: Result of `wish_of`: "enabled", "disabled" or empty.
     wish: str
     owner: ObjectRef | None
-    #: Labels of the pod, and its annotations whose key is not also a label. See also `_requests_multislice`.
+    #: Labels of the pod, and annotations whose keys are not labels. MULTISLICE may also follow from a Ray container.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
-    #: Whether the pod uses the network of its node.
     host_network: bool
-    #: Text about fields that prevent the pod from asking the cluster's DNS; empty if the pod asks this DNS.
+    #: Fields that prevent the pod from using the cluster's DNS, for messages; empty if the pod uses this DNS.
     other_dns: str
     #: Names of the parts of spec.affinity, such as "podAffinity"; None if the pod has no affinity.
     affinity: tuple[str, ...] | None
-    #: Node selectors as `node_selector_of` reads them; empty if the pod has no such selector.
+    #: Values of node selectors; empty if the pod lacks the selector.
     accelerator: str
     topology: str
     machine_type: str
-    #: False if the pod selects nodes whose links are not resilient.
+    #: False if the pod selects nodes without resilient links (ICI_RESILIENCY).
     resilient: bool
-    #: Whether the pod selects a TPUNodeGroup, whose nodes may lack the node pool label that a pod affinity needs.
+    #: Whether the pod selects a TPUNodeGroup. Its nodes may lack the node pool label, which a pod affinity needs.
     in_node_group: bool
     containers: tuple[Container, ...]
 
@@ -88,20 +87,20 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum over `workers` or, if larger, the chips of an init container that ends before."""
+        """Chips of the pod: the sum of `workers` or, if larger, the chips of one container that is `alone`."""
         alone = (container.chips for container in self.containers if container.alone)
         return max((sum(container.chips for container in self.workers), *alone))
 
     @property
     def title(self) -> str:
-        """Kind, namespace and name, or the owner of a pod without a name, for messages."""
+        """Kind, namespace and name for messages; for a pod without a name, those of the owner."""
         if self.name or self.owner is None:
             return f"Pod {self.namespace}/{self.name or '?'}"
         return f"Pod of {self.owner.kind} {self.namespace}/{self.owner.name}"
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Return the pod; None without chips. Raises MalformedObject for invalid chips or too many TPU containers."""
+    """Return a pod; None without chips. Raises MalformedObject if chips are invalid, or above TPU_CONTAINERS."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:
@@ -134,14 +133,14 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return "disabled" if a label or annotation in INJECT_KEYS has this value, or else "enabled", or else ""."""
+    """Return "disabled" if a label or annotation in INJECT_KEYS has this value, otherwise "enabled" or empty."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     said = [where.get(key) for key in constants.INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
 
 
 def requests_chips(template: object) -> bool:
-    """Return whether the pods of a template request chips. False if a number is invalid, which `read_pod` reports."""
+    """Return whether the pods of a template request chips; False if a number of chips is invalid."""
     try:
         return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
     except MalformedObject:
@@ -149,7 +148,7 @@ def requests_chips(template: object) -> bool:
 
 
 def _requests_multislice(container: Container) -> bool:
-    """Return whether a Ray container's number of slices requests the other variables, as with KubeRay's webhook."""
+    """Return whether a Ray container requests a multislice by NUM_SLICES, as with KubeRay's webhook."""
     return NUM_SLICES in container.given and container.given[NUM_SLICES].value not in ("", "1")
 
 
@@ -175,7 +174,7 @@ def _given(env: object) -> dict[str, Given]:
     for place, raw in enumerate(fields.sequence(env)):
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
-            # A variable with neither value nor source is empty, because Kubernetes omits empty values.
+            # A variable without `value` and `valueFrom` is empty, because Kubernetes omits empty values.
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
@@ -189,5 +188,5 @@ def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:
 
 
 def _label(raw: object) -> str:
-    """Return a label's value, cut if too long: a long value matches nothing, and must not fill the caches of `tpu`."""
+    """Return a text that is cut if too long, because long texts must not fill the caches of `tpu`."""
     return bounds.cut(fields.text(raw))

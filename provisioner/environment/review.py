@@ -1,4 +1,4 @@
-"""Reviews pods: adds TPU variables by a patch, and warns about problems. Warns also about pods before they exist."""
+"""Reviews pods: adds TPU variables by a patch, and warns about problems, also before the pods exist."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -54,30 +54,29 @@ from provisioner.workloads.kind import STATEFUL_SET
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 Json = dict[str, Any]
-#: Value of spec.completionMode of Jobs whose pods have an index.
 _INDEXED = "Indexed"
-#: Maximum number of host names in an answer that is not deferred. Writing them takes a fraction of a millisecond.
+#: Maximum number of host names in a patch that is computed immediately, which takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Returns the current state of an owner, None if it does not exist. Raises OwnerError, and TooLarge (see `Deferred`) if
-#: the object has more than the given number of bytes.
+#: Reads an owner with at most the given number of bytes; returns None if it does not exist. Raises OwnerError, and
+#: TooLarge if the owner is larger (see `Deferred`).
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
 class OwnerError(Exception):
-    """An owner could not be read; the message is the reason."""
+    """An owner could not be read; the message contains the reason."""
 
 
 def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
-    """Return the answer to a review. Objects of other kinds, and pods without chips, are admitted unchanged."""
+    """Return the answer to a review. Pods without chips, and other objects than pods, are admitted unchanged."""
     found = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
     return found(READ_BYTES) if callable(found) else found
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
-    """Return the answer of `review_pod`, or a function that returns it if it reads the owner or takes long."""
+    """Return the answer to a review, or a function that returns it if an owner must be read or it takes long."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
@@ -86,19 +85,18 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
             told = f"Pod {request.namespace}/{request.name}: {error}"
             return Answer(denied=told) if settings.wrong == "deny" else Answer(warnings=(told,))
-        # Without a request for variables, invalid numbers of chips are left to the checks of Kubernetes.
+        # If the pod does not request variables, invalid numbers of chips are left to the checks of Kubernetes.
         return Answer()
     if pod is None:
         return Answer()
-    # A StatefulSet may have the injection label for its pods, so it is read first for a pod without the label.
+    # For a pod without the label for injection, the StatefulSet is read first, because it may have the label.
     asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
-    # A slice of one VM outside a multislice needs no host names of other pods, so its owner is not read.
+    # A slice of one VM that is not in a multislice needs no host names of other pods, so its owner is not read.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
-    # The answer takes long only if it contains many host names.
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
@@ -118,7 +116,7 @@ def _judged_by_owner(
     if is_complete(pod):
         return Answer()
     told = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
-    # A StatefulSet that cannot be read may request no variables, so its pod is not rejected unless it must get them.
+    # A StatefulSet that cannot be read may request no variables. A pod is rejected only if it gets variables anyway.
     return _told(pod, (told,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
 
 
@@ -141,30 +139,30 @@ def _told(
     )
     notice = None
     if pod.owner is not None:
-        # The notice does not name the pod, so that all pods of an owner have the same notice.
+        # The notice does not name the pod, so that it is the same for all pods of an owner.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """Patch and problems of a pod."""
+    """Patch of a pod, and problems."""
 
     patch: tuple[Operation, ...] = ()
-    #: Problems of the pod's slice, or reasons why it gets no variables; without the pod's name.
+    #: Messages without the name of the pod: problems of the slice, or reasons why the pod gets no variables.
     problems: tuple[str, ...] = ()
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Return whether a pod gets variables; `owner` is empty if it was not read."""
-    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod must ask for variables.
+    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod must request variables.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod already has all variables about workers and slices, so that unknown values do not matter."""
+    """Return whether a pod already has all variables about workers and slices, so that no owner is needed for them."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for container in pod.containers:
@@ -178,7 +176,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
-    """Return the patch that adds TPU variables, and problems. `owner` is the object of `owner_to_read`, or empty."""
+    """Return the patch that adds TPU variables, and problems. `owner` is the raw owner, empty if it was not read."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
@@ -189,7 +187,8 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
-        # Variables for an unknown shape would be wrong. If Google may sell it, pods that did not ask get no warning.
+        # Variables for an invalid shape would be wrong. If Google may sell the shape, only pods that request variables
+        # get a warning.
         others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
         return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
@@ -212,7 +211,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                     )
                 )
         except NumberingError as error:
-            # A pod that did not ask for variables gets no warning if its own controller may number it.
+            # If another controller may number the pod, there is a warning only if the pod requests variables.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
             problems += () if others else (str(error),)
             if not one_host:
@@ -259,26 +258,25 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str], *, asked: bool, one_host: bool) -> list[str]:
-    """Remove variables that the container lacks from `variables` if it sets others of their group itself.
+    """Return problems, and remove absent variables from `variables` if the container sets others of the same group.
 
-    Return the problems.
+    The groups are OF_WORKERS and OF_SLICES. The values of a group are consistent only if they have the same author.
     """
     problems = []
-    # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
         names = [name for name in group if name in variables]
         missing = [name for name in names if is_absent(name, container, variables)]
         given = [name for name in names if name not in missing and _begins(name, container, variables)]
         own = container.given[WORKER_HOSTNAMES].value if given == [WORKER_HOSTNAMES] else ""
         if own and own.count(",") == variables[WORKER_HOSTNAMES].count(",") and WORKER_ID in missing:
-            # Users may set only the host names, one for each worker; the worker index is added to them.
+            # If users set only the host names, one for each worker, the worker index is added.
             missing.remove(WORKER_ID)
         for key in missing if given else ():
             del variables[key]
-        # Another webhook may add the variables to a pod that did not ask. It would not complete an index from the pod
-        # template, which is wrong for all workers but one.
+        # If a pod does not request variables, another webhook may add them, so missing variables are no problem. But an
+        # index in the pod template is a problem, because it is wrong for all workers except one.
         reported = asked or (WORKER_ID in given and not one_host)
-        # Users set an empty value to disable a group, so missing variables are no problem then.
+        # An empty value disables the group, so missing variables are no problem.
         if reported and missing and given and all(container.given[name].value != "" for name in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
@@ -287,14 +285,14 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str], *, ask
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Return whether a container's value of a variable belongs to a layout of workers or slices that the user chose."""
+    """Return whether a variable of the container has another value than `variables`, so that its group is kept."""
     value = container.given[name].value
-    # If users take the worker index from a label or another variable, the other variables of the group are still added.
+    # A worker index from a label or another variable may be correct, so the other variables of the group are added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
 def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
-    """Yield operations that set absent variables. New variables come first, because later ones may refer to them."""
+    """Yield operations that set absent variables, before the existing variables, which may refer to them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
@@ -326,7 +324,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield operations that set a multi-host Ray pod's host name and affinity, as GKE's Ray add-on does."""
+    """Yield operations that set the host name and affinity of a multi-host Ray pod, as GKE's Ray add-on does."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
@@ -336,7 +334,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
         yield Operation(op="add", path="/spec/hostname", value=hostname)
     if not pod.subdomain:
         yield Operation(op="add", path="/spec/subdomain", value=service)
-    # With dynamic slicing, several slices share a node pool.
+    # The affinity requires that each slice has its own node pool; with dynamic slicing, slices share a node pool.
     if pod.in_node_group or constants.SLICE_TOPOLOGY in pod.marks:
         return
     wanted = {
@@ -354,7 +352,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return an (anti-)affinity by node pool to pods of all namespaces, because a slice has a node pool to itself."""
+    """Return a pod affinity or anti-affinity by node pool, to pods of all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},
@@ -363,14 +361,14 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- warnings for the owner of pods, before the pods exist: the first pod with chips represents all pods ---
+# --- warnings for the owner of pods, before the pods exist ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
-    """Return the webhook's warnings about the first pod with chips that an object will create.
+    """Return the warnings that the webhook will give for the first pod with chips of an object.
 
-    The fields that variables depend on are set as Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 set them. An object
-    of a kind other than StatefulSet, Job, JobSet and LeaderWorkerSet gets no warnings.
+    The pod is composed as by Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9. Only StatefulSets, Jobs, JobSets and
+    LeaderWorkerSets get warnings.
     """
     made = next((pod for pod in _first_pods(dict(raw)) if requests_chips(pod)), None)
     if made is None:
@@ -414,7 +412,7 @@ def _pod_of_job(
 
 
 def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
-    """Yield the leader and the first worker of the first group of a LeaderWorkerSet: either may request the chips."""
+    """Yield the leader and the first worker of a LeaderWorkerSet's first group: either may request the chips."""
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     size = fields.count(pods.get("size"))
     leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
@@ -431,7 +429,7 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         }
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
-        # subdomainPolicy UniquePerReplica leads to another subdomain, with the same warnings.
+        # With subdomainPolicy UniquePerReplica, the subdomain is another one, but the warnings are the same.
         yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, name)
 
 
@@ -442,7 +440,7 @@ def _pod(
     marks: Mapping[str, str] | None = None,
     subdomain: str = "",
 ) -> Json:
-    """Return a pod of a template with its owner (API version, kind, name); `marks` are added to the labels."""
+    """Return a pod of a template. `owner` is API version, kind and name; `marks` are additional labels."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.at(template, "metadata")

@@ -1,7 +1,6 @@
-"""Computes the TPU variables of containers: the worker index, all workers, the multislice, and the grid of chips.
+"""Computes the TPU variables of containers: the worker index, all workers, the multislice, and the grid of chips. Pure.
 
-Names and values are those of GKE's device plugin, GoogleCloudPlatform/container-engine-accelerators
-(cmd/tpu_device_plugin).
+Source: GKE's device plugin, cmd/tpu_device_plugin in GoogleCloudPlatform/container-engine-accelerators.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,9 +20,9 @@ COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 SLICES_PORT = "MEGASCALE_PORT"
 OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
 OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
-#: Generations whose libtpu needs the addresses of all processes.
+#: Generations whose libtpu always needs the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
-#: Generations by accelerator label, as GKE's device plugin names them; from tpu7 on, the label is the generation.
+#: Generations by accelerator label, with the names in GKE's device plugin. Since tpu7, the label is the generation.
 GENERATIONS = {
     "tpu-v3-device": "v3",
     "tpu-v3-slice": "v3",
@@ -36,7 +35,7 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; all other generations have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations in which an axis of maximum length wraps around. In other generations, axes of whole cubes wrap around.
+#: Generations in which each axis of 16 chips wraps around. In others, all axes do if the slice consists of whole cubes.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4
@@ -44,18 +43,18 @@ _CUBE_EDGE = 4
 _RESILIENT = ("v4", "v5p", "tpu7x", "tpu7")
 #: Generations with two metrics ports per chip.
 _TWO_PORTS = ("tpu7x", "tpu7")
-#: Variable with the ports on which libtpu serves its metrics, and the first of these ports.
+#: Variable with the ports on which libtpu serves metrics, and the first of these ports.
 METRICS_PORTS, FIRST_METRICS_PORT = "TPU_RUNTIME_METRICS_PORTS", 8431
-#: Arrangement of a container's chips in its host, by the number of chips.
+#: Chips of a container along each axis, by number of chips.
 _GRIDS_IN_HOST = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
-#: Topologies to which pods may reduce the topology of their slice.
+#: Topologies that pods may request as a part of their slice.
 _PARTS = frozenset(
     {"1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"} | {"2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4"}
 )
 
 
 def topology_in_use(topology: Topology, part: str) -> Topology:
-    """Return the part of a slice's topology that a pod uses; the whole if `part` is invalid or too large."""
+    """Return the part of a topology that a pod uses; the whole topology if `part` is invalid or too large."""
     if part not in _PARTS:
         return topology
     smaller = Topology.parse(part)
@@ -68,11 +67,7 @@ def topology_in_use(topology: Topology, part: str) -> Topology:
 def topology_variables(
     accelerator: str, topology: Topology, *, container_chips: int, host_chips: int, resilient: bool
 ) -> dict[str, str]:
-    """Return the variables that describe the grid of a slice.
-
-    `container_chips` is the number of chips that the container requests, `host_chips` the number in its VM. `resilient`
-    is false if the pod selects nodes whose links are not resilient.
-    """
+    """Return the variables about the grid of a slice. `host_chips` is the number of chips of the container's VM."""
     generation = GENERATIONS.get(accelerator, accelerator)
     cores = topology.chips if generation in _ONE_CORE else 2 * topology.chips
     ports = host_chips * (2 if generation in _TWO_PORTS else 1)
@@ -101,7 +96,7 @@ def topology_variables(
 
 
 def _wrap(generation: str, grid: tuple[int, ...]) -> str:
-    """Return "true" or "false" for each axis: whether its ends are connected."""
+    """Return for each axis "true" if its ends are connected, otherwise "false"."""
     if generation in _WRAP_BY_AXIS:
         return _joined("true" if axis == _LONGEST_LITE_AXIS else "false" for axis in grid)
     return _joined(["true" if _of_cubes(grid) else "false"] * 3)
@@ -117,12 +112,12 @@ def _joined(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The slice that a pod belongs to."""
+    """Slice of a pod."""
 
     accelerator: str
-    #: Topology in use: the whole topology of the slice, or the part of it that the pod requests.
+    #: Topology in use: that of the slice, or the part that the pod requests (SLICE_TOPOLOGY).
     topology: tpu.Topology
-    #: Number of pods that fill the topology: with several hosts, one per host.
+    #: Number of pods that fill the topology.
     pods: int
     host_chips: int
 
@@ -133,7 +128,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects; None if a selector is missing. Raises ShapeError if the slice is invalid."""
+    """Return the slice that a pod selects; None without the selectors. Raises ShapeError if the slice is invalid."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -147,15 +142,15 @@ def layout_of(pod: TpuPod) -> Layout | None:
 
 
 def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) -> list[dict[str, str]]:
-    """Return each container's variables about all workers of the slice; a slice of one VM needs no `numbering`."""
+    """Return the variables about workers for each container. `numbering` is None for a slice of one VM."""
     processes = len(pod.workers)
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
-    # An init container that runs alone is the only process of its pod at that time, so its lists name each host once.
+    # While an init container runs alone, each pod has one process, so the lists for this container name each host once.
     names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
     ports = {count: range(first_port, first_port + count) for count in {1, processes}}
-    # GKE's webhook sets PROCESS_ADDRESSES on these generations, so a pod without selectors that has it is one of them.
+    # A pod without selectors may be of these generations: then GKE's webhook has set PROCESS_ADDRESSES.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         count: ",".join(f"{host}:{port}" for host in hosts for port in ports[count])
@@ -175,7 +170,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
 
 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
-    """Return the host names of the slice's pods, in order; only localhost without a numbering."""
+    """Return the host names of the pods of the slice, in order; only localhost without a numbering."""
     if numbering is None:
         return [LOCAL]
     pods = slice_pods(layout, numbering)
@@ -184,7 +179,7 @@ def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
 
 
 def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None:
-    """Raise NumberingError if the slice would have more workers than the largest slice of Google has chips."""
+    """Raise NumberingError if the slice would have more than SLICE_WORKERS workers."""
     workers = slice_pods(layout, numbering) * max(1, len(pod.workers))
     if workers > bounds.SLICE_WORKERS:
         raise NumberingError(
@@ -194,7 +189,7 @@ def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None
 
 
 def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
-    """Raise NumberingError if the variables are too long to start a process or to store the pod."""
+    """Raise NumberingError if a variable is too long for Linux, or all variables together are too long for a pod."""
     total = 0
     for name, value in (pair for variables in workers for pair in variables.items()):
         length = len(name) + len(value)
@@ -212,19 +207,19 @@ def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
-    """Return the number of pods of a slice, or of the owner if the topology is unknown."""
+    """Return the number of pods of a slice; if the topology is unknown, all pods of the owner."""
     if layout is not None:
         return layout.pods
     return max(numbering.pods, numbering.index + 1)
 
 
 def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[str, str]:
-    """Return the variables of a pod whose slice is part of a multislice; empty if it is not."""
+    """Return the variables about the multislice of a pod; empty if its slice is not part of a multislice."""
     pods = slice_pods(layout, numbering)
     if numbering.slices:
         count, own = numbering.slices, numbering.slices_before
     else:
-        # Pods after the last whole slice form an incomplete slice.
+        # Pods beyond the last whole slice form an incomplete slice, which counts.
         count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
@@ -237,12 +232,12 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
-    """Return the port of a multislice, and the name of a slice of a RayCluster, as from KubeRay's webhook."""
+    """Return the port of a container for a multislice and, in a RayCluster, the name of the slice, like KubeRay."""
     group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     named = {"TPU_NAME": f"{group}-{replica}"} if _is_ray(pod) and group and replica else {}
     if COORDINATOR not in variables or not is_absent(COORDINATOR, container, variables):
         return named
-    # Containers that run at the same time share the pod's network, so each needs a port.
+    # Containers that run at the same time share the network of the pod, so each needs its own port.
     place = 0 if container.alone else pod.workers.index(container)
     several = _is_ray(pod) or len(pod.workers) > 1
     return named | ({SLICES_PORT: str(_slices_port(pod) + place)} if several else {})
@@ -253,14 +248,15 @@ def _is_ray(pod: TpuPod) -> bool:
 
 
 def _slices_port(pod: TpuPod) -> int:
-    """Return the first port of a multislice: libtpu's default, 8080, is the port of Ray's metrics."""
+    """Return the first port for a multislice. Ray's metrics use libtpu's default, 8080, so a RayCluster gets 8081."""
     return 8081 if _is_ray(pod) else 8080
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Return whether a variable is missing, or is GKE's default, localhost, although `variables` have other hosts.
+    """Return whether a variable is missing, or must be replaced because it is GKE's default for a single host.
 
-    The worker index -1 counts as missing: LeaderWorkerSet up to 0.9 sets it on some leaders (kubernetes-sigs/lws#918).
+    GKE's default lists only localhost, which is wrong if `variables` contain other hosts. The worker index -1 counts as
+    missing, because LeaderWorkerSet up to 0.9 sets it on some leaders (kubernetes-sigs/lws#918).
     """
     given = container.given.get(name)
     if given is None or (name == WORKER_ID and given.value == "-1"):

@@ -70,15 +70,12 @@ GROUP_NODES = 2304
 #: Characters of all finalizers of an object. The finalizers of the provisioner have fewer than 200.
 FINALIZERS = 4096
 #: Bytes of one value of metadata, and of all values of a TPUNodeGroup. Compute Engine accepts 262,144 bytes per value.
-#: The instance template also contains the provisioner's startup script.
 METADATA_VALUE = 262_144
 #: Number of network tags. Compute Engine accepts 64.
 NETWORK_TAGS = 64
-#: Characters of a kubelet's certificate request in base64. A request with an RSA key of 4,096 bits and the longest node
-#: name has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
+#: Characters of a kubelet's certificate request in base64. The longest usual one has 2,800; 1 MB takes 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests with one bootstrap token, which is valid for 30 minutes. A machine sends about six:
-#: `kubeadm join` waits for each request for 5 minutes.
+#: Number of certificate requests with one bootstrap token. `kubeadm join` sends about six in the token's 30 minutes.
 CERTIFICATE_REQUESTS = 16
 #: Number of conditions of other controllers that are read from one object.
 CONDITIONS = 16
@@ -92,14 +89,12 @@ SLICE_WORKERS = 9216
 TPU_CONTAINERS = 64
 #: Number of containers of a pod that requests IPUs, including init containers. Known pods have at most a few dozen.
 IPU_CONTAINERS = 256
-#: Characters of the name and value of one variable. Linux starts no process with a longer variable: its limit,
-#: MAX_ARG_STRLEN, also counts "=" and a byte at the end.
+#: Characters of name and value of a variable: the limit of Linux, MAX_ARG_STRLEN, without "=" and the final byte.
 VARIABLE = 131_072 - 2
 #: Characters of all TPU variables of a pod, because the API server stores objects of at most 1.5 MiB.
 VARIABLES = 393_216
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
-#: Characters of all hints.
 HINTS = 786_432
 #: Number of back-offs that are saved for the next process.
 HINTED_BACKOFFS = 500
@@ -125,7 +120,6 @@ ZONES = 16
 CHOICES_IN_ZONES = 64
 #: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
-#: Number of entries of a list of node settings, such as taints.
 NODE_ENTRIES = 64
 COPIED_LABELS = 64
 

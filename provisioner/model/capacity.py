@@ -77,7 +77,6 @@ class FailureKind(Enum):
     #: The call is rejected for now because of another operation, or because a resource to delete is still in use.
     OPERATION_IN_THE_WAY = "operation_in_the_way"
     TOO_MANY_OPERATIONS = "too_many_operations"
-    #: Whether the call took effect is unknown.
     UNKNOWN_OUTCOME = "unknown_outcome"
     INVALID = "invalid"
     PERMISSION = "permission"
@@ -176,7 +175,6 @@ class NodePoolRequest:
     name: PoolName
     zone: Zone
     machine_type: str
-    #: Number of nodes of the complete pool.
     hosts: int
     topology: str
     capacity: CapacityKind = CapacityKind.ON_DEMAND
@@ -259,7 +257,6 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = False
-    #: Whether spec.unschedulable is true.
     cordoned: bool = False
     #: Whether the node has the provisioner's annotation that the provisioner cordoned it.
     cordoned_by_us: bool = False

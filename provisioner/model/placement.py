@@ -68,10 +68,8 @@ def exclusive_annotation(workload: Workload) -> str:
 
 
 def mark_of(requirements: Requirements, namespace: str) -> str:
-    """Return the key of the group in the marks of a pod; empty without marks, or if the key names no group.
-
-    `namespace` is the namespace of the pod. Marks with another namespace are ignored, because a user wrote them.
-    """
+    """Return the key of the group in a pod's marks; empty without marks, or if the key names no group."""
+    # Admission writes the namespace of the pod. Marks with another namespace are from a user, and are ignored.
     selector = requirements.node_selector
     marked = selector.get(constants.SLICE_NAMESPACE) == namespace
     key = selector.get(constants.SLICE, "") if marked else ""
@@ -102,8 +100,8 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
 def selects_job_nodes(of_jobset: Collection[str], of_job: Collection[str]) -> bool:
     """Return whether JobSet lets the pods of a child Job select nodes that are labelled with the name of the Job.
 
-    The arguments are annotations of the JobSet and of the Job's template. JobSet requires EXCLUSIVE_TOPOLOGY and
-    NODE_SELECTOR_STRATEGY on the Job. The Job inherits both from the JobSet only if the JobSet has EXCLUSIVE_TOPOLOGY.
+    The arguments are the annotations of the JobSet and of the Job's template. The Job needs EXCLUSIVE_TOPOLOGY and
+    NODE_SELECTOR_STRATEGY. It inherits both from the JobSet only if the JobSet has EXCLUSIVE_TOPOLOGY.
     """
     exclusive = constants.EXCLUSIVE_TOPOLOGY
     inherited = {exclusive, constants.NODE_SELECTOR_STRATEGY} & set(of_jobset) if exclusive in of_jobset else set()

@@ -9,14 +9,12 @@ from provisioner.model.capacity import Failure, FailureKind
 
 #: Maximum number of doublings, which prevents an overflow: each wait has reached its cap before.
 _MAX_DOUBLINGS = 30
+#: Maximum share by which a wait is shortened, so that waits with different keys end at different times.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait in seconds after consecutive failures. Each failure doubles the wait, up to the cap.
-
-    The key then shortens the wait by up to 20 %, so that waits with different keys end at different times.
-    """
+    """Return the wait in seconds after a failure. It doubles with each failure, up to the cap; the key shortens it."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 

@@ -71,11 +71,8 @@ class WorkloadName(NamedTuple):
 
 
 def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
-    """Return the kind and name of a workload in Kubernetes.
-
-    If pods of kind POD have a controller, their workload is named `<Kind>.<name>` after the controller. Names of pods
-    have no capital letters, so the two cannot be confused.
-    """
+    """Return kind and name in Kubernetes; a workload of pods with a controller has the name `<Kind>.<name>`."""
+    # Names of pods have no capital letters, so a capital letter shows the kind of a controller.
     owner, dot, rest = name.partition(".")
     return (owner, rest) if kind is WorkloadKind.POD and dot and owner[:1].isupper() else (kind.value, name)
 
@@ -122,7 +119,6 @@ Term = tuple[Expression, ...]
 class Volumes:
     """PersistentVolumeClaims of a pod. `model.volumes` adds the other fields: how the claims restrict the node."""
 
-    #: Names of the claims in the namespace of the pod.
     claims: tuple[str, ...] = ()
     #: Zones in which a node can use all volumes; None for any zone.
     zones: tuple[str, ...] | None = None

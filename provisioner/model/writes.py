@@ -36,7 +36,6 @@ class Keyed(Protocol):
         ...
 
 
-#: Types of the writes and calls of one controller.
 WriteT = TypeVar("WriteT", bound=Keyed)
 CallT = TypeVar("CallT", bound=Keyed)
 
@@ -50,7 +49,6 @@ class AnsweredWrite(Generic[WriteT]):
     failure: WriteFailure | None = None
     #: Message of the API server if the write failed.
     message: str = ""
-    #: Result, of a type that depends on the write; None if the write failed.
     result: Any = None
 
 
@@ -114,7 +112,6 @@ class OpenActions(Generic[CallT, WriteT]):
     writes: Mapping[str, OpenWrite[WriteT]] = field(default_factory=dict)
 
 
-#: Types of the memory and proposed writes of one controller.
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
@@ -146,10 +143,9 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without lost calls, lost writes, and writes that were completed long enough ago.
+    """Return the memory without lost calls, lost writes and outdated results of writes.
 
-    `live` has the keys of the calls and writes that threads perform. `fold` is called with the failure LOST for each
-    lost call, and must remove the call.
+    `live` has the keys that threads work on. `fold` removes a call with its failure from the memory.
     """
     for call in lost_calls(memory.calls, live, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
@@ -228,7 +224,6 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
 
 
 def _is_over(write: OpenWrite[Any], now: datetime, *, live: bool) -> bool:
-    """Return whether a write can be dropped; `live` is true if a thread performs it."""
     if write.answered_at is None:
         return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()

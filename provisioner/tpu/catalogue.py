@@ -243,7 +243,6 @@ _ALL = (
 )
 # fmt: on
 
-#: Accelerators by label.
 ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 
 
@@ -255,10 +254,8 @@ def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
 
 
 def machine_of(name: str) -> tuple[str, int]:
-    """Return the accelerator label and number of chips of a machine type; "" and 0 if unknown.
-
-    For a type that is not in the table, both are read from the name: tpu7x-standard-4t is tpu7x with 4 chips.
-    """
+    """Return the accelerator label and number of chips of a machine type; "" and 0 if unknown."""
+    # Since tpu7, names of machine types contain both: tpu7x-standard-4t is a machine of tpu7x with 4 chips.
     known, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
     if known is not None:
         return known[0].label, known[1].chips

@@ -101,10 +101,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Return the shape that a pod requests. Raises ShapeError.
-
-    Without `machine_type`, all machine types are possible that are not `only_on_request`.
-    """
+    """Return the shape that a pod requests. Raises ShapeError. Types `only_on_request` need a `machine_type`."""
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
             raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))

@@ -1,7 +1,4 @@
-"""Reads ProvisioningRequests and CapacityBuffers (API autoscaling.x-k8s.io), which request slices and have no pods.
-
-Objects with another provisioning class or strategy than the provisioner's are left to other controllers.
-"""
+"""Reads ProvisioningRequests and CapacityBuffers (API autoscaling.x-k8s.io), which request slices and have no pods."""
 
 from dataclasses import replace
 from typing import Any

@@ -108,11 +108,7 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: bool) -> int:
-    """Return the number of child Jobs whose pods together fill one slice of `hosts` hosts.
-
-    The result is 1, so that each child Job is a slice, with `exclusive` placement or if `replicas` child Jobs do not
-    fill whole slices.
-    """
+    """Return the number of child Jobs that fill one slice of `hosts` hosts; 1 if `exclusive`, or if no number fits."""
     if exclusive or not 0 < parallelism < hosts or hosts % parallelism:
         return 1
     jobs = hosts // parallelism

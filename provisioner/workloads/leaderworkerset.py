@@ -32,9 +32,9 @@ _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return the number of a pod's subgroup, and the worker indexes of all its pods; 0, the leader, if `with_leader`.
+    """Return the number of a subgroup, and the worker indexes in it: the subgroup of `worker` in a group of `size` pods.
 
-    `worker` is the worker index of the pod, `size` the number of pods of the group.
+    Index 0, the leader, is left out unless `with_leader`.
     """
     # False if subgroup_size is 1, because every size is a multiple of 1.
     one_more = size % subgroup_size == 1
@@ -44,9 +44,9 @@ def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool
 
 
 def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
-    """Return the worker indexes of the pods of each slice of a group, by name; the name is empty without subgroups.
+    """Return the worker indexes of each slice of a group, by name of the slice; the name is empty without subgroups.
 
-    `template` is the raw spec.leaderWorkerTemplate. Further slices than REPLICATED_JOBS + 1 are left out.
+    `template` is the raw spec.leaderWorkerTemplate. The result has at most REPLICATED_JOBS + 1 slices.
     """
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:

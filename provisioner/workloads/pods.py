@@ -1,7 +1,4 @@
-"""Bounds the memory for cached pods, and reads workloads and pods from the API server before a delete (live reads).
-
-Live reads raise ClusterError, and MalformedObject if an object is unreadable.
-"""
+"""Bounds the memory for cached pods, and reads workloads and pods before a delete (raises MalformedObject)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -49,7 +46,7 @@ def _plain_claim(raw: Any) -> Claim | None:
     )
 
 
-# --- live ---
+# --- reads from the API server ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +80,8 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
     A workload of kind POD exists while it has unfinished pods. An object of a kind without pods is found by `uid`,
     because `name` may be cut to the length of a label value.
 
-    An unreadable template must not keep a pool indefinitely, so templates are ignored. Raises NotFound if the 404 of the
-    API server means that it does not serve the kind: the workload may exist.
+    Templates are ignored, because an unreadable template must not keep a pool indefinitely. Raises NotFound if the API
+    server does not serve the kind, because the workload may exist.
     """
     if kind is WorkloadKind.POD:
         living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
