@@ -31,7 +31,7 @@ class NumberingError(ValueError):
 
 
 class UnnumberedError(NumberingError):
-    """This module cannot number the pods, but they may need no numbers, or get them from another controller."""
+    """This module cannot number the pods. The pods may need no numbers, or another controller may number them."""
 
 
 class OwnerKey(NamedTuple):
@@ -76,12 +76,12 @@ class Numbering:
     slices_before: int = 0
     #: Number of slices of the multislice; 0 if it follows from the number of pods.
     slices: int = 0
-    #: Host name of worker 0 of slice 0; empty if it is that of the pod of index 0.
+    #: Host name of worker 0 of slice 0; empty if this worker is the pod of index 0.
     coordinator: str = ""
     #: Whether several slices of this owner form a multislice if no label MULTISLICE of the pod decides.
     together: bool = True
     port: int = PROCESS_PORT
-    #: Warning that the host names may not exist; empty if they do.
+    #: Warning that a slice may be missing, perhaps that of the coordinator; otherwise empty.
     problem: str = ""
 
     def host(self, index: int) -> str:

@@ -45,7 +45,7 @@ class Container:
     alone: bool
     #: Whether the container has the field `env`, even an empty list.
     has_list: bool
-    #: Variables by name. Of several variables with the same name, Kubernetes and this mapping use the last one.
+    #: Variables by name. If a name occurs several times, the last variable is kept, because Kubernetes uses it.
     given: Mapping[str, Given] = field(default_factory=dict)
     #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all hosts in them are localhost.
     localhosts: frozenset[str] = frozenset()

@@ -76,7 +76,7 @@ def review_pod(
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
-    """Return the answer to a review, or a function that returns it if an owner must be read or it takes long."""
+    """Return the answer to a review or, if this reads an owner or takes long, a function that returns the answer."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
@@ -116,7 +116,7 @@ def _judged_by_owner(
     if is_complete(pod):
         return Answer()
     told = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
-    # A StatefulSet that cannot be read may request no variables. A pod is rejected only if it gets variables anyway.
+    # A StatefulSet that cannot be read may request no variables. The pod is rejected only if the pod or a setting does.
     return _told(pod, (told,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
 
 
@@ -162,7 +162,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod already has all variables about workers and slices, so that no owner is needed for them."""
+    """Return whether a pod already has all variables about workers and slices; if so, problems are not reported."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for container in pod.containers:
@@ -367,8 +367,8 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
     """Return the warnings that the webhook will give for the first pod with chips of an object.
 
-    The pod is composed as by Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9. Only StatefulSets, Jobs, JobSets and
-    LeaderWorkerSets get warnings.
+    The pod gets the fields that Kubernetes, JobSet 0.11 or LeaderWorkerSet 0.9 would set. Only StatefulSets, Jobs,
+    JobSets and LeaderWorkerSets get warnings.
     """
     made = next((pod for pod in _first_pods(dict(raw)) if requests_chips(pod)), None)
     if made is None:

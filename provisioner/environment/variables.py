@@ -112,7 +112,7 @@ def _joined(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Slice of a pod."""
+    """Slice to which a pod belongs."""
 
     accelerator: str
     #: Topology in use: that of the slice, or the part that the pod requests (SLICE_TOPOLOGY).
@@ -142,12 +142,12 @@ def layout_of(pod: TpuPod) -> Layout | None:
 
 
 def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) -> list[dict[str, str]]:
-    """Return the variables about workers for each container. `numbering` is None for a slice of one VM."""
+    """Return the variables about workers for each container. A slice of one VM needs no `numbering`."""
     processes = len(pod.workers)
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
-    # While an init container runs alone, each pod has one process, so the lists for this container name each host once.
+    # A container that is `alone` is the only process of its pod, so the lists for this container name each host once.
     names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
     ports = {count: range(first_port, first_port + count) for count in {1, processes}}
     # A pod without selectors may be of these generations: then GKE's webhook has set PROCESS_ADDRESSES.

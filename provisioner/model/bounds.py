@@ -34,10 +34,10 @@ REQUIREMENTS = 65_536
 # --- entries of one workload ---
 #: Number of replicated jobs of a JobSet, or of worker groups of a RayCluster. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Number of groups with chips, such as child Jobs. Most get a node pool, and GKE allows a few thousand in a cluster.
+#: Number of groups with chips, such as child Jobs. Most get a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
-#: Number of slices of one ProvisioningRequest or CapacityBuffer; all of a namespace together may have CHILD_JOBS. The
-#: status of a ProvisioningRequest contains the names of their pools, in at most 32,768 characters.
+#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names the pools in at most 32,768
+#: characters. All buffers and requests of a namespace together may have CHILD_JOBS slices.
 ASKED_SLICES = 768
 #: Number of pods of one group with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
@@ -104,7 +104,7 @@ HINTED_WORDS = 512
 # --- the metrics ---
 #: Number of namespaces whose use of chips is counted separately. Namespaces that use chips later are counted together.
 METERED_NAMESPACES = 100
-#: Number of separate counts by namespace, accelerator, capacity type and use. Later counts are without the namespace.
+#: Number of separate counts by namespace, accelerator, capacity type and use. Later ones do not separate namespaces.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace, which administrators and kubelets write; further entries are ignored ---
@@ -116,7 +116,7 @@ NODE_TAINTS = 64
 CHOICES = 32
 #: Number of zones. A region has a handful of zones.
 ZONES = 16
-#: Number of pairs of a choice and a zone. A decision checks them in order until it finds one with available capacity.
+#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool can be created.
 CHOICES_IN_ZONES = 64
 #: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16

@@ -19,7 +19,7 @@ GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-
 
 #: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
-#: Time of a maintenance that has begun or is imminent.
+#: Value of `Node.maintenance_at` for a maintenance that has begun or is imminent.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
@@ -148,7 +148,7 @@ class NodePool:
     #: Empty if unknown.
     topology: str = ""
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name or path of the reservation that the pool names; empty if it names none, even if it may use any reservation.
+    #: Name or path of the reservation that the pool names; empty if the pool names none.
     reservation: str = ""
     #: Time at which Compute Engine deletes the reservation with its machines; None if it never does, or if unknown.
     ends_at: datetime | None = None
@@ -227,7 +227,7 @@ HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """Resource policy of Compute Engine that places multi-host slices. Slices of one topology and region share it."""
+    """Compute Engine's resource policy for multi-host slices. Slices of one topology and region share a policy."""
 
     name: str
     #: Type of the workload policy; empty for a resource policy of another kind.
@@ -239,7 +239,7 @@ class WorkloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Long-running operation of an API. A done operation with a failure has failed."""
+    """Long-running operation of an API. It has failed if `done` is true and `failure` is not None."""
 
     name: OperationName
     done: bool
@@ -258,7 +258,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     ready: bool = False
     cordoned: bool = False
-    #: Whether the node has the provisioner's annotation that the provisioner cordoned it.
+    #: Whether the provisioner cordoned the node, by the annotation CORDONED.
     cordoned_by_us: bool = False
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0

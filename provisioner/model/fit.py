@@ -128,7 +128,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return a message about the first resource that an empty node offers too little of for a pod; empty if none."""
+    """Return a message about the first requested resource of which an empty node has too little; empty if none."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
@@ -155,7 +155,7 @@ def offered(view: NodeView) -> dict[str, int]:
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
-    """Return an amount of chips, millicores or bytes as in manifests; `rounded` (ceil or floor) rounds 0.1 Gi or Mi."""
+    """Return an amount of chips, millicores or bytes as in manifests; `rounded` (ceil or floor) rounds to tenths."""
     if resource == "chips":
         return str(amount)
     if resource == "cpu":

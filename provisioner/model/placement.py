@@ -77,10 +77,10 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 
 
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
-    """Return requirements without marks, and the host that a marked pod selects; empty if it selects none.
+    """Return requirements without marks, and the host that a marked pod selects; empty if the pod selects none.
 
-    `namespace` is the namespace of the pod. The affinity that excludes the nodes of slices is also removed. The result
-    restricts only the type of machine, and is equal for pods of a slice that select different hosts.
+    Marks and the affinity that excludes the nodes of slices do not restrict the type of machine, so both are removed.
+    The hostname is also removed from a marked pod, because each pod of a slice may select another host.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):

@@ -38,7 +38,7 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Objects that describe volumes. A mapping is None if the objects of its kind could not be read."""
+    """Objects that describe volumes; None instead of a mapping if the objects of a kind could not be read."""
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None

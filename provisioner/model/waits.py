@@ -14,7 +14,7 @@ _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait in seconds after a failure. It doubles with each failure, up to the cap; the key shortens it."""
+    """Return the wait in seconds: doubled by each of `failures` up to the cap, then shortened by up to 20 %."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
@@ -78,7 +78,7 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 @dataclass(slots=True)
 class Budget:
-    """Token bucket that starts with `burst` units, its maximum, and gains `per_second`. Times are in seconds."""
+    """Token bucket that starts with its maximum, `burst` units, and gains `per_second` units. Times are in seconds."""
 
     burst: float
     per_second: float

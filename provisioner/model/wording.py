@@ -7,7 +7,7 @@ _NAMED = 3
 
 
 class UserError(Exception):
-    """Error that ends a command; the message contains the problem and what the user can do."""
+    """Error that ends a command. The message contains the problem and the remedy."""
 
 
 def first_of(what: Sequence[str], separator: str = ", ") -> str:

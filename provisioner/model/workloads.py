@@ -124,7 +124,7 @@ class Volumes:
     zones: tuple[str, ...] | None = None
     #: Types of Compute Engine disks that will be created for the claims; claims with a volume are left out.
     disks: tuple[str, ...] = ()
-    #: Reason why no node can attach the volumes now, as a message; empty if there is none, or if unknown.
+    #: Reason why no node can attach the volumes now; empty if a node can, or if that is unknown.
     problem: str = ""
 
 
@@ -154,7 +154,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """Pod that requests chips, or leads a group that does. `Workloads.uid_of` checks whether the workload exists."""
+    """Pod that requests chips, or leader of workers that do. `Workloads.uid_of` checks whether the workload exists."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
@@ -162,7 +162,7 @@ class Pod:
     uid: str
     #: Name of the workload in a label or owner reference of the pod, which users can write.
     workload_name: str
-    #: UID of the workload from the same place; empty if pods of the kind, or of the installed release, lack it.
+    #: UID of the workload in a label or owner reference; empty if pods of the kind or release lack the UID.
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
@@ -196,7 +196,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """Equal groups of a workload: one entry of the spec, such as a replicated job, whose groups are the child Jobs."""
+    """Equal groups of one entry of a workload's spec, such as the child Jobs of a replicated job."""
 
     #: Name of the entry; empty if all groups of the workload are equal.
     name: str
@@ -206,7 +206,7 @@ class PodGroup:
     surge: int = 0
     #: Whether the name of each group ends with a number. If not, the only group has the name of the workload.
     numbered: bool = True
-    #: Entry without chips for which pods of this entry wait: they are created later. Empty if none.
+    #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""
     #: Whether the numbers of groups may exceed `replicas`. If so, groups without pods count only while fewer than
     #: `replicas` groups have pods.
@@ -240,8 +240,8 @@ class Ask:
     """Spec and status of a ProvisioningRequest (request) or CapacityBuffer (buffer)."""
 
     resource_version: str
-    #: Names of PodTemplates, each with its number of pods (request) or slices (buffer). The number is None if other
-    #: fields of the buffer determine it.
+    #: Names of PodTemplates with the number of pods (request) or slices (buffer). None instead of a number if other
+    #: fields of the buffer determine the number.
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices the buffer copies.
     scalable: tuple[str, str, str] = ("", "", "")
@@ -315,7 +315,7 @@ class Workload:
         return self.keeps_pools(while_suspended=False)
 
     def keeps_pools(self, *, while_suspended: bool) -> bool:
-        """Whether the workload needs pools: it `lives` or, if `while_suspended`, is only suspended."""
+        """Whether the pools of the workload are kept: it `lives` or, with `while_suspended`, is only suspended."""
         return not (self.finished or self.deleting or (self.suspended and not while_suspended))
 
 
@@ -332,7 +332,7 @@ class Workloads:
         return cls(by_uid, {workload.full_name: uid for uid, workload in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Return the UID of a pod's workload; None if it does not exist, even if another workload has its name.
+        """Return the UID of a pod's workload; None if the workload does not exist, even if another one has its name.
 
         A pod that contains only the name belongs to the existing workload unless the pod is older than the workload.
         """

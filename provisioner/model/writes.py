@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
-A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, until
-the caches show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
+A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, in
+which the caches should show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -100,7 +100,7 @@ class Proposed(Generic[WriteT]):
     write: WriteT
     #: State of the object on which the write is based, such as the resource version. A successful write changes it.
     seen: str
-    #: Minimum time in seconds since the last successful write of the object; at most 10, for which writes are kept.
+    #: Minimum seconds since the last successful write of the object; at most 10, because writes are kept for 10 s.
     pause_seconds: float = 0.0
 
 
@@ -115,7 +115,7 @@ class OpenActions(Generic[CallT, WriteT]):
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write may be repeated if the caches do not show it. Usually they take milliseconds.
+#: Seconds after which a successful write may be repeated if the caches do not show it. Usually they do in milliseconds.
 _SHOWN_SECONDS = 10.0
 #: Seconds after the decision from which a write or call counts as lost if no thread performs it.
 LOST_SECONDS = 60.0

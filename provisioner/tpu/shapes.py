@@ -58,7 +58,7 @@ class Shape:
         )
 
     def nodes(self, pods: int) -> int:
-        """Return the number of hosts of the slice; for a single-host shape, of VMs for `pods` pods, at least 1."""
+        """Return the number of hosts; for a single-host shape, the number of VMs for `pods` pods, at least 1."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
@@ -101,7 +101,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Return the shape that a pod requests. Raises ShapeError. Types `only_on_request` need a `machine_type`."""
+    """Return the shape that a pod requests; `only_on_request` types need a `machine_type`. Raises ShapeError."""
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
             raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
@@ -121,7 +121,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether Google may sell an invalid shape: accelerator, machine type or order of the axes may be new."""
+    """Return whether an invalid shape may be sold: accelerator or machine type is unknown, or `any_order` applies."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
@@ -182,7 +182,7 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
 
 def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
     counts = [type_.chips for type_ in offer.machine_types]
-    # A pod gets all chips of a host, which distinguishes 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips.
+    # Each pod gets all chips of its host: 2x4 is one VM if a pod requests 8 chips, and two VMs if it requests 4.
     return (
         machine.chips == (_MULTI_HOST_VM_CHIPS if _MULTI_HOST_VM_CHIPS in counts else max(counts)) == chips_per_pod
         and grid.chips > machine.chips

@@ -1,6 +1,6 @@
 """Reads plain Jobs: Jobs that are not part of a JobSet. The only group of a Job has the name of the Job.
 
-Jobs are read only with SERVE_JOBS, and kept only with the annotation SERVE: a cluster may have tens of thousands.
+Jobs are read only if SERVE_JOBS is true. Jobs without the annotation SERVE are not kept: there may be thousands.
 """
 
 from collections.abc import Mapping

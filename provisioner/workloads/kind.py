@@ -20,7 +20,7 @@ _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Workload and group that the metadata of a pod names. Users can write most of it."""
+    """Workload and group that the metadata of a pod names, most of which users can write."""
 
     kind: WorkloadKind
     name: str
@@ -30,7 +30,7 @@ class Claim:
     group_name: str = ""
     #: Index of the pod in the group, from 0; None if unknown.
     index: int | None = None
-    #: Number of pods of the group; 0 if the pod does not contain it.
+    #: Number of pods of the group; 0 if the pod does not contain the number.
     group_size: int = 0
 
 
@@ -43,7 +43,7 @@ class Kind:
     parse: Callable[[object], Workload | None]
     #: Key of the label of pods with the name of the workload; empty for a kind without pods.
     pod_label: str = ""
-    #: Field of the spec with the pod templates; empty if there is none.
+    #: Field of the spec with the pod templates; empty for a kind without templates.
     templates: str = ""
     #: Reads a claim from the metadata of a pod; returns None if the pod belongs to no workload of the kind.
     claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
@@ -107,7 +107,7 @@ class Kind:
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
     """Read the fields that all kinds have, and return the reader for the other fields, with its limits.
 
-    `controller` is the spec.managedBy that counts as empty. Raises MalformedObject without name or UID.
+    `controller` is the spec.managedBy of the kind's usual controller. Raises MalformedObject without name or UID.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)

@@ -32,7 +32,7 @@ _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return the number of a subgroup, and the worker indexes in it: the subgroup of `worker` in a group of `size` pods.
+    """Return the number of the subgroup of `worker` in a group of `size` pods, and the worker indexes in the subgroup.
 
     Index 0, the leader, is left out unless `with_leader`.
     """
@@ -203,7 +203,7 @@ def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mappi
 
 
 def _shares_pools(template: dict[str, Any]) -> str:
-    """Return a message if the pod affinity of a DisaggregatedSet binds several groups to one node pool; else empty."""
+    """Return a message if a DisaggregatedSet's pod affinity binds several groups to one node pool; otherwise empty."""
     affinity = fields.at(template, "spec", "affinity", "podAffinity")
     for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
         rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))

@@ -82,7 +82,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a pod leads a slice on TPU nodes. Workers may be created only when their leader has been bound."""
+    """Whether a pod leads a group on TPU nodes. Its workers may be created only when the pod has been bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 

@@ -38,7 +38,7 @@ def owner_of(metadata: Mapping[str, Any]) -> ObjectRef | None:
 
 
 def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pods: str) -> bool:
-    """Whether the setting SERVE_PODS selects a pod of kind POD; never for pods of DaemonSets and static pods."""
+    """Whether the value of SERVE_PODS selects a pod of kind POD. Pods of DaemonSets and static pods are left out."""
     annotated = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     wanted = serve_pods == "all" or (serve_pods == "annotated" and annotated)
     return wanted and (owner is None or owner.kind not in _FOR_NODES)

@@ -1,4 +1,4 @@
-"""Bounds the memory for cached pods, and reads workloads and pods before a delete (raises MalformedObject)."""
+"""Bounds the memory for cached pods, and reads workloads and pods again before a delete."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -111,9 +111,9 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 
 
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
-    """Return the pods of a workload that request chips, without requirements; of kind POD, only unfinished pods.
+    """Return the pods of a workload that request chips, without requirements; only unfinished pods if the kind is POD.
 
-    Pods of kind POD are found by `uid` if it is given, because `name` may be cut; other pods by a label with `name`.
+    Pods of kind POD are found by `uid` if it is given, because `name` may be cut. Others have a label with the `name`.
     Requirements are dropped while the list is read, because all pods of a namespace may exceed the memory.
     """
     if not kind.has_pods:
