@@ -1,10 +1,10 @@
-"""Limits on user input, and on data that grows with it. Pure.
+"""Limits on user input, and on data that grows with it.
 
 An object above a limit is not served, and an Event reports it (docs/security.md), unless a comment says otherwise.
 """
 
 # --- single texts, in characters ---
-#: Longest label value in Kubernetes. It is checked, because Kubernetes does not validate templates of custom resources.
+#: Longest label value in Kubernetes, which does not check node selectors in templates of custom resources.
 LABEL_VALUE = 63
 #: Longest label key in Kubernetes: a prefix of 253 characters, "/", and a name of 63.
 LABEL_KEY = 317
@@ -75,7 +75,7 @@ METADATA_VALUE = 262_144
 NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. The longest usual one has 2,800; 1 MB takes 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests with one bootstrap token. `kubeadm join` sends about six in the token's 30 minutes.
+#: Number of certificate requests with a bootstrap token, valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
 CERTIFICATE_REQUESTS = 16
 #: Number of conditions of other controllers that are read from one object.
 CONDITIONS = 16

@@ -90,7 +90,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Key of a back-off: after a create that failed for lack of capacity, all creates with an equal key wait."""
+    """Key of a back-off: after a create that failed for lack of capacity or quota, creates with an equal key wait."""
 
     zone: Zone
     machine_type: str

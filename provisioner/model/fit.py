@@ -128,7 +128,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return a message about the first requested resource of which an empty node has too little; empty if none."""
+    """Return a message about the first requested resource of which a node without pods has too little, or empty."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
@@ -150,7 +150,7 @@ def requested(requirements: Requirements) -> list[tuple[str, int]]:
 
 
 def offered(view: NodeView) -> dict[str, int]:
-    """Return the amounts that an empty node offers, by resource. A resource without an entry suffices for any pod."""
+    """Return the amounts that a node without pods offers, by resource. A resource without an entry always suffices."""
     return {"chips": view.chips, "cpu": view.cpu_millicores, "memory": view.memory_bytes, **view.other_bytes}
 
 

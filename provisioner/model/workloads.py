@@ -14,7 +14,7 @@ from typing import NamedTuple, NewType, Self
 class WorkloadKind(StrEnum):
     """Kind of a workload. The value is the kind in Kubernetes."""
 
-    #: Group and version of the API, as in manifests.
+    #: Group and version of the API in which objects are read.
     api_version: str
     #: Word for a group of pods in messages.
     group_title: str
@@ -93,7 +93,7 @@ def uid_in(namespace: str, uid: str) -> WorkloadUid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """Toleration of a pod. An empty effect matches all effects, an empty key with Exists all keys."""
+    """Toleration of a pod. An empty effect matches all effects; an empty key with operator Exists matches all keys."""
 
     key: str = ""
     operator: str = "Equal"
@@ -190,7 +190,7 @@ class Pod:
 
     @property
     def finished(self) -> bool:
-        """Whether all containers have ended and will not run again."""
+        """Whether the pod has ended and will not run again."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -204,7 +204,7 @@ class PodGroup:
     replicas: int
     #: Maximum number of groups beyond `replicas`, such as during a rolling update. They count only if they have pods.
     surge: int = 0
-    #: Whether the name of each group ends with a number. If not, the only group has the name of the workload.
+    #: Whether the names of groups end with numbers. Not for POD, and not for JOB, whose only group has the Job's name.
     numbered: bool = True
     #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""

@@ -117,7 +117,7 @@ ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
 #: Seconds after which a successful write may be repeated if the caches do not show it. Usually they do in milliseconds.
 _SHOWN_SECONDS = 10.0
-#: Seconds after the decision from which a write or call counts as lost if no thread performs it.
+#: Seconds after the decision from which a write or call counts as lost if no thread performs it. It is never sent.
 LOST_SECONDS = 60.0
 #: Seconds after which a failure of a write is forgotten, so that the next wait is short again.
 _FORGOTTEN_SECONDS = 600.0

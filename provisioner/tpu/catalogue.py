@@ -3,7 +3,8 @@
 Chips per VM, single-host topologies, vCPU, memory and disks are from GKE's own autoscaler
 (GoogleCloudPlatform/cluster-autoscaler). It has no topologies; these are from cluster-toolkit, xpk and the Cloud TPU
 documentation. Generations with 2-D topologies have a fixed list. Generations with 3-D topologies have a rule: whole
-4x4x4 cubes, up to a maximum number. If sources disagree, a comment names the source that is used.
+4x4x4 cubes, up to a maximum number; their documented topologies are those that xpk creates by default, with additions
+for v4 and tpu7x. If sources disagree, a comment names the source that is used.
 
 Each process has one table. A controller calls `extend`, which adds the offers of its cluster, only between rounds, so
 the table is constant within a round.
@@ -195,7 +196,7 @@ _ALL = (
         # xpk also lists topologies with unsorted axes; the documentation and cluster-toolkit require sorted axes.
         any_order=True),
     Accelerator(
-        # Google's lists of topologies do not distinguish this label from tpu-v5-lite-podslice.
+        # Google's lists do not distinguish this label from tpu-v5-lite-podslice. No report has multi-host devices.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),

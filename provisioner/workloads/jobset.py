@@ -1,4 +1,4 @@
-"""Reads JobSets and their pods. Each child Job is a group, or several child Jobs whose pods together fill a slice.
+"""Reads JobSets and their pods. A group is one child Job, or several child Jobs whose pods together fill a slice.
 
 With exclusive placement, the leader is the pod with completion index 0, because JobSet creates the other pods only when
 this pod is scheduled. Otherwise, and on single hosts, the unfinished pod with the lowest index is the leader.

@@ -202,7 +202,7 @@ def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> ObjectRef | None:
-    """Return the controller in an object's owner references; None without a controller of this API version and kind."""
+    """Return the controller in an object's owner references; None if absent, or not of `kind` (API version, kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue

@@ -5,7 +5,7 @@ leaders. Each leader controls a StatefulSet with the leader's name, which contro
 
     LeaderWorkerSet a -> StatefulSet a -> Pod a-0 -> StatefulSet a-0 -> Pod a-0-1
 
-Restarts change UIDs, but not names.
+Restarts change UIDs, but not names (recordings of the controller: tests/data/leaderworkerset).
 
 A group is a slice; with a subGroupPolicy, each subgroup is a slice (getSubGroupIndex in LWS's pod_webhook.go). The size
 of a group is a multiple of subGroupSize, or a multiple plus one. The additional pod is the leader, which is then one
@@ -72,7 +72,7 @@ def is_excluded(metadata: Mapping[str, Any]) -> bool:
 
 
 def parse_leaderworkerset(raw: object) -> Workload:
-    """Read a LeaderWorkerSet of API version v1. Raises MalformedObject."""
+    """Read a LeaderWorkerSet, which never ends and is never suspended. Raises MalformedObject."""
     found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
     what = f"{KIND} {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")

@@ -1,4 +1,4 @@
-"""Bounds the memory for cached pods, and reads workloads and pods again before a delete."""
+"""Bounds the memory of cached pods, and reads objects live before a delete (raises MalformedObject)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

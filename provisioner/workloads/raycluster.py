@@ -20,7 +20,7 @@ MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 
 def parse_raycluster(raw: object) -> Workload:
-    """Read a RayCluster of API version v1. Raises MalformedObject."""
+    """Read a RayCluster, which ends only when it is deleted. Raises MalformedObject."""
     found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
     what = f"RayCluster {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")
