@@ -21,7 +21,7 @@ from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
 #: First port of the TPU processes of a pod on GKE (libtpu's default).
 PROCESS_PORT = 8471
-#: First port of the TPU processes of a LeaderWorkerSet's pod.
+#: First port of the TPU processes of a pod of a LeaderWorkerSet.
 _LWS_PROCESS_PORT = 8476
 _NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
@@ -35,7 +35,7 @@ class UnnumberedError(NumberingError):
 
 
 class OwnerKey(NamedTuple):
-    """Identity of an owner that must be read from the API server."""
+    """Identifies an owner that has to be read from the API server."""
 
     #: API version and kind; a key of `_RESOURCES`.
     type: tuple[str, str]
@@ -59,9 +59,9 @@ class OwnerKey(NamedTuple):
 class Numbering:
     """Indexes and host names of the pods of one StatefulSet, Job, RayCluster replica or LeaderWorkerSet group."""
 
-    #: Index of the pod, from 0.
+    #: Index of this pod, from 0.
     index: int
-    #: Number of pods when all exist. Pods with consecutive indexes form a slice.
+    #: Number of pods once all exist. Pods with consecutive indexes form a slice.
     pods: int
     #: The host name of a pod is `prefix`, the sum of `first` and the pod's index, and `suffix`.
     prefix: str
@@ -85,7 +85,7 @@ class Numbering:
     problem: str = ""
 
     def host(self, index: int) -> str:
-        """Return the host name of the pod with this index."""
+        """Return the host name of the pod with an index."""
         if index == 0 and self.leader:
             return self.leader
         if self.job_pods:
@@ -94,7 +94,7 @@ class Numbering:
 
 
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
-    """Return the owner that must be read to number a pod; None if labels are enough, or if numbering is impossible."""
+    """Return the owner that must be read to number a pod; None if labels suffice, or if the pod cannot be numbered."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
@@ -155,7 +155,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         pods=pods_of_job(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
-        # Pods with a higher index may start only after other pods of the Job have ended, so no multislice by default.
+        # No multislice by default: pods with a higher index may start only after other pods of the Job have ended.
         together=False,
     )
 
@@ -170,13 +170,13 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
-    # Child Jobs with several pods do not count: each of their pods is a slice, and these slices have no numbers.
+    # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
     one_pod = (job for job in together if pods_of_job(_job_of(job)) == 1)
     return not owner or sum(fields.count(job.get("replicas")) for job in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicated jobs of a pod's multislice: their slices are equal and start after the same jobs."""
+    """Return the replicated jobs of a pod's multislice: they have equal slices, and start after the same jobs end."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(job.get("name")): job for job in listed if fields.count(job.get("replicas"))}
@@ -187,7 +187,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
-    """Return the properties that are equal in a multislice; None if the pods request no chips or invalid chips."""
+    """Return the properties that replicated jobs of one multislice share; None if pods request no or invalid chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -252,7 +252,7 @@ def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, s
     """Return the host name and subdomain that GKE's Ray add-on and KubeRay give to a host of a replica."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
-    # The name of a worker group may contain characters that are invalid in host names.
+    # Names of worker groups may contain characters that are invalid in host names; these become hyphens.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
     return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 

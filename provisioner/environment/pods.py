@@ -26,7 +26,7 @@ _LOCALHOSTS = re.compile(f"{_ADDRESS}(?:,{_ADDRESS}){{0,{bounds.SLICE_WORKERS - 
 
 
 class Given(NamedTuple):
-    """Environment variable in the spec of a container."""
+    """An environment variable that a container already has."""
 
     #: Position in the container's list of variables.
     place: int
@@ -36,24 +36,24 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Container that requests chips."""
+    """A container that requests chips."""
 
-    #: JSON pointer to the container in the pod.
+    #: JSON pointer to the container, from the pod.
     pointer: str
     chips: int
-    #: Whether the container is an init container that ends before other containers start.
+    #: Whether this is an init container that ends before the other containers start.
     alone: bool
     #: Whether the container has the field `env`, even an empty list.
     has_list: bool
     #: Variables by name. If a name occurs several times, the last variable is kept, because Kubernetes uses it.
     given: Mapping[str, Given] = field(default_factory=dict)
-    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all hosts in them are localhost.
+    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all their hosts are localhost.
     localhosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuPod:
-    """Pod that requests chips."""
+    """A pod that requests chips."""
 
     namespace: str
     #: Empty if the API server has not generated the name yet.
@@ -140,7 +140,7 @@ def wish_of(metadata: Mapping[str, Any]) -> str:
 
 
 def requests_chips(template: object) -> bool:
-    """Return whether the pods of a template request chips; False if a number of chips is invalid."""
+    """Return whether the pods of a template request chips. False if a number is invalid, which `read_pod` reports."""
     try:
         return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
     except MalformedObject:
@@ -188,5 +188,5 @@ def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:
 
 
 def _label(raw: object) -> str:
-    """Return a text that is cut if too long, because long texts must not fill the caches of `tpu`."""
+    """Return a label's value, cut if too long: a long value matches nothing, and must not fill the caches of `tpu`."""
     return bounds.cut(fields.text(raw))

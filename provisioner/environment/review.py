@@ -1,4 +1,4 @@
-"""Reviews pods: adds TPU variables by a patch, and warns about problems, also before the pods exist."""
+"""Reviews pods: adds TPU variables by a patch, and warns about problems. Warns also about pods before they exist."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -64,13 +64,13 @@ ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
 class OwnerError(Exception):
-    """An owner could not be read; the message contains the reason."""
+    """An owner could not be read; the message is the reason."""
 
 
 def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
-    """Return the answer to a review. Pods without chips, and other objects than pods, are admitted unchanged."""
+    """Return the answer to a review. Objects of other kinds, and pods without chips, are admitted unchanged."""
     found = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
     return found(READ_BYTES) if callable(found) else found
 
@@ -85,7 +85,7 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
             told = f"Pod {request.namespace}/{request.name}: {error}"
             return Answer(denied=told) if settings.wrong == "deny" else Answer(warnings=(told,))
-        # If the pod does not request variables, invalid numbers of chips are left to the checks of Kubernetes.
+        # Without a request for variables, invalid numbers of chips are left to the checks of Kubernetes.
         return Answer()
     if pod is None:
         return Answer()
@@ -94,7 +94,7 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
-    # A slice of one VM that is not in a multislice needs no host names of other pods, so its owner is not read.
+    # A slice of one VM outside a multislice needs no host names of other pods, so its owner is not read.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
@@ -139,14 +139,14 @@ def _told(
     )
     notice = None
     if pod.owner is not None:
-        # The notice does not name the pod, so that it is the same for all pods of an owner.
+        # The notice does not name the pod, so that all pods of an owner have the same notice.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """Patch of a pod, and problems."""
+    """Patch and problems of a pod."""
 
     patch: tuple[Operation, ...] = ()
     #: Messages without the name of the pod: problems of the slice, or reasons why the pod gets no variables.
@@ -324,7 +324,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield operations that set the host name and affinity of a multi-host Ray pod, as GKE's Ray add-on does."""
+    """Yield operations that set a multi-host Ray pod's host name and affinity, as GKE's Ray add-on does."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
@@ -361,7 +361,7 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- warnings for the owner of pods, before the pods exist ---
+# --- warnings for the owner of pods, before the pods exist: the first pod with chips represents all pods ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
@@ -412,7 +412,7 @@ def _pod_of_job(
 
 
 def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
-    """Yield the leader and the first worker of a LeaderWorkerSet's first group: either may request the chips."""
+    """Yield the leader and the first worker of the first group of a LeaderWorkerSet: either may request the chips."""
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     size = fields.count(pods.get("size"))
     leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
@@ -440,7 +440,7 @@ def _pod(
     marks: Mapping[str, str] | None = None,
     subdomain: str = "",
 ) -> Json:
-    """Return a pod of a template. `owner` is API version, kind and name; `marks` are additional labels."""
+    """Return a pod of a template with its owner (API version, kind, name); `marks` are added to the labels."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.at(template, "metadata")

@@ -43,7 +43,7 @@ _CUBE_EDGE = 4
 _RESILIENT = ("v4", "v5p", "tpu7x", "tpu7")
 #: Generations with two metrics ports per chip.
 _TWO_PORTS = ("tpu7x", "tpu7")
-#: Variable with the ports on which libtpu serves metrics, and the first of these ports.
+#: Variable with the ports on which libtpu serves its metrics, and the first of these ports.
 METRICS_PORTS, FIRST_METRICS_PORT = "TPU_RUNTIME_METRICS_PORTS", 8431
 #: Chips of a container along each axis, by number of chips.
 _GRIDS_IN_HOST = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
@@ -112,12 +112,12 @@ def _joined(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Slice to which a pod belongs."""
+    """The slice that a pod belongs to."""
 
     accelerator: str
     #: Topology in use: that of the slice, or the part that the pod requests (SLICE_TOPOLOGY).
     topology: tpu.Topology
-    #: Number of pods that fill the topology.
+    #: Number of pods that fill the topology: with several hosts, one per host.
     pods: int
     host_chips: int
 
@@ -128,7 +128,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects; None without the selectors. Raises ShapeError if the slice is invalid."""
+    """Return the slice that a pod selects; None if a selector is missing. Raises ShapeError if the slice is invalid."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -170,7 +170,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
 
 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
-    """Return the host names of the pods of the slice, in order; only localhost without a numbering."""
+    """Return the host names of the slice's pods, in order; only localhost without a numbering."""
     if numbering is None:
         return [LOCAL]
     pods = slice_pods(layout, numbering)
@@ -237,7 +237,7 @@ def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, obj
     named = {"TPU_NAME": f"{group}-{replica}"} if _is_ray(pod) and group and replica else {}
     if COORDINATOR not in variables or not is_absent(COORDINATOR, container, variables):
         return named
-    # Containers that run at the same time share the network of the pod, so each needs its own port.
+    # Containers that run at the same time share the pod's network, so each needs a port.
     place = 0 if container.alone else pod.workers.index(container)
     several = _is_ray(pod) or len(pod.workers) > 1
     return named | ({SLICES_PORT: str(_slices_port(pod) + place)} if several else {})

@@ -116,7 +116,7 @@ NODE_TAINTS = 64
 CHOICES = 32
 #: Number of zones. A region has a handful of zones.
 ZONES = 16
-#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool can be created.
+#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool of a pair can be created.
 CHOICES_IN_ZONES = 64
 #: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16

@@ -55,7 +55,7 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: STATUS_UNSPECIFIED, or a status that this release does not know. The pool gets no slices and is not deleted.
+    #: STATUS_UNSPECIFIED or a status that this release does not know. Such a pool gets no slices and is not deleted.
     UNKNOWN = "UNKNOWN"
 
 
@@ -191,7 +191,7 @@ class NodePoolRequest:
 
     #: Topology of COMPACT placement; empty if the pool has no COMPACT placement.
     placement_topology: str = ""
-    #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has none.
+    #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has no workload policy.
     policy_name: str = ""
     #: Values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict)
@@ -227,13 +227,13 @@ HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """Compute Engine's resource policy for multi-host slices. Slices of one topology and region share a policy."""
+    """Resource policy of Compute Engine for multi-host slices. Slices of one topology and region share a policy."""
 
     name: str
     #: Type of the workload policy; empty for a resource policy of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str
-    #: Status in Compute Engine, such as CREATING or DELETING.
+    #: Status in Compute Engine: CREATING, READY, DELETING, ...
     status: str = "READY"
 
 

@@ -76,7 +76,7 @@ def reservation_path(name: str, *, project: str = "", block: str = "", sub_block
 
 
 def reservation_parts(path: str) -> tuple[str, str, str, str]:
-    """Return project, name, block and sub-block from a result of `reservation_path`; absent parts are empty."""
+    """Return project, name, block and sub-block from a result of `reservation_path`; each is empty if absent."""
     parts = path.split("/")
     names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
     project, name, block, sub_block = (*names, "", "", "")[:4]

@@ -70,7 +70,7 @@ class NodeView:
     #: Bytes of ephemeral storage and of huge pages by resource. A missing resource is unknown and counts as enough.
     other_bytes: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
-    #: Whether the node does not exist yet. Some of its labels are unknown then (`may_be_there`).
+    #: Whether the node does not exist yet, so that some of its labels are unknown (`may_be_there`).
     predicted: bool = False
 
     def may_carry(self, key: str) -> bool:
@@ -198,7 +198,7 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
-    """Whether an affinity operator holds for the value of a label, None for a node without the label."""
+    """Whether an affinity operator holds for the value of a label; pass None for a node without the label."""
     match operator:
         case "In":
             return value in values

@@ -24,18 +24,18 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
 }
 #: Key of a LeaderWorkerSet's leader pod without a group label: LeaderWorkerSet's webhook runs after admission policies.
 UNKNOWN_GROUP = "l-unknown"
-#: Key of a RayCluster's replica whose name is too long for a label value.
+#: Key of a RayCluster's replica whose name is too long for a label value. No pool is assigned to this key.
 RAY_NAME_TOO_LONG = "ray-name-too-long"
 #: Maximum characters of the name of a replica: 63 of a label value, without "r-".
 _MAX_RAY_NAME = 61
-#: Taint of nodes for one child Job, with the value that JobSet's script label_nodes.py sets.
+#: Taint of nodes that are for one child Job, with the value that JobSet's script label_nodes.py sets.
 _JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
 #: Toleration that JobSet 0.11 adds to pods that select the nodes of their child Job.
 _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect="NoSchedule")
 
 
 def slice_key(labels: Mapping[str, str]) -> str:
-    """Return the key of a pod's group from the labels of the pod; empty if the pod has no group.
+    """Return the key of a pod's group by the labels of the pod; empty if the pod has no group.
 
     The admission policy in deploy/components/placement computes the same key. The key begins with a letter for the kind
     of the workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
@@ -47,7 +47,7 @@ def slice_key(labels: Mapping[str, str]) -> str:
     if constants.LWS_NAME in labels:
         return UNKNOWN_GROUP
     if constants.RAY_CLUSTER_NAME in labels and constants.RAY_GROUP in labels:
-        # The index of the replica is used, because KubeRay gives a recreated replica another name.
+        # Use the index of the replica, because KubeRay gives a recreated replica another name.
         parts = (constants.RAY_CLUSTER_NAME, constants.RAY_GROUP, constants.RAY_REPLICA_INDEX)
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG

@@ -19,7 +19,7 @@ RESERVATIONS = "reservations"
 class Knowledge(Enum):
     """State of one source in this process."""
 
-    #: The source was read completely, and its changes have been received since.
+    #: The source was read completely, and its changes have been received since then.
     KNOWN = "known"
     #: The source has not been read yet, or cannot be read, for example because a permission is missing.
     UNKNOWN = "unknown"

@@ -37,7 +37,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Consecutive failures of a call. The call is not repeated before `until`."""
+    """Consecutive failures of a call, which is not repeated before `until`."""
 
     failure: Failure
     failures: int
@@ -69,7 +69,7 @@ def share_of(key: str) -> float:
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """Return `moment` plus `seconds`; the latest possible time on overflow, which values from users can cause."""
+    """Return `moment` plus `seconds`; the latest possible time on overflow, which times from users can cause."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:

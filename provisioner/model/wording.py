@@ -7,7 +7,7 @@ _NAMED = 3
 
 
 class UserError(Exception):
-    """Error that ends a command. The message contains the problem and the remedy."""
+    """Error that ends a command. The message contains the problem and the remedy for the user."""
 
 
 def first_of(what: Sequence[str], separator: str = ", ") -> str:

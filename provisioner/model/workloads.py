@@ -12,9 +12,9 @@ from typing import NamedTuple, NewType, Self
 
 
 class WorkloadKind(StrEnum):
-    """Kind of a workload. The value is the kind in Kubernetes."""
+    """Kind of a workload. The value is the name of the kind in Kubernetes."""
 
-    #: Group and version of the API in which objects are read.
+    #: Group and version of the API in which objects of the kind are read.
     api_version: str
     #: Word for a group of pods in messages.
     group_title: str
@@ -42,7 +42,7 @@ class WorkloadKind(StrEnum):
 
     @property
     def has_pods(self) -> bool:
-        """Whether objects of the kind have pods. Objects of other kinds request capacity for future pods (`Ask`)."""
+        """Whether objects of the kind have pods. Objects of other kinds request capacity for pods to come (`Ask`)."""
         return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
@@ -60,13 +60,13 @@ class WorkloadName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Text for messages, such as "JobSet research/train" or "ReplicaSet research/server-5d9"."""
+        """Form for messages, such as "JobSet research/train" or "ReplicaSet research/server-5d9"."""
         kind, name = owner_of_name(self.kind, self.name)
         return f"{kind} {self.namespace}/{name}"
 
     @property
     def id(self) -> str:
-        """Text that users can type, such as "JobSet/research/train"."""
+        """Form that users can type, such as "JobSet/research/train"."""
         return self.text.replace(" ", "/")
 
 
@@ -79,7 +79,7 @@ def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:
-    """Return the key of a group, as JobSet's controller computes it for a child Job. Restarts do not change the key."""
+    """Return the key of a group, as the JobSet controller computes the key of a child Job. Restarts keep the key."""
     text = f"{namespace}/{group_name}".encode("utf-8", "surrogatepass")
     return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
@@ -120,7 +120,7 @@ class Volumes:
     """PersistentVolumeClaims of a pod. `model.volumes` adds the other fields: how the claims restrict the node."""
 
     claims: tuple[str, ...] = ()
-    #: Zones in which a node can use all volumes; None for any zone.
+    #: Zones in which all the volumes can be used; None for any zone.
     zones: tuple[str, ...] | None = None
     #: Types of Compute Engine disks that will be created for the claims; claims with a volume are left out.
     disks: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class Volumes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """Requirements of a pod, or of a pod template, on the node."""
+    """Requirements of a pod, or of the pods of a template, on their nodes."""
 
     chips: int = 0
     #: Whether the pod requests chips by ResourceClaims: all chips of a host. `chips` is then from the catalogue.
@@ -198,7 +198,7 @@ class Pod:
 class PodGroup:
     """Equal groups of one entry of a workload's spec, such as the child Jobs of a replicated job."""
 
-    #: Name of the entry; empty if all groups of the workload are equal.
+    #: Name of the entry; empty if all groups of a workload are equal.
     name: str
     #: Number of groups.
     replicas: int
@@ -213,7 +213,7 @@ class PodGroup:
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
-    #: Number of groups that have succeeded. They get no pods unless the workload restarts.
+    #: Number of groups that have succeeded and get pods again only if the workload restarts.
     succeeded: int = 0
     #: activeDeadlineSeconds of the Job; 0 without a deadline.
     deadline_seconds: int = 0
@@ -245,9 +245,9 @@ class Ask:
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices the buffer copies.
     scalable: tuple[str, str, str] = ("", "", "")
-    #: Buffers only: number of slices in percent of the slices of `scalable`.
+    #: Buffers only: number of slices in percent of the slices of `scalable`; None if not set.
     percentage: int | None = None
-    #: Buffers only: maximum number of chips.
+    #: Buffers only: maximum number of chips; None if not limited.
     max_chips: int | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     #: Requests only: names of node pools in the status, which the provisioner writes.
@@ -321,14 +321,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """Existing workloads by UID and by name: some pods and pools contain only the name of their workload."""
+    """Existing workloads by UID and by name, because some pods and pools have only the name of their workload."""
 
     by_uid: Mapping[WorkloadUid, Workload]
     uid_of_name: Mapping[tuple[WorkloadKind, str, str], WorkloadUid]
 
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
-        """Return the workloads, with their index by name."""
+        """Return the workloads with an index by name."""
         return cls(by_uid, {workload.full_name: uid for uid, workload in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
@@ -357,7 +357,7 @@ class ObjectRef:
 
     @property
     def type(self) -> tuple[str, str]:
-        """API version and kind."""
+        """API version and kind, in this order."""
         return self.api_version, self.kind
 
 

@@ -19,7 +19,7 @@ class WriteFailure(Enum):
 
     #: Another client changed, recreated or deleted the object. The next snapshot shows the change.
     CONFLICT = "conflict"
-    #: The API server rejected an eviction with 429, because a disruption budget does not allow it now.
+    #: An eviction was rejected with 429, because a disruption budget does not allow it now.
     NOT_NOW = "not_now"
     #: The write is forbidden or invalid: an administrator or user has to change something.
     REFUSED = "refused"
@@ -32,7 +32,7 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> str:
-        """Identity of the written object, or of the call."""
+        """Identity of the object that is written, or of the call."""
         ...
 
 
@@ -81,7 +81,7 @@ class OpenWrite(Generic[WriteT]):
     failure: WriteFailure | None = None
     failures: int = 0
     message: str = ""
-    #: Earliest time of the next attempt; None without a failure.
+    #: Earliest time of the next attempt after a failure; None without a failure.
     retry_at: datetime | None = None
 
 
@@ -98,7 +98,7 @@ class Proposed(Generic[WriteT]):
     """Write that a decision proposes."""
 
     write: WriteT
-    #: State of the object on which the write is based, such as the resource version. A successful write changes it.
+    #: State of the object that the write is based on, such as its resource version. A successful write changes it.
     seen: str
     #: Minimum seconds since the last successful write of the object; at most 10, because writes are kept for 10 s.
     pause_seconds: float = 0.0
@@ -158,7 +158,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without the completed call."""
+    """Return the memory with the result of a write, or without a completed call. Other results change nothing."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: call for key, call in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure

@@ -39,7 +39,7 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Read "AxB" or "AxBxC". Raises TopologyError for other texts."""
+        """Read "AxB" or "AxBxC"; raise TopologyError for anything else."""
         if not _FORM.fullmatch(text):
             raise TopologyError(
                 f"{bounds.quoted(text)} is not of the form AxB or AxBxC with whole numbers from 1 to 9999"
@@ -64,7 +64,7 @@ _PD = ("pd-standard", "pd-balanced", "pd-ssd")
 _PD_FAST = ("pd-balanced", "pd-ssd")
 _HYPERDISK = ("hyperdisk-balanced",)
 
-#: Edge, in chips, of the cubes of which larger 3-D slices consist.
+#: Edge, in chips, of the cubes that larger 3-D slices are composed of.
 _CUBE_EDGE = 4
 CUBE_CHIPS = _CUBE_EDGE**3
 #: Maximum length of an axis of a 3-D slice, in chips.
@@ -112,11 +112,11 @@ TPU7 = ("1x1x1", *BELOW_CUBE, "4x4x4", "4x4x8", "4x4x12", "4x4x16", "4x8x8")
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """Machine type of TPU VMs."""
+    """A type of TPU VM."""
 
     name: str
     chips: int
-    #: Topology of a slice of one VM of this type; empty if GKE has no such slice.
+    #: Topology of a slice that is one VM of this type; empty if GKE has no such slice.
     single_host_topology: str
     vcpus: int
     memory_gib: int
@@ -127,7 +127,7 @@ class MachineType:
     flex_start: bool = True
     #: Whether only pods that select the type get it.
     only_on_request: bool = False
-    #: Label kubernetes.io/arch of the nodes; empty if unknown.
+    #: Label kubernetes.io/arch of its nodes; empty if no source states it.
     arch: str = "amd64"
 
 
@@ -181,7 +181,7 @@ _ALL = (
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",)),
     Accelerator(
-        # GKE's autoscaler uses this label. A comment in its code, and one report, name tpu-v3-podslice instead.
+        # GKE's autoscaler has this label. A comment in its code, and one report, name tpu-v3-podslice instead.
         label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE),
@@ -196,7 +196,7 @@ _ALL = (
         # xpk also lists topologies with unsorted axes; the documentation and cluster-toolkit require sorted axes.
         any_order=True),
     Accelerator(
-        # Google's lists do not distinguish this label from tpu-v5-lite-podslice. No report has multi-host devices.
+        # Google's lists of topologies do not separate v5-lite devices from podslices. No report has multi-host devices.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
@@ -227,8 +227,8 @@ _ALL = (
     Accelerator(
         label="tpu7x", generation="tpu7x",
         machine_types=(
-            # GKE's autoscaler has 992 GiB. A node of tpu7x-standard-4t reported 963568636Ki allocatable, the result of
-            # GKE's formula for 960 GiB. The other types are assumed to have as much memory per chip.
+            # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
+            # formula gives that amount for 960 GiB. Other types here are assumed to have the same memory per vCPU.
             MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
             MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True)),
@@ -266,7 +266,7 @@ def machine_of(name: str) -> tuple[str, int]:
 def extend(offers: Iterable[Accelerator]) -> list[str]:
     """Set the table to the built-in table plus the offers of the cluster; return contradictions, as messages.
 
-    The built-in table takes precedence over offers, and earlier offers over later offers. Callers use `tpu.extend`.
+    The built-in table has priority over offers, and earlier offers over later ones. Only `tpu.extend` calls it.
     """
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}
@@ -287,7 +287,7 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
             documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
         )
     usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
-    # The table is never cleared, so that another thread always finds the old or the new entry.
+    # Each usable entry is replaced in place, so another thread always finds the old or the new entry.
     ACCELERATORS.update(usable)
     for label in ACCELERATORS.keys() - usable.keys():
         del ACCELERATORS[label]

@@ -1,4 +1,4 @@
-"""Determines the machine type and number of hosts of a slice from the node selectors and chips of a pod."""
+"""Determines machine type and number of hosts of a slice from the node selectors and chips of a pod."""
 
 import contextlib
 import math
@@ -12,7 +12,7 @@ from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips per VM of multi-host slices. An accelerator without such a machine type would use its largest type.
+#: Chips per VM of multi-host slices. An accelerator without such a machine type (none is known) uses its largest type.
 _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
@@ -38,7 +38,7 @@ class Shape:
 
     @property
     def documented(self) -> bool:
-        """Whether Google's tools list the topology. If not, it only follows the rule for whole cubes."""
+        """Whether Google's tools list the topology; otherwise it only follows the rule for whole cubes."""
         return self.accelerator.documents(self.topology)
 
     @property
@@ -112,7 +112,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
-    """Return the chips of a host of the slice, for the largest possible machine type; 1 if the slice is invalid."""
+    """Return the chips of a host of the slice, with the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
     for chips in sorted({type_.chips for type_ in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
@@ -239,7 +239,7 @@ def _nearest_labels(text: str) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     generation = text.removeprefix("tpu-")
-    # The table is copied, because another thread may change it.
+    # Copied, because another thread may extend the table.
     known = dict(ACCELERATORS)
     close = (
         [label for label in known if text and label.startswith(text)]

@@ -14,7 +14,7 @@ from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
-#: Label selector that excludes child Jobs of JobSets.
+#: Label selector that excludes child Jobs, which are read as parts of their JobSet.
 _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
@@ -49,7 +49,7 @@ def parse_job(raw: object) -> Workload | None:
     problem = reader.problem
     if not problem and template.chips > 0:
         problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
-    # A parallelism of 0 counts as suspended, because the Job controller deletes all pods in both cases.
+    # A parallelism of 0 counts as suspended: the Job controller deletes all pods in both cases.
     return replace(
         found, groups=(group,), suspended=found.suspended or fields.count(spec.get("parallelism")) == 0, problem=problem
     )

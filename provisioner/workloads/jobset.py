@@ -42,7 +42,7 @@ class ReplicatedJob:
     group_replicas: int
 
     def child(self, number: int) -> str:
-        """Return the name of the child Job with this number."""
+        """Return the name of the child Job with a number."""
         return f"{self.jobset}-{self.name}-{number}"
 
     def marks(self, number: int) -> dict[str, str]:

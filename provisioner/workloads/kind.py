@@ -45,9 +45,9 @@ class Kind:
     pod_label: str = ""
     #: Field of the spec with the pod templates; empty for a kind without templates.
     templates: str = ""
-    #: Reads a claim from the metadata of a pod; returns None if the pod belongs to no workload of the kind.
+    #: Reads a pod's claim from its metadata; None if the pod belongs to no workload of the kind.
     claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
-    #: Web page about the installation of the API; empty for a kind that every API server has.
+    #: Web page about the installation; empty for a kind that every API server has.
     installation: str = ""
     #: Label selector of the objects that are watched; empty for all.
     selector: str = ""
@@ -59,12 +59,12 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        """Plural for messages."""
+        """Plural in messages."""
         return f"{self.kind}s"
 
     @property
     def resource(self) -> str:
-        """Plural in API paths."""
+        """Plural in paths of the API."""
         return self.plural.lower()
 
     @property
@@ -74,7 +74,7 @@ class Kind:
 
     @property
     def api_group(self) -> str:
-        """API group, as in RBAC rules."""
+        """Group of the API, as in RBAC rules."""
         return self.kind.api_version.partition("/")[0]
 
     @property
@@ -190,7 +190,7 @@ STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
-    """Return the value of a label or, without the label, of the annotation with the same key."""
+    """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
 

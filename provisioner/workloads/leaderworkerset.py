@@ -25,7 +25,7 @@ from provisioner.workloads.plain import hosts_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
-#: subGroupPolicyType of sets whose leaders are in no subgroup, and the name of the slice of these leaders.
+#: subGroupPolicyType of sets whose leaders are in no subgroup, and the name of the slice of such a leader.
 _EXCLUDED, _LEADER = "LeaderExcluded", "leader"
 #: Maximum digits of a maxSurge in percent; the API allows at most 100 %.
 _PERCENT_DIGITS = 3
@@ -108,7 +108,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's group and index from the controller reference and names, which pod templates cannot set.
+    """Read a pod's group and index from its controller reference and names, which a template cannot set.
 
     The pod does not contain the UID of its set, so any user who may create pods in the namespace can forge a claim.
     """

@@ -1,4 +1,4 @@
-"""Reads pods of workloads of any kind from raw JSON. Pure."""
+"""Reads pods of workloads of all kinds from raw JSON. Pure."""
 
 from dataclasses import replace
 from typing import Any
@@ -88,7 +88,7 @@ def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, 
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Return the claim of the first kind that matches a pod; None if no kind matches."""
+    """Return the claim of a pod by the first kind that matches; None if no kind matches."""
     return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
 
 

@@ -45,7 +45,7 @@ def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pod
 
 
 def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None:
-    """Return the index of a pod among the pods of the controller; None if it has no index."""
+    """Return the index of a pod among the pods of its controller; None without an index."""
     for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
         if (index := fields.index(marked(metadata, key))) is not None:
             return index
@@ -172,7 +172,7 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
 
 
 def hosts_of(requirements: Requirements) -> int:
-    """Return the number of hosts of the slice that a pod selects; 1 if the selected slice is invalid."""
+    """Return the number of hosts of the slice that a pod selects; 1 if the slice is invalid."""
     find = requirements.node_selector.get
     selected = (find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""))
     try:

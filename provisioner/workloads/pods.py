@@ -65,7 +65,7 @@ class BoundPod:
     #: Whether the pod requests chips, or any device by a ResourceClaim. Claims of DaemonSets (monitors) do not count.
     has_devices: bool
     finished: bool
-    #: deletionTimestamp: end of the grace period; None if the pod is not being deleted.
+    #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
@@ -105,7 +105,7 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
 
 
 def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
-    """Return the unfinished pods on a node, with or without chips."""
+    """List the unfinished pods on a node, with or without chips."""
     query = {"fieldSelector": f"spec.nodeName={node_name},{UNFINISHED}"}
     return list_all(api, collection_path("pods"), query, _bound_pod)
 

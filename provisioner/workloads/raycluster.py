@@ -42,7 +42,7 @@ def parse_raycluster(raw: object) -> Workload:
 
 
 def replicas_of(entry: dict[str, Any]) -> int:
-    """Return the desired number of replicas of a worker group, between its minimum and maximum; 0 if suspended."""
+    """Return the desired number of replicas of a worker group, within its minimum and maximum; 0 if suspended."""
     if entry.get("suspend") is True:
         return 0
     least, most = fields.count(entry.get("minReplicas"), default=0), entry.get("maxReplicas")
