@@ -1,7 +1,7 @@
 """Converts the JSON of API objects to dataclasses and back. Pure.
 
-In JSON, a field has the attribute's name in camel case, or the string in its `Annotated` type. The API server has
-validated all values by the CustomResourceDefinitions; a value of another type raises ValueError or TypeError.
+In JSON, a field has the attribute's name in camel case, or the string in its `Annotated` type. Values of a wrong type
+raise ValueError or TypeError, although the API server has validated them by the CustomResourceDefinitions.
 """
 
 import dataclasses
@@ -25,12 +25,11 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A field of a dataclass that is an API object or a part of one."""
+    """A field of a dataclass, with its form in JSON."""
 
     attribute: str
-    #: Name in JSON.
     name: str
-    #: Type without its annotations and without None.
+    #: Type of the value, without `Annotated` and None.
     kind: Any
     inlined: bool
     required: bool
@@ -55,7 +54,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON, without unset fields, and without empty fields unless `Part.always` is set."""
+    """Return a record as JSON. Fields that are None are left out, and empty fields unless `Part.always` is set."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)
@@ -90,7 +89,6 @@ def _part(field_: dataclasses.Field[Any], hint: Any) -> Part:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without its annotations and without None."""
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
@@ -99,7 +97,6 @@ def _bare(hint: Any) -> Any:
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that reads a value of this type from JSON."""
     kind = _bare(hint)
     if get_origin(kind) is tuple:
         entry = _reader(get_args(kind)[0])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from provisioner.google.errors import CodeRow, same
 from provisioner.model.capacity import FailureKind
 
-#: Error codes of operations and machines. Other codes are classified by their text, then by the HTTP code.
+#: Error codes of operations and machines. Errors with other codes are classified by their text, then by the HTTP code.
 _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
     FailureKind.STOCKOUT: (
         "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -47,12 +47,12 @@ _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
 }
 WORK_CODES: Mapping[str, CodeRow] = {
     **{code: same(kind) for kind, codes in _WORK_KINDS.items() for code in codes},
-    # For a create, a resource that the request refers to is missing; for other calls, the resource itself is missing.
+    # In a create, a resource that the request refers to is missing; in other calls, the resource itself is missing.
     "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     "RESOURCE_ALREADY_EXISTS": CodeRow(
         read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=FailureKind.OPERATION_IN_THE_WAY
     ),
-    # An organisation policy forbids a create. For a change, the resource has changed since it was read.
+    # In a create, an organisation policy forbids the resource; in a change, the resource has changed since it was read.
     "CONDITION_NOT_MET": CodeRow(
         read=FailureKind.INVALID, create=FailureKind.INVALID, change=FailureKind.OPERATION_IN_THE_WAY
     ),

@@ -1,7 +1,4 @@
-"""Reads and writes the JSON of TPUNodeGroups and their children. Objects from an earlier CRD may lack fields.
-
-Specs are written with the defaults of the API server, so the spec of a child equals the spec it was created with.
-"""
+"""Reads and writes the JSON of TPUNodeGroups and their children. Objects from an earlier CRD may lack fields."""
 
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
@@ -19,8 +16,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of the kind of `cls`. Raises MalformedObject if its identity or its spec cannot be read.
 
-    Any tenant can create many large objects. To save memory, only the condition Ready and fields with a number or text
-    are kept of objects outside the `served` namespaces (empty if all are served), and long texts are cut.
+    `served` are the served namespaces, empty if all are. In other namespaces, any user could fill the memory with large
+    objects, so long texts are cut, and nested fields are dropped, except the condition Ready.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -45,7 +42,7 @@ def _scalars(part: Json) -> Json:
 
 
 def _status(status: Json, cls: Callable[..., Any]) -> Any:
-    """Read a status; return an empty status if it is unreadable, because the controller will write it again."""
+    """Read a status; return an empty one if it is unreadable, because the controller will write it again."""
     try:
         return codec.read(cls, status)
     except (TypeError, ValueError):
@@ -96,7 +93,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # blockOwnerDeletion is not set: it needs permission for the owner's finalizers, which keep the owner anyway.
+        # blockOwnerDeletion would need a further permission, and the owner's finalizers already delay its deletion.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {
@@ -108,18 +105,17 @@ def child(wanted: Child) -> Json:
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
-    """Return the merge patch that sets an object's finalizers. It fails if the object has changed since `meta`."""
+    """Return the merge patch that sets an object's finalizers. It fails if the object has changed since it was read."""
     return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
 def status_patch(record: Record, new: Status) -> Json | None:
-    """Return the patch from the status of `record` to `new`, None if equal. It fails if the object has changed."""
+    """Return the patch from the status of `record` to `new`, None if equal. It fails if the object was changed."""
     before, after = codec.write(record.status), codec.write(new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None
 
 
 def _as_read(meta: ObjectMeta) -> Json:
-    # The resource version identifies the object: an object recreated under this name has another. The patch must not
-    # contain the UID: the API server would reject it with 422 as an attempt to change the UID.
+    # The UID is left out: if the object was recreated, a patch with the UID fails as invalid, not as a conflict.
     return {"resourceVersion": meta.resource_version}

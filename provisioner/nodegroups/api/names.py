@@ -1,4 +1,4 @@
-"""Names of children, finalizers, labels and annotations. Children and finalizers have gke-labs/tpu-operator's names."""
+"""Names of children, finalizers, labels and annotations, ownership marks, request ids, and formats of metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template",
 _HASH_DIGITS = 8
 #: Maximum length of a resource's name in Compute Engine.
 RESOURCE_NAME = 63
-#: Maximum length of a group's name, so that `<group>-template-<8 digits>`, the longest name of a child, is valid.
+#: Maximum length of a group's name. It keeps `<group>-template-<8 digits>`, the longest name of a child, valid.
 NAME_BUDGET = RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
 _RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 
@@ -41,16 +41,16 @@ CHILD_FINALIZERS = {
 # --- labels of nodes; children and Secrets with tokens have the first two as well ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = constants.NODE_GROUP_NAME
-#: Only on nodes: NAMESPACE-NAME of the group, if it is a valid value. Pods select it, as in tpu-operator's README.
+#: Label only of nodes: NAMESPACE-NAME of the group, left out if longer than 63. Pods can select it, as in tpu-operator.
 GROUP = "cloud.google.com/tpu-node-group"
-#: Only on nodes: namespace of the group, in a label that no kubelet may set (admission plugin NodeRestriction).
+#: Label only of nodes: namespace of the group. No kubelet may set this label (admission plugin NodeRestriction).
 TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE
 ACCELERATOR = constants.TPU_ACCELERATOR
 CHIP_COUNT = constants.ACCELERATOR_COUNT
 TOPOLOGY = constants.TPU_TOPOLOGY
 #: Index of the machine in its slice, from 0.
 WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
-#: Compute Engine's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
+#: Label of nodes and of Secrets with tokens: Compute Engine's number of the machine (`ManagedInstance.id`).
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
@@ -59,7 +59,7 @@ ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 FORCE = "tpu-provisioner.cloud.google.com/force"
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
-#: Meaning of each annotation, which docs/node-groups/fields.md shows.
+#: Annotations that the controller reads, with their meaning for docs/node-groups/fields.md.
 READ_ANNOTATIONS = {
     ABANDON: '`"true"`, on any of the kinds that is being deleted: if Compute Engine rejects calls, or the settings do '
     "not allow the project any more, the object is deleted without its resource, whose machines continue to run",
@@ -80,17 +80,17 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of the UUIDs of request ids. It must never change: a repeated request must have the same id as before.
+#: Namespace of the UUIDs in request ids. It must never change: a repeated request with another id would act twice.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
 def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
-    """Return the name of a group's child and of its resource. A hash of the group's UID makes it unique."""
+    """Return the name of a group's child and of its resource. A hash of the group's UID makes the name unique."""
     return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
 
 
 def manager_of(machine: str) -> str:
-    """Return a machine's name or provider id without the random end that follows the managed instance group's name."""
+    """Return a machine's name or provider id without its random suffix: that of its managed instance group."""
     return machine.rpartition("-")[0]
 
 
@@ -120,18 +120,18 @@ def resource_name_problem(name: str) -> str:
 
 
 def is_identity(namespace: str, name: str, uid: str) -> bool:
-    """Return whether the API server can have given an object this namespace, name and UID."""
+    """Return whether namespace, name and UID have forms that the API server accepts or generates."""
     return _IDENTITY.fullmatch(f"{namespace} {name} {uid}") is not None
 
 
 def group_labels(group: ObjectMeta) -> dict[str, str]:
-    """Return the two labels that identify a group. The group's name must have at most NAME_BUDGET characters."""
+    """Return the two labels that identify a group."""
     return {GROUP_NAMESPACE: group.namespace, GROUP_NAME: group.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Ownership mark, the description of a resource: the object that the resource was created for, and its cluster."""
+    """Ownership mark: a resource's description, which names the object and the cluster that it was created for."""
 
     kind: Kind
     namespace: str
@@ -164,12 +164,12 @@ def parse_mark(description: str) -> Mark | None:
 
 
 def request_id(uid: str, operation: OperationType, attempt: int) -> str:
-    """Return the same id for each request of an attempt: Compute Engine executes requests with one id only once."""
+    """Return the id of all requests of one attempt. Compute Engine executes requests with the same id only once."""
     return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))
 
 
-# --- metadata with the labels and taints that kubelets register their nodes with, before any pod is bound ---
-#: The value is KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same metadata key.
+# --- metadata with the labels and taints with which kubelets register their nodes ---
+#: Metadata key whose value is KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same key.
 KUBE_LABELS = "kube-labels"
 KUBE_TAINTS = "kube-taints"
 

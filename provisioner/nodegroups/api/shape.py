@@ -1,7 +1,7 @@
 """Derives the machines of a group from topology, machine type, node count and mode. Rejects contradictions. Pure.
 
-The machines of a multi-host slice are wired together, so Compute Engine creates all of them at the same time (BULK).
-Other machines are created one by one (INDIVIDUAL).
+Compute Engine wires the machines of a multi-host slice, so it creates them together (BULK). Other machines are created
+one by one (INDIVIDUAL).
 """
 
 import difflib
@@ -13,7 +13,7 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
 from provisioner.tpu import Accelerator, MachineType, ShapeError, Topology
 
-#: Prefixes of the supported machine types. Google sells older TPU generations in other ways.
+#: Prefixes of the supported machine types: TPU generations v6e, tpu7 and tpu7x.
 MACHINE_TYPE_PREFIXES = ("tpu7x-", "tpu7-", "ct6e-")
 _OFFERED = tuple(
     machine.name
@@ -43,7 +43,7 @@ class GroupShape:
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return the machines of a group. Raises ShapeError with the contradiction and the nearest valid values."""
+    """Return the machines of a group. Raises ShapeError with a contradiction and valid values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)

@@ -1,8 +1,7 @@
 """Specs of TPUNodeGroups and their children, with the API server's defaults. The folder crds describes the fields.
 
 Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
-are optional, and combinations that never work are rejected. An absent text is read as empty, an absent number or choice
-as None. Fields without an effect, such as minNodeCount, are not read.
+are optional, and combinations that never work are rejected. Fields without effect, such as minNodeCount, are not read.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from provisioner.nodegroups.api.codec import INLINE
 
 
 class SizePolicyMode(StrEnum):
-    """Whether a managed instance group creates its machines as a whole or one by one."""
+    """Whether a managed instance group creates all its machines together (BULK) or one by one (INDIVIDUAL)."""
 
     BULK = "BULK"
     INDIVIDUAL = "INDIVIDUAL"
@@ -65,7 +64,7 @@ class InstanceConfig:
 
     @property
     def effective_provisioning_model(self) -> ProvisioningModel:
-        """The provisioning model in effect. By default, RESERVATION_BOUND with a reservation, otherwise STANDARD."""
+        """Provisioning model of the spec; if unset, RESERVATION_BOUND with a reservation, otherwise STANDARD."""
         if self.provisioning_model is not None:
             return self.provisioning_model
         return ProvisioningModel.RESERVATION_BOUND if self.reservation else ProvisioningModel.STANDARD
@@ -73,7 +72,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join. Unset fields are taken from the cluster; the default port of a set address is 6443."""
+    """Data with which machines join. Unset fields are read from the cluster; a set address has port 6443 by default."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""
@@ -83,7 +82,7 @@ class BootstrapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """A group that is one slice, or whose machines are a slice each. `shape.resolve` decides which case applies."""
+    """Spec of a group. `shape.resolve` decides whether its machines are one slice together, or one slice each."""
 
     project: str
     #: Zone of the machines.
@@ -98,7 +97,7 @@ class TpuNodeGroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicySpec:
-    """A resource policy of Compute Engine: how the machines of a slice are wired."""
+    """Spec of a workload policy of Compute Engine, which wires the machines of one slice."""
 
     project: str
     region: str
@@ -132,7 +131,7 @@ class ManagedInstanceGroupSpec:
 
     @property
     def effective_mode(self) -> SizePolicyMode:
-        """The mode in effect. By default, BULK with a workload policy, otherwise INDIVIDUAL."""
+        """Mode of the spec; if unset, BULK with a workload policy, otherwise INDIVIDUAL."""
         if self.target_size_policy_mode is not None:
             return self.target_size_policy_mode
         return SizePolicyMode.BULK if self.workload_policy else SizePolicyMode.INDIVIDUAL

@@ -1,7 +1,4 @@
-"""Statuses of TPUNodeGroups and of their three kinds of children, which only the controller writes.
-
-Times are in UTC, in whole seconds.
-"""
+"""Statuses of TPUNodeGroups and their children, written only by the controller. Times are UTC, in whole seconds."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,7 +8,7 @@ from typing import Annotated
 from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: Statuses of machines that run, or will run without a further request. Such machines read new metadata.
+#: Statuses of machines that run or are starting. The startup script reads new metadata of such machines.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
@@ -58,15 +55,15 @@ class Reason(StrEnum):
     # --- not in tpu-operator ---
     #: Fields of the spec contradict each other, or the name or a field has an invalid value.
     INVALID_SPEC = "InvalidSpec"
-    #: The project (ALLOWED_PROJECTS), the namespace (SERVED_NAMESPACES) or the size is not allowed.
+    #: The settings do not allow the namespace, project or size, or the spec names resources that it must not use.
     NOT_ALLOWED = "NotAllowed"
-    #: MAX_MACHINES_PER_NAMESPACE leaves no room until machines of other groups are deleted.
+    #: The namespace would exceed MAX_MACHINES_PER_NAMESPACE. The machines are created when others have been deleted.
     LIMIT_REACHED = "LimitReached"
     #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
     #: All machines of the slice are being recreated.
     RECREATING = "Recreating"
-    #: The nodes are cordoned; pods on them are being evicted, or prevent the deletion.
+    #: Before the machines are deleted, their nodes are cordoned and the pods on these nodes are evicted.
     DRAINING_NODES = "DrainingNodes"
 
 
@@ -90,12 +87,12 @@ def not_ready(reason: Reason, message: str, condition_type: ConditionType = Cond
 
 
 def created(note: str = "") -> Condition:
-    """Return the condition of a resource that exists. `note` is the message."""
+    """Return the condition Ready of a child whose resource exists. `note` is the message."""
     return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions, in which `new` replaces that of its type. Its transition time changes with the status."""
+    """Return the conditions with `new` added or replaced. The transition time is kept while the status is equal."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -135,7 +132,7 @@ class OperationRef:
 
     name: str
     type: OperationType
-    #: Number of the attempt among all creates and deletes of the object, from 1. Part of `names.request_id`.
+    #: Number of this operation among the accepted creates and deletes of one resource, from 1 (`names.request_id`).
     attempt: int
 
 
@@ -145,12 +142,11 @@ class ResourceStatus:
 
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
-    #: Address of the resource; empty until it exists.
     url: str = ""
-    #: Name of the open operation of Compute Engine; empty without an open operation.
+    #: Name of the operation of Compute Engine that has not ended; empty if there is none.
     operation_name: str = ""
     operation_type: OperationType | None = None
-    #: Number of the latest attempt, which started the open operation, if there is one. Numbers are not reused.
+    #: Number of creates and deletes of the resource that Compute Engine has accepted (see `OperationRef.attempt`).
     attempts: Annotated[int, "operationAttempt"] = 0
 
     @property
@@ -163,7 +159,7 @@ class ResourceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UriStatus(ResourceStatus):
-    """Status of a WorkloadPolicy or an InstanceTemplate. Its field for the address is `uri`."""
+    """Status of a WorkloadPolicy or an InstanceTemplate, with the name `uri` for the address in JSON."""
 
     url: Annotated[str, "uri"] = ""
 
@@ -199,14 +195,14 @@ class TpuNodeGroupStatus:
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
     node_summary: NodeSummary | None = None
-    #: Ready nodes and `node_count`, such as 3/4; empty until the count is known.
+    #: Number of ready nodes and `node_count`, such as 3/4; empty if `node_count` is None.
     nodes: str = ""
-    #: Topology, number of machines and mode in effect, given or derived.
+    #: Value in effect, from the spec or derived by `shape.resolve`. The next two fields as well.
     topology: str = ""
     node_count: int | None = None
     target_size_policy_mode: SizePolicyMode | None = None
     machines: tuple[Machine, ...] = ()
-    #: Times at which all machines were recreated because one machine was lost, latest last.
+    #: Times at which all machines were recreated after the loss of a machine, latest last.
     recreated_at: Annotated[tuple[datetime, ...], "recreations"] = ()
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 
 class Kind(StrEnum):
-    """A TPUNodeGroup, or one of its children, each of which represents one resource of Compute Engine."""
+    """Kind of an object: a TPUNodeGroup, or a child, which represents one resource of Compute Engine."""
 
     TPU_NODE_GROUP = "TPUNodeGroup"
     WORKLOAD_POLICY = "WorkloadPolicy"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def plural(self) -> str:
-        """The name of the kind in the API's paths."""
+        """Name of the kind in URL paths of the API server, such as tpunodegroups."""
         return _PLURALS[self]
 
 
@@ -53,12 +53,12 @@ class ObjectMeta:
     generation: int = 0
     resource_version: str = ""
     created_at: datetime | None = None
-    #: deletionTimestamp: time at which the deletion was requested. None if no deletion was requested.
+    #: Time of the delete request (metadata.deletionTimestamp). None if the object is not being deleted.
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
     #: Only the annotations in `names.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Group that owns a child to create. None in objects that were read: any user can set an owner reference.
+    #: TPUNodeGroup for the owner reference of a new child. None in objects that were read: users can write any owner.
     owner: ObjectMeta | None = None
 
     @property

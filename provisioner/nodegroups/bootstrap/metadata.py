@@ -1,7 +1,7 @@
 """Metadata of machines: the data with which they join the cluster, and the startup script. Pure.
 
-A change replaces all items of a machine, and needs the fingerprint of the last reading. Values that may change while
-machines run (version, address, token) are separate items, because the script in a template cannot be changed.
+A change replaces all items, and must contain the fingerprint of the metadata that was read. Values that may change
+while machines run (version, address, token) are separate items, because the script in a template cannot be changed.
 """
 
 import functools
@@ -17,7 +17,6 @@ from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_lab
 #: Keys that the startup script reads. All keys except PORT and VERSION are those of gke-labs/tpu-operator.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
-#: Key that is omitted if the port is 6443.
 PORT = "kubeadm-control-plane-port"
 CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
@@ -44,7 +43,7 @@ class Join:
     """Data that a machine needs to join the cluster."""
 
     token: str = field(repr=False)
-    #: HOST:PORT.
+    #: HOST:PORT of the API server.
     api_server: str
     #: sha256:HEX; several hashes are separated by commas.
     ca_hash: str
@@ -53,7 +52,7 @@ class Join:
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine must have, None if it has them. Without `join`, only labels are added."""
+    """Return all items that a machine must have, None if it has them. Without `join`, only its labels are added."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
     if join is not None:
@@ -71,25 +70,22 @@ def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: 
 
 
 def api_server(host: str, port: int | None = None) -> str:
-    """Return HOST:PORT, empty if the host is neither a name nor an IPv4 address: machines have no IPv6 addresses."""
+    """Return HOST:PORT, empty if the host is an IPv6 address, which machines cannot reach, or is invalid."""
     return f"{host}:{port or DEFAULT_PORT}" if _HOST.fullmatch(host) else ""
 
 
 @functools.cache
 def startup_script(repository: str = REPOSITORY) -> str:
-    """Return the script that installs containerd and kubeadm, and joins the cluster.
-
-    `repository` is the address of pkgs.k8s.io or, for machines without access to that host, of a mirror.
-    """
+    """Return the script that installs containerd and kubeadm, and joins the cluster; `repository` may be a mirror."""
     script = resources.files(__package__).joinpath("startup.sh").read_text(encoding="utf-8")
     return script.replace("@REPOSITORY@", shlex.quote(repository.rstrip("/")))
 
 
 def with_users_script(script: str, users: str) -> str:
-    """Return a script that runs the user's startup script first, and then `script`, even if the user's has failed."""
+    """Return a script that runs the user's startup script and then `script`, even if the user's script has failed."""
     if not users:
         return script
-    # The delimiter contains a hash of the user's script, so that no line of that script can equal it.
+    # The delimiter contains a hash of the user's script, so that no line in it can equal the delimiter.
     end = f"END_{hashlib.sha256(users.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     users = users if users.endswith("\n") else f"{users}\n"
     return _WITH_USERS.format(end=end, users=users, script=script)

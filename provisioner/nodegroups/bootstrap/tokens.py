@@ -1,10 +1,9 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
 Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. 10 minutes
-before it expires, the machine gets a new token as well, so that a running join is not interrupted. The tokens do not
-authenticate as kubeadm's group: Kubernetes approves every node certificate that this group requests, so a user who
-writes a startup script could act as any node. The tokens have a group of their own, for which only this controller
-approves certificates, and only for the machine of the token.
+before it expires, the machine also gets a new token, so that a running join is not interrupted. The tokens have a
+separate group, for which only this controller approves certificates, and only for the machine of the token. For
+kubeadm's group, Kubernetes approves every node certificate: a user's startup script could then act as any node.
 """
 
 import base64
@@ -24,22 +23,20 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
-#: Time for which a token is valid.
 LIFE = timedelta(minutes=30)
-#: Minimum remaining validity of the token of a machine that has not joined. With less, the machine gets a new token.
+#: Minimum remaining validity of a token. A machine that has not joined gets a new token when less is left.
 LEAST_LEFT = timedelta(minutes=10)
 
-#: Maximum number of tokens of all groups together. Kubernetes adds a signature to the ConfigMap cluster-info for each
-#: token: 106 bytes (a key of 21, a value of 85), in total 434 KB of its 1 MiB. The rest is left to other tokens. While
-#: this many machines have not joined, further machines wait for a token.
+#: Maximum number of tokens of all groups together. Further machines wait for a token. Kubernetes adds 106 bytes for
+#: each token to the ConfigMap cluster-info (a key of 21, a value of 85), in total 434 KB of its 1 MiB.
 MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
 #: Group of the users that authenticate with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
-#: Kubernetes approves no certificates for this group; `is_own` decides about them.
+#: Only this controller approves certificates for the group (`is_own`).
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
-#: Label of the Secret: name of the machine. Other labels are the machine's group and number.
+#: Label of the Secret with the name of the machine. Other labels are the machine's group and number.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
 
 _TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
@@ -53,12 +50,12 @@ class Token:
     uid: str
     group_namespace: str
     group_name: str
-    #: Name of the machine that the token was created for. The next field is `ManagedInstance.id` of that machine.
+    #: Name of the machine that the token was created for. The next field is that machine's `ManagedInstance.id`.
     machine: str
     machine_id: str
-    #: "abcdef.0123456789abcdef", for the machine's metadata; empty if the Secret does not contain a valid token.
+    #: Token such as abcdef.0123456789abcdef; empty if the Secret does not contain a valid token.
     value: str = field(default="", repr=False)
-    #: Time at which the token expires. None if the Secret has no valid time: such a token is never used, only deleted.
+    #: Time at which the token expires. None if the Secret has no valid time; then the token is only deleted.
     expires_at: datetime | None = None
 
 
@@ -66,7 +63,7 @@ class Token:
 class TokenPlan:
     """Tokens of one group to use, create and delete."""
 
-    #: Tokens for the metadata of machines that have not joined, by the machine's name.
+    #: Tokens for the metadata of machines that have not joined, by name of the machine.
     current: Mapping[str, Token] = field(default_factory=dict)
     #: Names and numbers of machines that need a new token.
     create: tuple[tuple[str, str], ...] = ()
@@ -76,8 +73,8 @@ class TokenPlan:
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
     """Plan the tokens of one group. `joining` are names and numbers of the machines that have not joined.
 
-    A machine gets a new token unless it has a token that is valid for at least 10 more minutes. A token is deleted when
-    its machine has joined or no longer exists, or when the token is invalid or has expired.
+    Such a machine gets a new token unless it has a token that is valid for at least 10 more minutes. Tokens that are
+    invalid or have expired, and tokens of other machines, are deleted.
     """
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
@@ -97,7 +94,7 @@ def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], n
 def secret_of(
     token: str, *, group: Mapping[str, str], machine: str, machine_id: str, expires_at: datetime
 ) -> dict[str, Any]:
-    """Return the Secret of a token (`writing.draw_token`) for one machine; `group` are `names.group_labels`."""
+    """Return the Secret of a token (`writing.draw_token`) for one machine; `group` has the labels of the group."""
     token_id, _, token_secret = token.partition(".")
     return {
         "apiVersion": "v1",
@@ -150,7 +147,7 @@ _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_USER = "system:node:"
 _NODES = "system:nodes"
 _NAME, _ORGANIZATION = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
-#: Key usages that the signer accepts for kubelets. "key encipherment" is for RSA keys only.
+#: Key usages that the signer accepts for kubelets. Only RSA keys have "key encipherment".
 _USAGES = ({"digital signature", "client auth"}, {"digital signature", "client auth", "key encipherment"})
 #: Exceptions that cryptography raises for a malformed certificate request.
 _UNREADABLE = (
@@ -165,7 +162,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A kubelet's CertificateSigningRequest, sent with a token of this controller and still undecided."""
+    """A kubelet's CertificateSigningRequest, sent with a token of this controller and not decided yet."""
 
     name: str
     uid: str
@@ -176,15 +173,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Limit on the certificate requests that are read per token, because a client with a token can send any number."""
+    """Limit on the certificate requests that are read for each token. A client with a token can send any number."""
 
-    #: Names of the requests by token, including requests that were decided or deleted since.
+    #: Names of the requests by token, including requests that have been decided or deleted.
     _names: dict[str, set[str]] = field(default_factory=dict)
 
     def has(self, token: str, name: str) -> bool:
-        """Return whether a request of a token may be read, and count it if so."""
+        """Return whether a request of a token may be read. If so, count it."""
         if len(self._names) > MOST:
-            # There are more tokens than can be valid at the same time, so most have expired. All counts start again.
+            # There are more tokens than can be valid at the same time, so some have expired. All counts start again.
             self._names.clear()
         known = self._names.setdefault(token, set())
         if len(known) < bounds.CERTIFICATE_REQUESTS:
@@ -195,8 +192,8 @@ class Room:
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    The X.509 request in the object is parsed last, and only if it is short and `has_room` (`Room.has`) allows it for
-    the token and the name of the object, because a client with a token can send many large objects.
+    A client with a token can send many large requests. Their X.509 content is therefore parsed last, and only if it is
+    short and `has_room` (`Room.has`) returns true for the token and the name of the object.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
@@ -221,7 +218,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Return whether a token is valid, and a request was sent with this token for the node of the token's machine."""
+    """Return whether a token is valid, and a request has used it for the node of the token's machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 
@@ -238,13 +235,13 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
 
 
 def _node_of(request: str) -> str:
-    """Return the node of a base64 certificate request; empty if it is malformed, or not as a kubelet writes it."""
+    """Return the name of the node in a base64 certificate request; empty if the request is not as kubelets write it."""
     try:
         pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
         subject = {attribute.oid: attribute.value for attribute in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
-        # The text must contain only this request: the signer could read and sign another request in it.
+        # The text must contain only this request, because the signer could read and sign another request in it.
         plain = whole and asked.public_bytes(Encoding.PEM).strip() == pem.strip() and not list(asked.extensions)
     except _UNREADABLE:
         return ""

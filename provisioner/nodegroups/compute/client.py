@@ -1,7 +1,4 @@
-"""REST client of Compute Engine or of a simulator of it.
-
-It replaces Google's library, whose import takes one second and 140 MB of memory.
-"""
+"""REST client of Compute Engine or its simulator. Google's library would take 1 s to import and 140 MB of memory."""
 
 import json
 import os
@@ -35,13 +32,13 @@ _OPERATIONS = "operations"
 
 
 class _Sort(NamedTuple):
-    """Access to resources of one type: path, field mask, and conversion from and to JSON."""
+    """Path, field mask, and conversion from and to JSON of the resources of one type."""
 
     collection: str
     fields: str
     read: Callable[[object], Any]
     body: Callable[[Any], dict[str, Any]]
-    #: Returns the texts in a resource that users chose. They are removed from error messages before classification.
+    #: Returns the texts in a resource that users chose, to remove them from error messages before classification.
     said: Callable[[Any], Sequence[str]]
 
 
@@ -85,11 +82,11 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Maximum page size of Google. A managed instance group without pagination returns all machines in one page.
+#: Google's maximum page size. A managed instance group without pagination (the default) returns all its machines.
 _PAGE_SIZE = 500
-#: Page size of lists with metadata: each machine has up to 512 KB of it, and several threads may hold a response.
+#: Page size of lists with metadata. A machine has up to 512 KB of metadata, and several threads may hold a page.
 _METADATA_PAGE_SIZE = 8
-#: Maximum number of pages of a list: enough for the largest group. A longer list is an error.
+#: Maximum number of pages of a list, enough for the largest group. A longer list raises ComputeError.
 _MAX_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
 
 _T = TypeVar("_T")
@@ -127,16 +124,16 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Find credentials, which are not needed with an `endpoint`. Raises ComputeError if there are no credentials.
+        """Find credentials, which an `endpoint` does not need. Raises ComputeError if there are none.
 
-        `change_seconds` is the time-out of a change. The caller's leader lease should not end within this time.
+        `change_seconds` is the time-out of a change. The caller should send a change only if its lease lasts longer.
         """
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
         self._session = ApiSession(credentials, base_url=self._base_url)
-        #: Held while a response is parsed, which takes up to eight times its size in memory.
+        #: Held while a response is parsed, because parsing takes up to eight times the memory of the response.
         self._reading = threading.Lock()
 
     def close(self) -> None:
@@ -150,7 +147,7 @@ class ComputeClient:
         return found
 
     def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
-        """Submit the creation of a resource. A policy is usable when READY; a group's machines are created later."""
+        """Submit the creation of a resource. A policy is usable when its status is READY; machines follow later."""
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
         self._path(scope, of.collection, name, subject, Call.CREATE)
@@ -160,7 +157,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Submit the deletion of a resource and its machines. A resource in use fails with OPERATION_IN_THE_WAY."""
+        """Submit the deletion of a resource and its machines. Fails with OPERATION_IN_THE_WAY if it is in use."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
@@ -168,7 +165,7 @@ class ComputeClient:
         return self._change(subject, Call.DELETE, scope, request, said=(name,))
 
     def list_managers(self, scope: records.Scope) -> tuple[records.Manager, ...]:
-        """Return the managed instance groups in all zones of a project that have an ownership mark of any cluster."""
+        """Return the managed instance groups of a project, in all zones, that have any cluster's ownership mark."""
         subject = f"list of instance group managers of {scope.project!r}"
         self._path(scope, _MANAGERS, "aggregated", subject, Call.READ)
         params = {"fields": resources.MANAGERS_FIELDS, "filter": resources.MARKED}
@@ -178,7 +175,7 @@ class ComputeClient:
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
         """Return all machines and placeholders of a managed instance group, sorted by name.
 
-        Fails with NOT_FOUND if the group does not exist. The request is a POST, although it changes nothing.
+        Fails with NOT_FOUND if the group does not exist. The request only reads, although it is a POST.
         """
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
@@ -191,10 +188,7 @@ class ComputeClient:
         return tuple(found[key] for key in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Return the machines with these names in a zone, with their metadata. Missing machines are left out.
-
-        The server filters by the common prefix of the names.
-        """
+        """Return the machines with these names in a zone, with their metadata. Missing machines are left out."""
         wanted = sorted({name for name in names if not records.address_problem(scope, name)})
         subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
         if not wanted:
@@ -213,14 +207,14 @@ class ComputeClient:
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> records.Operation:
-        """Replace a machine's metadata. Fails with OPERATION_IN_THE_WAY if the fingerprint is not the current one."""
+        """Replace a machine's metadata. Fails with OPERATION_IN_THE_WAY if the metadata has another fingerprint."""
         subject = f"change of metadata of instance {name!r}"
         path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
         request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))
         return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
 
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
-        """Return an operation, also a failed one. If this fails with NOT_FOUND, the operation's outcome is unknown."""
+        """Return an operation, which may have failed. After NOT_FOUND, the operation's outcome is unknown."""
         read = partial(resources.operation_of, scope=scope)
         return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
 
@@ -232,7 +226,7 @@ class ComputeClient:
         *,
         said: Sequence[str],
     ) -> Iterator[_T]:
-        """Request page after page, and yield their entries. Raises ComputeError after _MAX_PAGES pages."""
+        """Yield the entries of all pages of a list. Raises ComputeError after _MAX_PAGES pages."""
         token = ""
         for _ in range(_MAX_PAGES):
             asked = request._replace(params=request.params | ({"pageToken": token} if token else {}))
@@ -288,7 +282,7 @@ class ComputeClient:
         said: Sequence[str],
         named: str = "",
     ) -> _T:
-        """Send a request and parse the response. If `named` is set, the response must be about this resource."""
+        """Send a request and parse the response. If `named` is set, the response must have this name."""
         try:
             content = self._send(request, seconds)
         except failures.SDK_ERRORS as error:
@@ -322,6 +316,6 @@ def _api(call: Call, said: Sequence[str] = ()) -> failures.Api[records.ComputeEr
 
 
 def _unreadable(subject: str, call: Call, what: str) -> records.ComputeError:
-    """Return the error for a response that has a success status, but not the requested content."""
+    """Return the error for a response with a success status and without the requested content."""
     message = f"{what} Is {ADDRESS_OPTION} the address of Compute Engine?"
     return records.ComputeError(Failure(kind=LOST.of(call), message=message), subject)

@@ -1,6 +1,6 @@
 """Classifies the errors of Compute Engine, by rules in addition to those for all of Google's APIs. Pure.
 
-Values that users chose are removed from a message first: they could contain the words of another error.
+Values that users chose are removed from a message first: their text could match a rule.
 """
 
 import re
@@ -35,27 +35,27 @@ _TEXTS = (
     text_rule(r"is already being used by", _IN_THE_WAY),
     *TEXTS,
 )
-#: Text of a 400 for an invalid name, zone or region in the URL. No resource can exist at such an address.
+#: Text of a 400 for an invalid name, zone or region in the URL. Such an address has no resource.
 _NO_SUCH_ADDRESS = re.compile(
     r"Invalid value for field '(zone|region|resourcePolicy|instanceTemplate|instanceGroupManager|instance|operation)'"
 )
 
 
 class WorkError(NamedTuple):
-    """One error of an operation, or of a managed instance group's work on a machine."""
+    """One error of an operation, or of a managed instance group that works on a machine."""
 
     code: str
     message: str
 
 
 def help_of(text: str) -> str:
-    """Return instructions for a missing permission; `text` is Google's message."""
+    """Return what to do about a missing permission; `text` is Google's message."""
     accounts = "spec.instanceConfig.serviceAccounts of a new group"
     return remedy_of(text, accounts=accounts, again="call is repeated", otherwise=GRANT_HELP)
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
-    """Return the kind of failure of an error response; `values` are the texts of users that the call contained."""
+    """Return the kind of failure of an error response; `values` are the texts in the call that users chose."""
     no_such = answer.from_google and answer.code == 400 and _NO_SUCH_ADDRESS.search(answer.message)
     if no_such and call in (Call.READ, Call.DELETE):
         return FailureKind.NOT_FOUND
@@ -66,9 +66,9 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return the failure of an operation or of work on a machine; the first known error determines its kind.
+    """Return the failure of an operation or of work on a machine. The first error of a known kind determines its kind.
 
-    `call` is the kind of the call that started the work. `values` are texts of users, as for `kind_of_answer`.
+    `call` is the kind of the call that started the work. `values` are the texts in the call that users chose.
     """
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]

@@ -1,7 +1,6 @@
-"""Resources of Compute Engine as frozen records, independent of JSON.
+"""Resources of Compute Engine as frozen records, for inserts and reads. Fields for only one of the two have a heading.
 
-The same records are used for inserts and for reads: fields below `# --- only in inserts` are empty after a read, those
-below `# --- only in reads` in an insert. Statuses and modes are strings, so that an unknown value causes no error.
+Statuses and modes are strings, so that an unknown value causes no error.
 """
 
 import re
@@ -16,12 +15,12 @@ from provisioner.nodegroups.api.specs import InstanceConfig
 
 #: Value of onHostMaintenance: a machine is stopped before the maintenance of its host.
 TERMINATE = "TERMINATE"
-#: Values of instanceTerminationAction, the effect on a machine that Google reclaims.
+#: Values of instanceTerminationAction: Google stops or deletes a machine that it reclaims.
 STOP = "STOP"
 DELETE = "DELETE"
 
 READY = "READY"
-#: Status of a TPU machine that waits for capacity; with flex-start, for hours.
+#: Status of a TPU machine that waits for capacity. With flex-start, it may wait for hours.
 PENDING = "PENDING"
 #: Current action of a machine that its managed instance group is not changing.
 NO_ACTION = "NONE"
@@ -47,11 +46,11 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePolicy:
-    """A workload policy, which wires the machines of a group as one slice of this topology. Regional."""
+    """A resource policy; as a workload policy, it wires the machines of one slice with this topology. Regional."""
 
     name: str
     description: str = ""
-    #: Type of the workload policy; empty if the resource policy is not a workload policy.
+    #: Type of the workload policy; empty if the resource policy is of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str = ""
 
@@ -67,7 +66,7 @@ _NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """An instance template, from which machines are created. The provisioner's are global; a user's may be regional."""
+    """An instance template. Templates that the provisioner creates are global; a user's template may be regional."""
 
     name: str
     description: str = ""
@@ -82,7 +81,7 @@ class Template:
 
     # --- only in inserts
 
-    #: Configuration of the machines, for the fields of an insert that this record does not have.
+    #: Configuration of the machines. Inserts take from it all values that this record has no field for.
     config: InstanceConfig = _NO_CONFIG
 
     # --- only in reads
@@ -92,10 +91,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOperation:
-    """Creation of all machines of a BULK group together, as of Google's last progress check."""
+    """Creation of all machines of a BULK group in one operation, as of Google's last check of its progress."""
 
     in_progress: bool
-    #: Failures in the last check, such as a stockout. Google continues to try.
+    #: Failures in that check, such as a stockout. Google continues to try.
     failures: tuple[Failure, ...] = ()
 
 
@@ -119,7 +118,7 @@ class Manager:
 
     # --- only in reads
 
-    #: Whether no machine is being created, restarted or deleted, and no such action is pending.
+    #: Whether all creates, restarts and deletes of machines have ended, and no further one is scheduled.
     is_stable: bool = False
     #: None if Google reports no bulk operation.
     bulk: BulkOperation | None = None
@@ -136,12 +135,12 @@ class ManagedInstance:
 
     name: str
     scope: Scope
-    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty if it is a placeholder.
+    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty for a placeholder.
     status: str = ""
-    #: Current action of the group on the machine: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
+    #: Action of the group on the machine: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
     failures: tuple[Failure, ...] = ()
-    #: Google's number of the machine: a machine recreated under the same name has another. Empty for a placeholder.
+    #: Google's number of the machine, which changes if the machine is recreated. Empty for a placeholder.
     id: str = ""
 
     @property
@@ -151,7 +150,7 @@ class ManagedInstance:
 
     @property
     def provider_id(self) -> str:
-        """spec.providerID of this machine's node."""
+        """Value of spec.providerID in the node of this machine."""
         return f"gce://{self.scope.project}/{self.scope.zone}/{self.name}"
 
 
@@ -168,7 +167,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A long-running operation. It has failed if `failure` is set."""
+    """A long-running operation. If `failure` is set, the operation has failed."""
 
     name: OperationName
     scope: Scope
@@ -198,7 +197,7 @@ class Link:
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone, empty if the name is not a zone's."""
+    """Return the region of a zone, empty if `zone` is not the name of a zone."""
     return zone.rpartition("-")[0] if ZONE.fullmatch(zone) else ""
 
 

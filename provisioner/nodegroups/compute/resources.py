@@ -13,7 +13,7 @@ from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 
-#: Field masks: a response contains these fields only.
+#: Field masks: a response contains only these fields.
 POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
 TEMPLATE_FIELDS = "name,description,selfLink,properties/machineType,properties/metadata/items,properties/scheduling"
 MANAGER_FIELDS = (
@@ -126,7 +126,7 @@ def policy_of(raw: object) -> records.ResourcePolicy:
 
 
 def template_of(raw: object) -> records.Template:
-    """Read the fields of an instance template that decisions use. A user may have created the template."""
+    """Read the fields of an instance template that decisions use."""
     body = fields.mapping(raw)
     properties = fields.mapping(body.get("properties"))
     scheduling = fields.mapping(properties.get("scheduling"))
@@ -161,7 +161,7 @@ def manager_of(raw: object) -> records.Manager:
 
 
 def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
-    """Read a page of the managed instance groups of all zones. Return these groups and the token of the next page."""
+    """Read a page of the managed instance groups in all zones. Return the groups and the token of the next page."""
     body = fields.mapping(raw)
     zones = map(fields.mapping, fields.mapping(body.get("items")).values())
     found = [manager_of(manager) for zone in zones for manager in fields.mappings(zone.get("instanceGroupManagers"))]
@@ -234,7 +234,6 @@ def _bulk_of(raw: object) -> records.BulkOperation | None:
 
 
 def _failures_of(raw: object, name: str) -> tuple[Failure, ...]:
-    """Return one failure for each error of the creation of machines."""
     return tuple(failure_of_work([error], Call.CREATE, values=(name,)) for error in _work_errors(raw))
 
 
@@ -246,7 +245,6 @@ def _work_errors(raw: object) -> Sequence[WorkError]:
 
 
 def _call_of(operation_type: str) -> Call:
-    """Return the kind of call that started an operation of this type: insert, delete, or any change of a resource."""
     if operation_type == "insert":
         return Call.CREATE
     return Call.DELETE if operation_type == "delete" else Call.UPDATE
@@ -266,5 +264,5 @@ def _whole(raw: object) -> int:
 
 
 def _number_text(raw: object) -> str:
-    """Return a resource's number as a string, because it serves only as an identity; empty if it is invalid."""
+    """Return a resource's number as a string, because it is only compared; empty if it is invalid."""
     return str(_whole(raw)) if _whole(raw) > 0 else ""
