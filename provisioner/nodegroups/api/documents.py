@@ -16,8 +16,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of the kind of `cls`. Raises MalformedObject if its identity or its spec cannot be read.
 
-    `served` are the served namespaces, empty if all are. In other namespaces, any user could fill the memory with large
-    objects, so long texts are cut, and nested fields are dropped, except the condition Ready.
+    `served` are the served namespaces, empty if all are. In other namespaces, long texts are cut, and nested fields
+    except the condition Ready are dropped. Otherwise any user could fill the memory with large objects.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))

@@ -143,7 +143,7 @@ class ResourceStatus:
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
     url: str = ""
-    #: Name of the operation of Compute Engine that has not ended; empty if there is none.
+    #: Name of the operation of Compute Engine that has not ended; empty without an operation.
     operation_name: str = ""
     operation_type: OperationType | None = None
     #: Number of creates and deletes of the resource that Compute Engine has accepted (see `OperationRef.attempt`).
@@ -195,7 +195,7 @@ class TpuNodeGroupStatus:
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
     node_summary: NodeSummary | None = None
-    #: Number of ready nodes and `node_count`, such as 3/4; empty if `node_count` is None.
+    #: Number of ready nodes and `node_count`, such as 3/4; empty while the count is unknown.
     nodes: str = ""
     #: Value in effect, from the spec or derived by `shape.resolve`. The next two fields as well.
     topology: str = ""

@@ -124,7 +124,7 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Find credentials, which an `endpoint` does not need. Raises ComputeError if there are none.
+        """Find credentials, unless `endpoint` is set. Raises ComputeError if no credentials exist.
 
         `change_seconds` is the time-out of a change. The caller should send a change only if its lease lasts longer.
         """
