@@ -1,4 +1,4 @@
-"""Executes plans in threads and queues the answers for the loop. Never waits for an operation of Compute Engine."""
+"""Executes plans in threads and queues the results for the loop. Never waits for an operation of Compute Engine."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of a call that changes a resource. No change is sent if the leader lease may end before that.
+#: Time-out in seconds of a call that changes a resource. The call is not sent if the leader lease may end earlier.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-#: Name in metrics and class of the records, by kind of resource.
+#: Name in metrics and class of records, by kind of the child that represents the resource.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
     Kind.INSTANCE_TEMPLATE: ("template", Template),
@@ -35,17 +35,17 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Actor(PlanActor[actions.Call, actions.Write]):
-    """Makes the calls to Compute Engine and the writes to Kubernetes of plans, in threads."""
+    """Makes the calls to Compute Engine and the writes to Kubernetes that plans contain, in threads."""
 
     compute: ComputeClient
     writer: Writer
     gate: Gate
     executor: Executor
-    #: Executor of the deletes that the gate checks first. A check takes long for a group of thousands of nodes.
+    #: Executor of deletes that the gate checks. A check of thousands of nodes takes long and would delay other calls.
     gate_executor: Executor
 
     def exchange(self, call: actions.Call) -> Exchange:
-        """Return how a call is sent: function, executor, checks. The gate checks a delete that has a proof."""
+        """Return how a call is sent: function, executor, checks. Deletes with a proof are checked by the gate."""
         method, send = _exchange(self.compute, call)
         proof = call.proof if isinstance(call, actions.Delete) else None
         return Exchange(
@@ -54,7 +54,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
             self.executor if proof is None else self.gate_executor,
             lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
             check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
-            # For a create, NOT_FOUND is a failure: a resource to which the request refers is missing.
+            # NOT_FOUND is a failure of a create: a resource to which the request refers is missing.
             may_be_absent=not isinstance(call, actions.Insert),
         )
 
@@ -63,7 +63,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return NOT_NOW for an eviction that was answered with 429, otherwise the kind of failure as for any write."""
+        """Return NOT_NOW for an eviction that a disruption budget forbids (429), otherwise the kind for any write."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)
@@ -71,15 +71,12 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Actor of a dry run: makes only reads.
-
-    Rejects all changes, so that no later step is decided. Logs each change once, except changes of a status.
-    """
+    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, except of a status."""
 
     _said: Lasting = field(default_factory=Lasting)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit the reads, and reject the changes."""
+        """Submit the reads of a plan, and reject its changes."""
         reads = tuple(call for call in plan.calls if call.sort is not actions.Sort.CHANGE)
         Actor.carry_out(self, replace(plan, writes=(), calls=reads))
         for call in plan.calls:
@@ -97,7 +94,7 @@ class DryActor(Actor):
 
 
 def would(change: actions.Call | actions.Write) -> str:
-    """Describe a change without its content, because metadata contains tokens."""
+    """Describe a change. Its content is left out, because metadata contains tokens."""
     if isinstance(change, actions.Insert | actions.Delete):
         target = change.target
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
@@ -110,7 +107,6 @@ def would(change: actions.Call | actions.Write) -> str:
 
 
 def _exchange(compute: ComputeClient, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
-    """Return the name of a call in metrics, and a function that sends it."""
     scope, name = call.target.scope, call.target.name
     word, sort = _SORTS[call.target.kind]
     match call:

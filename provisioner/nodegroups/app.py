@@ -28,9 +28,9 @@ from provisioner.runtime.parallel import Parallel
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
-#: Maximum number of concurrent reads by the gate for the delete of one group.
+#: Maximum number of concurrent reads of the gate for the delete of one group.
 _AT_ONCE_PER_GROUP = 16
-#: Maximum number of concurrent reads by the gate for all groups together.
+#: Maximum number of concurrent reads of the gate for all groups together.
 _AT_ONCE = 32
 
 
@@ -46,12 +46,12 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problems that prevent decisions. Only the leader reads, and needs, the facts about the cluster."""
+        """Return the problems that prevent decisions. Only the leader needs the data about the cluster."""
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
     def round(self) -> float:
-        """Do one round; return the maximum pause in seconds before the next round."""
+        """Do one round; return the maximum pause before the next round, in seconds."""
         if not self.begin(self.watches.named()):
             return LONGEST_PAUSE_SECONDS
         if self.cluster.due_in_seconds(self.clock()) <= 0:
@@ -82,7 +82,7 @@ def build(
         api,
         namespace=settings.own_namespace,
         name=settings.own_name,
-        # A dry run changes nothing, so it needs no lease, and can run in addition to the leader.
+        # A dry run changes nothing, so it runs without the lease, even next to a leader.
         elects=addresses.leader_elect and not settings.dry_run,
         leases=(LEASE_NAME,),
         exit_process=exit_process,

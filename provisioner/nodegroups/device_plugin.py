@@ -1,6 +1,6 @@
-"""The DaemonSet of the device plugin (device_plugin.yaml), which reports the chips of TPU nodes to the kubelet.
+"""Builds the DaemonSet of the device plugin (device_plugin.yaml), which reports the chips of TPU nodes to the kubelet.
 
-The version is a hash of the whole manifest: if a release or a setting changes the manifest, it is applied again.
+A change by a release or a setting changes the version, a hash of the manifest; the DaemonSet is then applied again.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _HASH_DIGITS = 16
 
 
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
-    """Return the DaemonSet with these images, and its version as an annotation. A container without image is left out.
+    """Return the DaemonSet with these images and its version as an annotation. A container without image is left out.
 
     Image `agent` controls the links between chips. Image `log`, with a shell and `tail`, prints the log of the driver.
     """

@@ -1,12 +1,11 @@
-"""Checks with live reads whether a managed instance group and its machines may be deleted, right before the delete.
+"""Checks with live reads, right before the delete, whether a managed instance group may be deleted.
 
 The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. After the last check, only
 pods that tolerate the cordon or name their node can be bound. A node that registers after the check has no chips until
-its device plugin runs, 13 s after the registration.
+its device plugin runs, 13 s later.
 
-The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group, and TPU nodes
-without labels of any group. Nodes of the other machines lack the label that the device plugin needs, and are read by
-name.
+The API server cannot select nodes by providerID. The gate therefore lists nodes with the labels of the group, and TPU
+nodes without labels of any group. The nodes of the other machines are read by name.
 """
 
 import functools
@@ -29,18 +28,18 @@ from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 
-#: Label selector of TPU nodes that do not have the labels of a group yet.
+#: Label selector of TPU nodes without the labels of any group.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Permits a delete, or raises KeptError with the reason. Raises ClusterError if the API server does not respond."""
+    """Permits a delete or raises KeptError with the reason. Raises ClusterError if a read fails."""
 
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: Calls a function for each node, in the controller in parallel, because a group may have thousands of nodes.
+    #: Calls a function for each node. The controller passes a parallel version, because a group may have thousands.
     for_each: ForEach = one_by_one
 
     def pass_through(self, proof: Proof) -> None:
@@ -70,7 +69,7 @@ class Gate:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
-        """Return the nodes that must be cordoned, and must have no pod that keeps their machine."""
+        """Return the nodes to check: they must be cordoned, and without pods that keep their machines."""
         nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
@@ -79,7 +78,6 @@ class Gate:
         return [node for _, node in sorted(nodes.items())]
 
     def _selected(self, proof: Proof) -> list[Node]:
-        """Return the nodes with the labels of the group, and the TPU nodes without the labels of any group."""
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
         found: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
@@ -87,12 +85,12 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Return the node with a machine's name, an empty one if it is missing, None if it is of another machine."""
+        """Return the node with a machine's name, an empty record if it is missing, None if it is another machine's."""
         name = provider_id.rpartition("/")[2]
         try:
             node = read_one(self.api.get(object_path("nodes", name)), parse_node)
         except NotFound:
-            # Kubernetes deletes the pods of a deleted node after about a minute. Until then, they run on the machine.
+            # The pods of a deleted node exist for about a minute longer and may still run, so they are checked.
             return Node(name=name, uid="", unschedulable=True)
         return node if node.provider_id in ("", provider_id) else None
 
@@ -110,13 +108,13 @@ class Gate:
         return [pod for pod in pods if pod.keeps_machine(self.clock(), proof)]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
-        """Return the names of nodes that are not cordoned, or whose pods were not checked."""
+        """Return the names of nodes that are not cordoned, or were not among the checked nodes."""
         nodes = [node for node in self._selected(proof) if _counts(node, proof)]
         return [node.name for node in nodes if not node.unschedulable or (node.name, node.uid) not in known]
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Return whether a node belongs to the group, and is ready or is the node of a machine that may run."""
+    """Return whether a node belongs to the group, and is ready or belongs to a machine that may run."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

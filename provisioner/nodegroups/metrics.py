@@ -1,4 +1,4 @@
-"""Metrics of the controller of node groups. Labels have few values. docs/metrics.md is generated from the texts."""
+"""Metrics of the controller of node groups. Their labels have few values. docs/metrics.md shows the texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,9 +13,8 @@ from provisioner.runtime.metrics import ActionMetrics, Registry, RequestMetrics,
 PREFIX = "tpu_provisioner_nodegroups_"
 #: States of nodes, as in `status.nodeSummary`.
 NODE_STATES = ("ready", "reconciling", "failed")
-#: Value of the label `reason` if the condition Ready is missing, or has a reason that this controller does not set.
+#: Label `reason` of a group without a condition Ready, or with a reason that this controller does not set.
 UNKNOWN = "Unknown"
-#: All other values of the label `reason`: the reasons that this controller sets.
 _REASONS = frozenset(Reason)
 #: Meaning of labels, for docs/metrics.md.
 LABELS = {
@@ -52,7 +51,7 @@ class Metrics(ActionMetrics):
 
 
 def values_of(memory: Memory, snapshot: Snapshot, oldest: Mapping[str, float]) -> Iterator[Shown]:
-    """Yield the gauges that each round sets; `oldest` are the seconds of `reason_oldest_seconds`."""
+    """Yield the gauges that each round sets; `oldest` are the values of `reason_oldest_seconds`, by reason."""
     reasons = Counter(reason_of(group) for group in snapshot.groups)
     yield Shown("groups", "TPUNodeGroups, by the reason of their condition Ready.", reasons, ("reason",))
     text = "The longest time that a TPUNodeGroup has had this reason."
@@ -76,6 +75,6 @@ def values_of(memory: Memory, snapshot: Snapshot, oldest: Mapping[str, float]) -
 
 
 def reason_of(group: TpuNodeGroup) -> str:
-    """Return the label `reason` of a group."""
+    """Return the value of the label `reason` for a group."""
     condition = condition_of(group.status.conditions, ConditionType.READY)
     return condition.reason if condition is not None and condition.reason in _REASONS else UNKNOWN

@@ -2,9 +2,9 @@
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
 - Nodes: all are watched, as the API server cannot select by providerID. Nodes that cannot be a group's are dropped.
-- Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, only pods with chips, pods that
-  tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All pods are listed again if a node gets the
-  labels of a group after its pods were dropped.
+- Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, pods without chips are dropped,
+  unless they tolerate the taint of TPU nodes or are on a node of a group. If a node gets the labels of a group later,
+  all pods are listed again.
 """
 
 import functools
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 _INSTALL_HINT = "install the definitions of node groups"
-#: Label that Kubernetes sets on all pods of DaemonSets, and on no other pods.
+#: Label that Kubernetes sets on the pods of DaemonSets and on no other pods.
 _OF_A_DAEMON_SET = "pod-template-generation"
 #: Interval in seconds between reads of the facts about the cluster.
 _REREAD_SECONDS = 600.0
@@ -83,7 +83,7 @@ class Watches:
 def make_watches(
     api: Api, on_change: Callable[[], None], *, served: tuple[str, ...] = (), options: WatchOptions = WATCH_DEFAULTS
 ) -> Watches:
-    """Create the list-watches without starting them. `served` has the served namespaces; empty for all namespaces."""
+    """Create the list-watches without starting them. `served` are the served namespaces, empty if all are."""
 
     def watch(
         name: str, parse: Callable[[object], T | None], quiet: Callable[[T, T], bool] | None = None, **collection: Any
@@ -138,18 +138,18 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
     if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
-        # Pods of the node may have been dropped. The watch does not repeat them, so all pods are listed again.
+        # The pods of the node may have been dropped. The watch does not repeat them, so all pods are listed again.
         pods.relist()
     return node
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Return whether a node has got the label of a group, and its pods may have been dropped before that."""
+    """Return whether a node is new in a group, so that its pods may have been dropped before."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
-    # A node that registers with the taint has only pods that tolerate it, and such pods are never dropped.
+    # On a node that registers with the taint, all pods tolerate the taint, and such pods are never dropped.
     return not node.tainted
 
 
@@ -164,7 +164,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
-        # The pod is kept, because its node may belong to a group, and the watch does not repeat the pod.
+        # The node may belong to a group, and the watch does not repeat the pod, so the pod must be kept.
         return pod
     # Without a toleration, a pod is on a group's node only if it was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))
@@ -173,24 +173,24 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterReader(Rereading):
-    """Reads the facts about the cluster that machines need to join. Only the loop's thread calls `read`."""
+    """Reads the data about the cluster that machines need to join. Only the loop's thread calls `read`."""
 
-    #: Values from the settings, which override the cluster's; empty if not set.
+    #: API_SERVER_ADDRESS, which overrides the cluster's address; empty if not set. The next field: KUBERNETES_VERSION.
     api_server: str = ""
     kubernetes_version: str = ""
     cluster: Cluster | None = None
 
     def due_in_seconds(self, now: datetime) -> float:
-        """Return the seconds until the next read is due; 0 or less if it is due now."""
+        """Return the seconds until the next read is due; 0 or negative if it is due now."""
         return self.left_seconds(now, self.retry_seconds() or _REREAD_SECONDS)
 
     def read(self) -> None:
-        """Read all facts with at most 4 calls. If a call fails, the facts of the last successful read are kept."""
+        """Read all data with at most 4 calls. If a call fails, the data of the last successful read are kept."""
         trouble = "what machines have to know of the cluster cannot be read:"
         self.attempt(self._read, trouble, failed_event="cluster.not_read", ended_event="cluster.read_again")
 
     def doubt(self) -> str:
-        """Return why nothing may be decided, empty once all facts have been read, even if they are outdated now."""
+        """Return why nothing may be decided; empty after the first successful read, even if later reads fail."""
         if self.cluster is not None:
             return ""
         return self.problem or "what machines have to know of the cluster is not read yet"
@@ -203,7 +203,6 @@ class ClusterReader(Rereading):
             kubernetes_version=self.kubernetes_version
             or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )
-        # An equal record is not replaced, so that identity shows that nothing has changed.
         self.cluster = self.cluster if found == self.cluster else found
 
     def _config_map(self, place: tuple[str, str]) -> object:
@@ -218,7 +217,7 @@ class ClusterReader(Rereading):
 def ca_hash_of(config_map: object) -> str:
     """Return the hashes of the CAs in kube-root-ca.crt as sha256:HEX, separated by commas; empty if it is unreadable.
 
-    As kubeadm expects, a hash is that of the SubjectPublicKeyInfo. There are two hashes while a CA is being replaced.
+    kubeadm expects the hash of the SubjectPublicKeyInfo. While a CA is being replaced, there are two hashes.
     """
     pem = fields.text(fields.at(config_map, "data").get("ca.crt"))
     try:
@@ -232,7 +231,7 @@ def ca_hash_of(config_map: object) -> str:
 
 
 def api_server_of(config_map: object) -> str:
-    """Return HOST:PORT of the API server from the ConfigMap cluster-info, empty if it has no usable HTTPS address."""
+    """Return HOST:PORT of the API server from the ConfigMap cluster-info; empty if the address is not usable HTTPS."""
     text = fields.text(fields.at(config_map, "data").get("kubeconfig"))
     try:
         kubeconfig = yaml.safe_load(text)
@@ -255,12 +254,12 @@ def kubernetes_version_of(version: object) -> str:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return the reasons why the caches must not be used for decisions, empty if they may."""
+    """Return the reasons why the caches must not be used for decisions; empty if there are no reasons."""
     return tuple(filter(None, (doubt_of(name, watch) for name, watch in watches.named().items())))
 
 
 def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Return the input of one decision. `live` are the keys of calls and writes whose results the loop has not read."""
+    """Return the input of one decision. `live` are the keys of calls and writes whose results were not processed."""
     return Snapshot(
         cluster=cluster.cluster or Cluster(uid=""),
         groups=tuple(watches.groups.records().values()),

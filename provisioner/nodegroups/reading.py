@@ -1,6 +1,6 @@
 """Reads nodes, pods and the DaemonSet of the device plugin from JSON. Raises only MalformedObject.
 
-An identity, a number of chips or a time of deletion must be valid. Any other field of a wrong type counts as absent.
+Identities, numbers of chips and deletionTimestamps must be valid. Any other field of a wrong type counts as absent.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
-#: Labels of nodes that are kept. Nodes have about 20 other labels.
+#: Labels of nodes that are read. Nodes have about 20 other labels.
 _READ_LABELS = frozenset(
     {
         names.GROUP_NAMESPACE,
@@ -34,8 +34,8 @@ _READ_LABELS = frozenset(
 TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
-#: A node is silent if the last report of its kubelet was older than this when Kubernetes set Ready to Unknown. Usually,
-#: the report is younger: a kubelet reports at least every 7.5 minutes, and a minute after it stops, Ready is Unknown.
+#: A node is silent if its kubelet's last report was older than this when Kubernetes set Ready to Unknown. The report
+#: is usually younger: kubelets report at least every 7.5 minutes, and Ready is Unknown a minute after one stops.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
@@ -73,12 +73,12 @@ def parse_node(raw: object) -> Node:
 
 
 def may_be_of_a_group(node: Node) -> bool:
-    """Return whether a node may belong to a group: it is a machine of Compute Engine, or has the label of a group."""
+    """Return whether a node may belong to a group: a machine of Compute Engine, or a node with the label of a group."""
     return node.provider_id.startswith(_MACHINE) or names.GROUP_NAME in node.labels
 
 
 def parse_pod(raw: object) -> Pod:
-    """Read a pod, whether it is bound to a node or not."""
+    """Read a pod, bound to a node or not."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     what = f"pod {namespace}/{name}"
@@ -87,7 +87,7 @@ def parse_pod(raw: object) -> Pod:
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
-        # The devices of ResourceClaims are not read, so any number of claims counts as one chip.
+        # The devices of ResourceClaims are not read, so all claims of a pod together count as one chip.
         chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
@@ -98,7 +98,7 @@ def parse_pod(raw: object) -> Pod:
 
 
 def tolerates_tpu_nodes(raw: object) -> bool:
-    """Return whether a pod tolerates the taint of TPU nodes. The value in the toleration is ignored."""
+    """Return whether a pod tolerates the taint of TPU nodes, whatever value its toleration has."""
     spec = fields.at(raw, "spec")
     return any(
         toleration.get("key") in (None, "", constants.TPU_RESOURCE)

@@ -26,13 +26,13 @@ _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXIS
 
 @dataclass(slots=True, kw_only=True)
 class Reporter(PlanReporter):
-    """Reports decisions and answers as Events, log lines and metrics."""
+    """Reports plans and the results of calls and writes as Events, log lines and metrics."""
 
     metrics: Metrics
-    #: Whether this is a dry run, in which only the actor reports the changes.
+    #: Whether this is a dry run. If so, Events and changes are not reported, because the actor logs the changes.
     dry_run: bool = False
     clock: Callable[[], datetime] = wall_clock
-    #: Reason of each group in the last round and the time since which the group has had it, by UID.
+    #: Reason of each group's condition Ready in the last round, and time since which it is the reason, by UID.
     _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
@@ -48,7 +48,7 @@ class Reporter(PlanReporter):
         self.metrics.show(values_of(plan.memory, snapshot, self._oldest(snapshot.groups)))
 
     def _oldest(self, groups: Iterable[TpuNodeGroup]) -> dict[str, float]:
-        """Return the longest time in seconds for which a group has had its reason, by reason."""
+        """Return the maximum time in seconds for which a group has had its reason, by reason."""
         now, before, self._reasons = self.clock(), self._reasons, {}
         oldest: dict[str, float] = {}
         for group in groups:
@@ -100,7 +100,7 @@ class Reporter(PlanReporter):
         events, label = self._held.pop(answer.write.key, ()), _label(answer.write)
         self._count_write(answer, label)
         if answer.failure is None:
-            # Debug, because statuses change often, and important changes have an Event.
+            # Statuses are logged as debug, because they change often and their important changes have Events.
             log = _log.debug if isinstance(answer.write, actions.PatchStatus) else _log.info
             log("object.written", write=label, object=answer.write.key)
             for event in events:
@@ -139,7 +139,7 @@ class Reporter(PlanReporter):
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:
-    """Log a successful change or the end of an operation. Other reads are not logged: changes show their results."""
+    """Log a successful change, or the end of an operation. Other results are not logged."""
     operation = answer.result if isinstance(answer.result, Operation) else None
     said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:
@@ -162,7 +162,7 @@ def _tell_success(answer: actions.CallAnswer) -> None:
 
 
 def _of(answer: actions.CallAnswer) -> dict[str, str]:
-    """Return the keys of a log line about a call, without the content of changes, because metadata contains tokens."""
+    """Return the keys of a log line about a call. Metadata is left out, because it contains tokens."""
     call, failure = answer.call, answer.failure
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
     if isinstance(call, actions.SetMetadata):

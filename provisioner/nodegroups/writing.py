@@ -1,4 +1,4 @@
-"""Makes writes to Kubernetes, of one or two requests. Patches and deletes have preconditions. Raises ClusterError."""
+"""Makes the writes of a plan to Kubernetes. Patches and deletes have preconditions. Raises ClusterError."""
 
 import contextlib
 import secrets
@@ -27,7 +27,7 @@ _DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=de
 
 
 def draw_token() -> str:
-    """Draw a bootstrap token: a public id of 6 characters, a dot, and a secret of 16 characters (83 bits)."""
+    """Return a random bootstrap token: a public id of 6 characters, a dot, and a secret of 16 characters (83 bits)."""
     return f"{_drawn(6)}.{_drawn(16)}"
 
 
@@ -44,7 +44,7 @@ class Writer:
     draw_token: Callable[[], str] = draw_token
 
     def write(self, what: actions.Write) -> None:
-        """Make one write. A delete of a missing object, or a create of an existing child, is no error."""
+        """Make one write. The delete of a missing object and the create of an existing child count as done."""
         match what:
             case actions.CreateChild():
                 self._create_child(what.record)
@@ -91,18 +91,17 @@ class Writer:
 
     def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
-        # The resource version also identifies the node: a node recreated under the same name has another version.
+        # The resource version differs if the node has been recreated under the same name.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
         if what.taint:
-            # If another client has added the taint, the resource version differs and the patch is rejected.
+            # If another client adds the taint after this read, the patch is rejected because of the resource version.
             node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
-        # A merge patch replaces the whole list of taints, so the list above contains the existing taints.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
     def _evict(self, what: actions.EvictPod) -> None:
@@ -125,12 +124,12 @@ class Writer:
             machine_id=what.machine_id,
             expires_at=what.expires_at,
         )
-        # Raises Conflict if a token with this id exists: it is not this machine's. The next attempt draws another id.
+        # Raises Conflict if another token has the same id. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
         self._keep_if_clocks_agree(what, fields.mapping(made.get("metadata")))
 
     def _keep_if_clocks_agree(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
-        """Delete a new token and raise Invalid if the API server's clock differs by more than half of its life."""
+        """Delete a new token and raise Invalid if the API server's clock differs by over half of the token's life."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
         behind = now - (what.expires_at - tokens.LIFE) if now is not None else timedelta()
         if abs(behind) <= tokens.LIFE / 2:

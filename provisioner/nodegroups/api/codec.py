@@ -54,7 +54,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON. Fields that are None are left out, and empty fields unless `Part.always` is set."""
+    """Return a record as JSON. Unset fields are left out, and also empty fields unless `Part.always` is true."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)
