@@ -27,23 +27,23 @@ class Member:
     """A machine of a group, with its node."""
 
     machine: ManagedInstance
-    #: Node of the machine. None if the machine has not joined, or its node was deleted or is an earlier machine's.
+    #: Node of the machine. None if the machine has not joined, or its node was deleted or is of an earlier machine.
     node: Node | None = None
     #: Whether the node is ready and has all chips.
     ready: bool = False
-    #: Message about a node that is not ready or lacks chips; empty if there is no node or no such problem.
+    #: Message if the node is not ready or lacks chips; otherwise empty.
     lacks: str = ""
-    #: Rejected calls for the metadata of a machine without a node; None if the last call was not rejected.
+    #: Back-off of the machine's metadata if the last call was rejected, otherwise None; also None with a node.
     refusal: Backoff | None = None
 
     @property
     def reports(self) -> bool:
-        """Whether the node is ready. Then the machine runs: a machine listed as stopped may have been started since."""
+        """Whether the node is ready. The machine then runs, even if an older list shows it as stopped."""
         return self.node is not None and self.node.ready
 
     @property
     def doubtful(self) -> bool:
-        """Whether the node is not ready although the machine starts or runs."""
+        """Whether the node is not ready although the machine is starting or running."""
         return self.node is not None and not self.node.ready and self.machine.status in STARTING_OR_RUNNING
 
     @property
@@ -53,7 +53,7 @@ class Member:
 
     @property
     def stopped(self) -> bool:
-        """Whether the machine has stopped or is stopping. Compute Engine does not start it again."""
+        """Whether the node is not ready, and the machine has stopped or is stopping."""
         return not self.reports and (self.machine.status in STOPPED or self.machine.status in _STOPPING)
 
 
@@ -71,21 +71,21 @@ class Fleet:
 
     @property
     def refusals(self) -> tuple[tuple[str, Backoff], ...]:
-        """Names of the machines without a node whose last call for their metadata was rejected, and the rejections."""
+        """Names of the machines for which `Member.refusal` is set, with its value."""
         return tuple((member.machine.name, member.refusal) for member in self.members if member.refusal is not None)
 
     @property
     def made(self) -> bool:
-        """Whether all machines run and Compute Engine is changing none of them, regardless of their nodes."""
+        """Whether all machines run, with or without a node, and Compute Engine is changing none of them."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
 def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node, ...]:
-    """Return the nodes of listed machines that may run, and the ready nodes with the group's labels, sorted by name."""
-    # Nodes of earlier machines with these names are included: pods may be bound to them, and the gate reads by name.
+    """Return the nodes of listed machines that may run, and all ready nodes with the group's labels, sorted by name."""
+    # Nodes of earlier machines with the same names are included, because pods may be bound to them.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(ctx.nodes.get, ids) if node is not None}
-    # The machine of a labelled node may have been created after the list.
+    # A labelled node may belong to a machine that was created after the list.
     for node in ctx.labelled_of(group) if group is not None else ():
         if node.ready:
             found.setdefault(node.name, node)
@@ -102,7 +102,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # If the control plane was restored, its backup contains the last report, so it was made after this report.
+    # A backup with this report was made after it, so a node that is older than the report is older than the backup.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:
@@ -114,9 +114,9 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
 
 
 def fleet_of(manager: ManagedInstanceGroup, ctx: Round, chips: int | None = None) -> Fleet | None:
-    """Return the machines as last listed, with their current nodes; None if the machines are unknown.
+    """Return the machines of the last list with their current nodes, None if the machines are unknown.
 
-    `chips` is the number of chips that each machine must have, None if that is unknown.
+    `chips` is the number of chips that each machine must have, None if unknown.
     """
     known = ctx.known(manager)
     if known.reading is None:
@@ -147,7 +147,7 @@ def _member(machine: ManagedInstance, ctx: Round, chips: int | None) -> Member:
 
 
 def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
-    """Return whether a node is that of an earlier machine, which was recreated under its name with an empty disk."""
+    """Return whether a node belongs to an earlier machine of this name, which was recreated with an empty disk."""
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
@@ -171,7 +171,7 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
 
 
 def refused_metadata(fleet: Fleet | None) -> str:
-    """Return why machines cannot be given the data with which they join, empty if no call for it was rejected."""
+    """Return why machines cannot get the metadata with which they join; empty if no call for it was rejected."""
     refused = fleet.refusals if fleet is not None else ()
     if not refused:
         return ""
@@ -181,7 +181,7 @@ def refused_metadata(fleet: Fleet | None) -> str:
 
 
 def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Round) -> tuple[PatchNode, ...]:
-    """Return the patches that give all nodes their labels, including the worker index, and the taint."""
+    """Return the patches that add missing labels, including the worker index, and the missing taint to nodes."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
     tokens = grouped(ctx.tokens.get((group.meta.namespace, group.meta.name), ()), lambda token: token.machine)
     changes = []
@@ -191,9 +191,8 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Roun
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and machine.id:
-            # Without bootstrapKubernetes, a recreated machine may join again as the existing node, so this label is not
-            # set. If a node is not ready and only an earlier machine of its name has a token, the node belongs to that
-            # machine, which was lost before the node had labels.
+            # Without bootstrapKubernetes, a recreated machine may join as the existing node, so MACHINE_ID is not set.
+            # If a node is not ready and only an earlier machine of its name has a token, the node is of that machine.
             joined = [token.machine_id for token in tokens.get(machine.name, ())]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
@@ -213,14 +212,14 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Roun
 
 
 def is_marked(group: TpuNodeGroup, node: Node) -> bool:
-    """Return whether a node has the labels that identify its group."""
+    """Return whether a node has the two labels that identify its group."""
     return all(node.labels.get(key) == value for key, value in names.group_labels(group.meta).items())
 
 
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
-    """Return the worker index of each machine, by the name of its node; empty while a slice is incomplete.
+    """Return the worker index of each machine, by the name of its node; empty while a slice lacks machines.
 
-    An index that a node already has is kept, because pods use it. The free indices are assigned by machine name.
+    A node keeps its index, because pods use the index. Free indices are assigned in the order of machine names.
     """
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
@@ -241,12 +240,11 @@ def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
 def left_over(
     group: TpuNodeGroup, fleet: Fleet | None, ctx: Round, *, count: int = 0, lost: Collection[str] = ()
 ) -> tuple[Node, ...]:
-    """Return the nodes of a group whose machines no longer exist.
+    """Return the nodes of a group whose machines no longer exist; without a `fleet`, all nodes of the group.
 
-    A group's nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, all are returned.
-    With a fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than `count`
-    machines are listed, a node without a listed machine is left out unless its name is in `lost`
-    (`repair.lost_for_good`).
+    Nodes are found by labels, tokens and the machines in the status. With a fleet, ready nodes are left out, because
+    their machines may not be listed yet. While fewer than `count` machines are listed, a node without a listed machine
+    is left out as well, unless its name is in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):
@@ -258,7 +256,7 @@ def left_over(
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in ctx.tokens.get(key, ())}:
         node = ctx.nodes.get(f"{zone_of(group)}/{machine}")
-        # A node with the labels of another group belongs to that group, even if a token or the status names it.
+        # The labels of another group take precedence over a token or a status that names the node.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node
     return tuple(
@@ -271,14 +269,14 @@ def left_over(
 
 
 def _is_over(machine: ManagedInstance, node: Node) -> bool:
-    """Return whether the machine of a node no longer exists: it was recreated, or a placeholder waits for capacity."""
+    """Return whether a node's machine no longer exists: it was recreated, or now is a placeholder without a machine."""
     return is_of_earlier(machine, node) or (not machine.has_machine and names.MACHINE_ID in node.labels)
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Return a step that deletes those nodes that are not ready: the machine of a ready node runs.
+    """Return a step that deletes the nodes that are not ready. Machines of ready nodes usually run.
 
-    `forced` deletes ready nodes as well: a client with a copied kubelet certificate could report for a deleted machine.
+    `forced` also deletes ready nodes: a client with a copied kubelet certificate could report for a deleted machine.
     """
     return merged(
         to_write(DeleteNode(name=node.name, uid=node.uid), node.resource_version)

@@ -1,4 +1,4 @@
-"""Input of a decision (snapshot, settings and memory, indexed), and the steps that it is composed of. Pure."""
+"""Input of a decision (snapshot, settings, memory, indexes), and steps, the parts of its result. Pure."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ class Node:
     #: gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the node has the taint of TPU nodes. Other taints are not stored: they may have 262,144 bytes.
+    #: Whether the node has the taint of TPU nodes. Other taints are not stored, because they may have 262,144 bytes.
     tainted: bool = False
     unschedulable: bool = False
-    #: Whether the condition Ready of the node is True.
     ready: bool = False
-    #: Time of the kubelet's last report if Kubernetes set Ready to Unknown more than 10 minutes later, else None.
+    #: Time of the kubelet's last report if Kubernetes set Ready to Unknown more than 10 minutes later, otherwise None.
     silent_since: datetime | None = None
     created_at: datetime | None = None
     #: google.com/tpu in status.capacity. The next field is the value in status.allocatable.
@@ -58,7 +57,7 @@ class Node:
 
     @property
     def is_named_as_its_machine(self) -> bool:
-        """Whether the node has its machine's name, short or with a domain. If not, the provider id may be false."""
+        """Whether the node has its machine's name, with or without a domain. If not, its provider id may be forged."""
         machine = self.provider_id.rpartition("/")[2]
         return self.name == machine or self.name.startswith(f"{machine}.")
 
@@ -83,31 +82,31 @@ class Pod:
     node: str
     #: Number of requested chips; 1 for ResourceClaims, whose devices are unknown.
     chips: int
-    #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its node.
+    #: Whether the phase is Succeeded or Failed.
     finished: bool = False
     created_at: datetime | None = None
     #: Whether the kubelet has accepted the pod (status.startTime).
     started: bool = True
-    #: metadata.deletionTimestamp: end of the grace period. None if the pod is not being deleted.
+    #: End of the grace period (metadata.deletionTimestamp). None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
     #: Whether the pod is static or of a DaemonSet. Such a pod ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
     def holds_chips(self, proof: Proof | None = None) -> bool:
-        """Return whether the pod has started with chips and, with a `proof`, was not created after the delete request.
+        """Return whether the pod has started with chips and, by the `proof`, was created before the delete request.
 
-        Otherwise, pods that tolerate the cordon could replace each other on the machines, and prevent the delete.
+        Later pods tolerate the cordon. They could replace each other on the machines and so prevent the delete.
         """
         requested_at = proof.requested_at if proof is not None else None
         late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
         return self.chips > 0 and self.started and not late
 
     def deadline(self, proof: Proof) -> datetime | None:
-        """Return the time until which the pod keeps machines without holding chips, None if it does not keep them."""
+        """Return the time until which the pod keeps its machine if it does not hold chips, None if it does not."""
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
-        """Return whether the pod is unfinished, within its grace period, and holds chips or is before its deadline."""
+        """Return whether the pod keeps its machine: it has not ended, and holds chips or is before its deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         deadline = self.deadline(proof) if proof is not None else None
         in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
@@ -119,13 +118,13 @@ class DevicePlugin:
     """The DaemonSet of the device plugin."""
 
     uid: str
-    #: Hash of the last applied manifest; empty if this controller did not create the DaemonSet.
+    #: Hash of the last applied manifest; empty if another client created the DaemonSet.
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Data about the cluster that machines need to join. A text is empty if it is unknown."""
+    """Data about the cluster that machines need to join; a text is empty if it is unknown."""
 
     uid: str
     #: sha256:HEX of each CA that may have signed the API server's certificate, separated by commas.
@@ -137,7 +136,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Content of all caches at one moment. A cache may be older than another, and than the controller's last writes."""
+    """Content of all caches at one moment. Caches may lag behind each other and behind the controller's writes."""
 
     cluster: Cluster
     groups: tuple[TpuNodeGroup, ...] = ()
@@ -145,15 +144,15 @@ class Snapshot:
     templates: tuple[InstanceTemplate, ...] = ()
     managers: tuple[ManagedInstanceGroup, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: Bound, unfinished pods that may need a node of a group, without pods that end with their node.
+    #: Bound, unfinished pods that may be on nodes of groups, except those that are `bound_to_node`.
     pods: tuple[Pod, ...] = ()
     tokens: tuple[Token, ...] = ()
-    #: Open certificate requests of kubelets, sent with a bootstrap token of this controller.
+    #: Undecided certificate requests of kubelets, sent with a token of this controller.
     requests: tuple[Request, ...] = ()
     device_plugin: DevicePlugin | None = None
-    #: Keys of calls and writes that are in progress, or whose answers the loop has not read (`Call.key`).
+    #: Keys of calls and writes that are in progress, or whose results are not in the memory yet (`Call.key`).
     live: frozenset[str] = frozenset()
-    #: Reasons why nothing may be decided on this snapshot, such as a cache that is not synced. Empty if it is usable.
+    #: Reasons why nothing may be decided, such as a cache that is not synced; empty if decisions are allowed.
     not_synced: tuple[str, ...] = ()
 
     @property
@@ -168,27 +167,25 @@ class PlanningSettings(NodeGroupSettings):
 
     #: Script that machines which join the cluster run at each boot (`bootstrap.metadata.startup_script`).
     startup_script: str
-    #: Hash of the device plugin's manifest; empty if the controller must not apply it.
+    #: Hash of the device plugin's manifest; empty if the controller does not manage the device plugin.
     device_plugin_version: str = ""
-    #: Maximum burst of calls of one bucket, in seconds of `calls_per_second`.
+    #: Seconds for which `calls_per_second` can be saved up: the burst of one bucket (`decide.bucket_of`).
     burst_seconds: float = 10.0
-    #: Maximum number of calls in flight.
     max_calls: int = 64
 
 
-#: Time in seconds from the first decision of this process until nodes count as reporting. After a restore of etcd, the
-#: nodes of the backup are ready for up to a minute, until Kubernetes finds that they do not report.
+#: Seconds after the first decision of this process before ready nodes count as reporting. After a restore of etcd, old
+#: nodes are ready for up to a minute, until Kubernetes notices that they do not report.
 _STALE_SECONDS = 300.0
-#: Number of failing nodes up to which a zone is not doubtful, even if they are most of its nodes.
+#: Maximum number of nodes that are not ready in a zone that is not doubtful, even if they are most nodes of the zone.
 _FEW_NODES = 3
 
-#: Namespace and name of a group.
 GroupKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A call that a step needs. Among calls of equal priority, the one that has been due for longest is first."""
+    """A call that a step needs. Of calls with equal priority, the one with the earliest `due_at` is sent first."""
 
     call: Call
     due_at: datetime
@@ -198,13 +195,13 @@ class Wanted:
 class Proposed(open_writes.Proposed[Write]):
     """A write that a step proposes."""
 
-    #: Events to record if the write is made.
+    #: Events to record when the write is made.
     events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times from a part of a decision. If several writes are for one object, the first is made."""
+    """Calls, writes and times that a part of a decision returns. Of several writes of one object, the first is made."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
@@ -219,7 +216,7 @@ NOTHING = Step()
 
 
 def merged(steps: Iterable[Step]) -> Step:
-    """Return the concatenation of steps."""
+    """Return one step with the calls, writes and times of all steps, in their order."""
     # Most steps are NOTHING, and need not be copied.
     every = [step for step in steps if step is not NOTHING]
     if not every:
@@ -232,12 +229,12 @@ def merged(steps: Iterable[Step]) -> Step:
 
 
 def to_write(what: Write, seen: str = "") -> Step:
-    """Return a step with one write; for `seen` see `Proposed.seen`."""
+    """Return a step with one write; `seen` is the state of the object that it is based on (`Proposed.seen`)."""
     return Step(writes=(Proposed(write=what, seen=seen),))
 
 
 def delete_child(child: Child) -> Step:
-    """Return a step that deletes a child."""
+    """Return a step that requests the deletion of a child."""
     return to_write(DeleteChild(record=child), child.meta.resource_version)
 
 
@@ -251,44 +248,44 @@ class Round:
     memory: Memory
     #: Groups by UID.
     groups: Mapping[str, TpuNodeGroup]
-    #: Groups by kind and name of a child. The name contains a hash of the group's UID, which users cannot choose.
+    #: Groups by kind and name of a child. Users cannot choose the hash of the group's UID in the name.
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: ManagedInstanceGroups with finalizers, by namespace and by the policy or template that they use. Empty if no
-    #: object of a policy or template is being deleted.
+    #: ManagedInstanceGroups with finalizers, by namespace and by the policy or template that they use. Empty unless a
+    #: WorkloadPolicy or an InstanceTemplate is being deleted.
     users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
-    #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
+    #: Nodes by provider id. Only nodes with the name of their machine, because a kubelet can set any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes by the group in their labels, which any kubelet can set, and the prefix of their provider id (`place_of`).
+    #: Nodes by namespace and name of the group in their labels, which any kubelet can set, and by `place_of`.
     labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
-    #: Open certificate requests by the node that they name.
+    #: Undecided certificate requests by the node that they name.
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
-    #: Number of machines that precede the machines of a ManagedInstanceGroup, by its UID (`machines_before`).
+    #: Number of machines that precede a group's machines, by UID (see `manager.machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Zones in which most nodes of most namespaces are not ready although their machines run, so the cause is shared.
+    #: Zones in which most nodes of most namespaces are not ready although their machines run (network failures).
     doubtful_zones: frozenset[str] = frozenset()
-    #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
+    #: Creation time of the oldest ready node that is not of the control plane; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
-    #: Whether any group may have nodes, which need the device plugin. A deleted group has nodes until they are removed.
+    #: Whether the device plugin is needed: a group may have nodes, also while it is being deleted.
     has_nodes: bool = False
 
     def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
-        """Return the nodes with a group's labels and the prefix of its machines' provider ids (`place_of`)."""
+        """Return the nodes with a group's labels whose provider id is in the group's place (`place_of`)."""
         return self.labelled.get((group.meta.namespace, group.meta.name, place_of(group)), ())
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
-        """Return the group whose child has this name and namespace, None if none has. Owner references are ignored."""
+        """Return the group of a child, None without a group. Name and namespace decide, not owner references."""
         group = self.parents.get((child.kind, child.meta.name))
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
     def is_set(self, annotation: str, child: Child) -> bool:
-        """Return whether this annotation is "true" on a child without a group, or on a deleted group or its child."""
+        """Return whether an annotation is "true" on a child or its group; false unless that group is being deleted."""
         group = self.parent_of(child)
         if group is not None and not group.meta.deleting:
             return False
@@ -296,11 +293,11 @@ class Round:
         return any(meta.annotations.get(annotation) == "true" for meta in metas)
 
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
-        """Return the object with the name of a group's child, regardless of its creator; None if it does not exist."""
+        """Return the object with the name of a group's child, even if a user created it; None if it does not exist."""
         return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))
 
     def known(self, record: Record) -> ResourceMemory:
-        """Return the memory of a child's resource, initially from its status, or of a group's external template."""
+        """Return the memory of a child's resource, at first from its status, or of the template that a group names."""
         known = self.memory.resources.get(record.meta.uid)
         if known is not None or isinstance(record, TpuNodeGroup):
             return known or ResourceMemory()
@@ -311,12 +308,12 @@ class Round:
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
 
     def refused(self, write: Write) -> str:
-        """Return why Kubernetes rejected a write, empty if it was not tried or not rejected."""
+        """Return why Kubernetes rejected the last such write, empty if it was not rejected."""
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     def refusal(self, step: Step, kind: type[object] = object) -> str:
-        """Return ": OBJECT: REASON" of a step's first write of a kind that Kubernetes rejected, empty without one."""
+        """Return ": OBJECT: REASON" for the first rejected write of a step, empty without one. `kind` is its type."""
         writes = (proposed.write for proposed in step.writes if isinstance(proposed.write, kind))
         return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
@@ -327,9 +324,9 @@ class Round:
 
 
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
-    """Index a snapshot and the memory."""
+    """Return the input of a decision, with indexes."""
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
-    # If several nodes are of one machine, the last is used: the node with the shortest name, which has no domain.
+    # If several nodes name one machine, the last is used: the node with the shortest name, which has no domain.
     named.sort(key=lambda node: (-len(node.name), node.ready, node.name))
     nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
     ctx = Round(
@@ -360,7 +357,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
 
 
 def grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
-    """Return the records by key, in their order."""
+    """Return the records by key. Records with the same key keep their order."""
     found: defaultdict[K, list[T]] = defaultdict(list)
     for record in records:
         found[key(record)].append(record)
@@ -383,11 +380,11 @@ def _users(snapshot: Snapshot) -> Mapping[tuple[str, Link | str], ManagedInstanc
 
 
 def was_whole(group: TpuNodeGroup) -> bool:
-    """Return whether the status shows that all nodes have been ready. Otherwise they may still be joining."""
+    """Return whether, by the status, all nodes have once been ready. Otherwise machines may still be joining."""
     status, ready = group.status, condition_of(group.status.conditions, ConditionType.READY)
     if is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST):
         return True
-    # Ready may be false for another cause, such as a missing label of a node.
+    # Ready may also be false because a node lacks a label.
     count, summary = status.node_count, status.node_summary
     return count is not None and summary is not None and summary.ready >= count
 
@@ -406,7 +403,7 @@ def _doubtful_zones(ctx: Round) -> frozenset[str]:
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
-    # Whether each node fails, by zone, then by namespace of the group, then by namespace of its workload.
+    # For each node, whether it is not ready: by zone, by namespace of the group, and by namespace of the workload.
     zones: defaultdict[str, defaultdict[str, defaultdict[str, list[bool]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -427,10 +424,10 @@ def _workload_namespace(group: TpuNodeGroup) -> str:
 
 
 def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
-    """Return whether more than _FEW_NODES fail, and most nodes in most namespaces, so that one tenant is not enough.
+    """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces.
 
-    With PROVIDER=gce, all groups are in one namespace, so namespaces of workloads are counted inside each namespace.
-    Any user can write such a label, but only into groups of their own namespace.
+    One tenant is therefore not enough. With PROVIDER=gce, all groups are in one namespace, so namespaces of workloads
+    are counted in the same way inside each namespace. Users can write the workload label only in their own namespace.
     """
     failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
     return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
@@ -442,7 +439,7 @@ def _most(flags: Iterable[bool]) -> bool:
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Round) -> Step:
-    """Return a step with a call or, before the call is due, with the due time; NOTHING if the call is in flight."""
+    """Return a step with a call if it is due, otherwise with the due time; NOTHING if the call is in flight."""
     if call.key in ctx.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)
@@ -454,5 +451,5 @@ def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Ro
 
 
 def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return `moment` plus `seconds`, less up to a tenth that depends on `key`, so that reads spread out."""
+    """Return `moment` plus 90 to 100 % of `seconds`, a share that depends on `key`, so that reads are spread."""
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
