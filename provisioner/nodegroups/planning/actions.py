@@ -1,7 +1,7 @@
-"""Calls to Compute Engine and writes to Kubernetes that a plan contains, and their answers.
+"""Calls to Compute Engine and writes to Kubernetes that a plan contains, and their results.
 
-At most one action with the same key is in flight; the key of a write identifies its object. Each action is answered
-exactly once. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
+At most one call or write with the same key is in flight; the key of a write identifies its object. Each has exactly one
+result. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
 """
 
 import functools
@@ -22,9 +22,9 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A resource of Compute Engine, and the object for which calls are made."""
+    """A resource of Compute Engine, and the object in Kubernetes for which it is called."""
 
-    #: UID of the child that represents the resource, or of the group with an external template; in `strays`, a project.
+    #: UID of the child, or of the group if its template is external; in `strays`, "project " and the project's id.
     uid: str
     namespace: str
     kind: Kind
@@ -47,7 +47,7 @@ def target_of(child: Child) -> Target:
 
 
 class Sort(StrEnum):
-    """Kinds of calls with separate limits in Compute Engine, most urgent first."""
+    """Kinds of calls, most urgent first. Compute Engine limits each kind separately."""
 
     CHANGE = "change"
     POLL = "poll"

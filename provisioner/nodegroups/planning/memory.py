@@ -1,7 +1,7 @@
-"""State that is remembered between rounds, and its changes by the answers of calls and writes. Pure.
+"""State that is remembered between rounds, and how the results of calls and writes change it. Pure.
 
-Losing this state is safe: it is read again from Compute Engine and the status of objects, and repeated requests have
-the same ids. A failure delays only the same call for the same object, unless Google asks for a pause of the project.
+The state may be lost: it is read again from Compute Engine and the status of objects, and repeated requests have the
+same ids. A failure delays only the same call for the same object, unless Google requests a pause for the project.
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
-#: Time before any event. Unlike datetime.min, it can be shifted to an earlier time when the clock is set.
+#: Time before all others. Unlike datetime.min, it can be shifted to an earlier time when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Result of the last read of a resource."""
+    """Result of the last read of a resource or, for a project, of the last list of managed instance groups."""
 
     #: Time at which the request was sent.
     asked_at: datetime
     #: None if the resource does not exist.
     resource: Resource | None
-    #: In the list of a project: its managed instance groups without an object. Empty in the reading of a resource.
+    #: Managed instance groups of a project that have no object. Empty in the reading of a resource.
     managers: tuple[Manager, ...] = ()
-    #: Names of the `managers` that were also in the previous list of the project.
+    #: Names of the `managers` that the previous list of the project contained as well.
     repeated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Result of the last list of a managed instance group's machines, empty if the group does not exist."""
+    """Machines in the last list of a managed instance group; empty if the group does not exist."""
 
     asked_at: datetime
     machines: tuple[ManagedInstance, ...]
@@ -44,10 +44,10 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceMemory:
-    """Memory of a resource. `operation` and `attempts` come from the object's status, and are written to it."""
+    """State of a resource and of the calls for it. The status of its object stores `operation` and `attempts`."""
 
     operation: OperationRef | None = None
-    #: Time of the last poll of the operation, or of its start.
+    #: Time of the last poll of the operation, or of its start; `polls` is the number of polls.
     polled_at: datetime | None = None
     polls: int = 0
     attempts: int = 0
@@ -55,43 +55,43 @@ class ResourceMemory:
     listing: Listing | None = None
     #: Time of the last change to the resource. Readings requested before it are outdated and are ignored.
     changed_at: datetime = LONG_AGO
-    #: Time of the last insert whose outcome is unknown: Compute Engine may still receive it. None if there was none.
+    #: Time of the last insert whose outcome is unknown, so that it may still take effect. None if no insert is.
     unsure_at: datetime | None = None
-    #: Back-offs by the kind of attempt (`READ` and the constants below it).
+    #: Back-offs by kind of attempt: `READ`, `LIST`, `POLL`, `INSERT` or `DELETE`.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Back-off of a delete that was not sent because its proof does not hold. None if the last delete was sent.
+    #: Back-off of a delete that the gate did not permit. None if the last delete was sent.
     kept: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineMemory:
-    """Metadata of a machine that has not joined, a value of `Memory.machines`."""
+    """Metadata of a machine that has not joined, and the result of the last call for the metadata."""
 
-    #: Compute Engine's number of the machine. A new machine under the same name starts with an empty memory.
+    #: Compute Engine's number of the machine. A new machine of the same name has another number and an empty memory.
     id: str
     #: Time of the last read or change of the metadata. None if it must be read.
     read_at: datetime | None = None
-    #: All items as of `read_at`. None if the machine did not exist.
+    #: All items at `read_at`. None if the machine did not exist.
     items: Mapping[str, str] | None = field(default=None, repr=False)
     #: Fingerprint that a change must contain. None if the metadata was changed and not read since.
     fingerprint: str | None = None
     backoff: Backoff | None = None
-    #: Whether the last change failed. If so, a change that succeeds ends the back-off; a read does not.
+    #: Whether the last change failed. If so, only a change that succeeds ends the back-off.
     change_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A lost machine, and the time since which it counts as lost."""
+    """Times since which a machine has been lost."""
 
     since: datetime
-    #: Time since which pods cannot run on the machine. None if its node is ready, but lacks chips or is not listed.
+    #: Time since which the machine has had no ready node. None if its node is ready, but lacks chips or is not listed.
     stopped_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Number of calls of one bucket (`decide.bucket_of`) that may be sent immediately, as of `at`."""
+    """Number of calls of one bucket (`decide.bucket_of`) that may be sent immediately at the time `at`."""
 
     spare: float
     at: datetime
@@ -99,62 +99,61 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between rounds. Decisions and answers replace it as a whole."""
+    """All state that is remembered between rounds. Decisions and results replace it as a whole."""
 
-    #: Time of this process's first decision, LONG_AGO before it. Calls of earlier processes are unknown.
+    #: Time of this process's first decision; LONG_AGO before that. Calls of earlier processes are unknown.
     began_at: datetime = LONG_AGO
-    #: Memory of resources, by the UID of the object (`Target.uid`).
+    #: State of resources by `Target.uid`.
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
-    #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
+    #: Pace by bucket (`decide.bucket_of`). A bucket that is missing may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Time of the last call, plus a minute for a read, by party (`decide.py` defines it). A missing party is first.
+    #: Time of the last call of each party (see `decide.py`), plus a minute if it was a read. Missing parties are first.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: Lost machines by UID of their group and by name. The name is the node's if no machine is listed for the node, and
-    #: "" for all missing machines together.
+    #: Lost machines by UID of their group and name. A node without a listed machine counts by its own name. The empty
+    #: name represents all missing machines.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
-    #: Times until which Compute Engine asked for a pause of all calls, by project.
+    #: Time until which Compute Engine requested a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
 
 
-#: Kinds of attempts: keys of `ResourceMemory.backoffs`.
 READ = "read"
 LIST = "list"
 POLL = "poll"
 INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
 
-#: Number of consecutive failures that count as lasting. If the last of them is a rejection, a resource with the
-#: annotation `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
+#: Number of consecutive failures that count as lasting. The annotation `abandon` has an effect if the last of them is a
+#: rejection. A single rejection is not enough, because a new permission is not effective immediately.
 LASTING_FAILURES = 3
 
 
-#: First and longest wait in seconds after a failed call, by kind of failure.
+#: First and maximum wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     **waits.DELAYS,
-    # The resource is read immediately, to see its owner. This wait applies if the reading does not show the resource.
+    # The resource is read immediately to find its owner. This wait applies if the reading does not show the resource.
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.INVALID: (60, 600),
 }
-#: Maximum pause in seconds that follows from a request of Google for a pause.
+#: Maximum pause in seconds. A longer pause that Google requests is cut.
 LONGEST_WISH_SECONDS = 600.0
 
 
 def failed(
     before: Backoff | None, failure: Failure, key: str, now: datetime, wish_seconds: float | None = None
 ) -> Backoff:
-    """Return the back-off after one more failure; `wish_seconds` is the pause that Google asked for."""
+    """Return the back-off after one more failure; `wish_seconds` is the pause that Google requested."""
     least = min(wish_seconds or 0.0, LONGEST_WISH_SECONDS)
     return waits.backed_off(before, failure, key, now, DELAYS[failure.kind], min_seconds=least)
 
 
 def fold(memory: Memory, answer: actions.Answer) -> Memory:
-    """Return the memory after the answer of a call or a write."""
+    """Return the memory after the result of a call or a write."""
     if isinstance(answer, AnsweredWrite):
         return answered(memory, answer)
     call = answer.call
     if answer.asked_at > answer.at:
-        # The clock was set back during the call. The memory has the shifted time of the request.
+        # The clock was set back during the call. The time of the request in the memory has been shifted with the clock.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     memory = _paused(answered(memory, answer), answer)
@@ -162,13 +161,13 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
         return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
     if resource is None:
-        # The object was deleted, so the answer no longer matters.
+        # The object has been deleted, so the result no longer matters.
         return memory
     return replace(memory, resources={**memory.resources, call.target.uid: _of_resource(resource, call, answer)})
 
 
 def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
-    """Pause all calls of a project if Compute Engine asked for it: its limits are for whole projects."""
+    """Pause all calls of the project if Compute Engine requested a pause."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
     until = answer.at + timedelta(seconds=min(answer.retry_after_seconds, LONGEST_WISH_SECONDS))
@@ -208,7 +207,7 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if known.reading is not None and known.reading.asked_at > answer.asked_at:
         return known
     if answer.result is not None and answer.asked_at >= known.changed_at:
-        # The resource exists, so earlier failures to create it no longer matter.
+        # The resource exists, so failed creates no longer matter.
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
     if isinstance(answer.call, actions.ListManagers):
         managers = tuple(manager for manager in answer.result or () if manager.name not in answer.call.own)
@@ -250,7 +249,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # Record that the resource does not exist, like a reading that did not find it.
+        # The result equals that of a reading that did not find the resource.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known
@@ -259,7 +258,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
 def _taken(
     known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the operation of an accepted request. An earlier request with the same id may have started it."""
+    """Record the operation of an accepted request. It may have been started by an earlier request with the same id."""
     known = replace(
         known,
         operation=OperationRef(name=operation.name, type=kind, attempt=attempt),
@@ -281,7 +280,7 @@ def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswe
     known = replace(known, backoffs=_without(known.backoffs, POLL))
     operation = answer.result
     if operation is None:
-        # Google has forgotten the operation. Its outcome is unknown, so the resource is read instead.
+        # Google has forgotten the operation, so the resource is read to learn the outcome.
         return replace(known, operation=None, changed_at=answer.at)
     return _ended(known, call.type, operation.failure, answer) if operation.done else known
 
@@ -289,7 +288,7 @@ def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswe
 def _ended(
     known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the end of an operation. The next reading shows the state of the resource."""
+    """Record the end of an operation. The next reading shows its effect."""
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:
@@ -330,7 +329,7 @@ def _set(known: MachineMemory, call: actions.SetMetadata, answer: actions.CallAn
 def _read_of(known: MachineMemory, instance: Instance | None, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
         return replace(known, backoff=_wait(known, answer.failure, answer))
-    # Time of the answer, not of the request: reading the machines of a large group takes minutes.
+    # The time of the request would be outdated: reading the machines of a large group takes minutes.
     known = replace(known, read_at=answer.at, backoff=known.backoff if known.change_failed else None)
     if instance is None or (instance.id and instance.id != known.id):
         return replace(known, items=None, fingerprint=None)

@@ -185,7 +185,7 @@ GroupKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A call that a step needs. Of calls with equal priority, the one with the earliest `due_at` is sent first."""
+    """A call that a step needs. If calls have equal priority, the call with the earliest `due_at` is sent first."""
 
     call: Call
     due_at: datetime
@@ -201,7 +201,7 @@ class Proposed(open_writes.Proposed[Write]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times that a part of a decision returns. Of several writes of one object, the first is made."""
+    """Calls, writes and times that a part of a decision returns. If an object has several writes, the first is made."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()

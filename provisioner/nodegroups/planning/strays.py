@@ -1,4 +1,4 @@
-"""Finds managed instance groups with this cluster's ownership mark and no object, such as after a restore. Pure."""
+"""Finds managed instance groups that this cluster created and that have no object, as after a restore. Pure."""
 
 from collections.abc import Mapping
 
@@ -11,14 +11,14 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: Interval in seconds before the second list, which confirms that a group has no object.
+#: Interval in seconds between the first list with a group without an object and the list that confirms it.
 _CONFIRM_SECONDS = 300.0
-#: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted with their objects.
+#: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted.
 _MAX_AGE_SECONDS = 60.0
 
 
 def known(ctx: Round) -> Mapping[Target, ResourceMemory]:
-    """Return the memory of each project in which resources may be created."""
+    """Return the state of each project in which resources may be created."""
     kind = Kind.MANAGED_INSTANCE_GROUP
     scopes = [Scope(project=project) for project in ctx.projects]
     targets = [
@@ -28,7 +28,7 @@ def known(ctx: Round) -> Mapping[Target, ResourceMemory]:
 
 
 def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
-    """Return a step that lists the managed instance groups of each project when it is due."""
+    """Return a step that lists the managed instance groups of all projects whose lists are due."""
     steps, own = [], _own(ctx)
     for target, project in projects.items():
         reading, due_at = project.reading, ctx.memory.began_at
@@ -41,9 +41,9 @@ def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
 
 
 def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, tuple[Manager, ...]]:
-    """Return the managed instance groups without an object by project, for projects whose list is new enough.
+    """Return the managed instance groups without an object, by project, for projects that were listed recently.
 
-    A group must be in two consecutive lists: it may have been listed while it was deleted together with its object.
+    Two consecutive lists must contain the group: the first may show it while it is deleted together with its object.
     """
     found, own = {}, _own(ctx)
     for target, project in projects.items():
@@ -59,7 +59,6 @@ def _own(ctx: Round) -> frozenset[str]:
 
 
 def _marked(reading: Reading, ctx: Round) -> tuple[Manager, ...]:
-    """Return the managed instance groups that this cluster created."""
     marks = ((manager, names.parse_mark(manager.description)) for manager in reading.managers)
     cluster = ctx.snapshot.cluster.uid
     return tuple(manager for manager, mark in marks if mark is not None and mark.cluster_uid == cluster)
