@@ -68,27 +68,26 @@ class _OfTarget:
 
     @property
     def key(self) -> str:
-        """Identity of the call. At most one call with this key is in flight."""
         return f"{words_of(type(self).__name__)} {self.target.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(_OfTarget):
-    """Read the resource. The result is a Resource, None if it does not exist."""
+    """Read the resource. The result is a Resource, None if the resource does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListManagers(_OfTarget):
-    """`list_managers` for the project of the target. The result is a tuple of Manager."""
+    """List the marked managed instance groups of a project (`list_managers`). The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
-    #: Names of the managed instance groups that have an object in Kubernetes when the call is sent.
+    #: Names of the managed instance groups with an object in Kubernetes when the call is sent.
     own: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachines(_OfTarget):
-    """`list_managed_instances`. The result is a tuple of ManagedInstance, None if the group does not exist."""
+    """List the machines of a group. The result is a tuple of ManagedInstance, None if the group does not exist."""
 
     sort: ClassVar[Sort] = Sort.LIST
 
@@ -105,7 +104,7 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
+    """Conditions for the delete of a managed instance group, which the gate checks by live reads right before it.
 
     The ManagedInstanceGroup object exists with this UID and is being deleted. Kubelets report to this control plane
     (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the group's labels, is
@@ -115,25 +114,25 @@ class Proof:
     namespace: str
     name: str
     uid: str
-    #: Labels of the group's nodes; empty if the managed instance group has no TPUNodeGroup.
+    #: Labels that identify the group's nodes; empty if the managed instance group has no TPUNodeGroup.
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
     place: str = ""
-    #: Time of the delete request, None if unknown. Pods that were created later hold no chips (`Pod.holds_chips`).
+    #: Time of the delete request, None if unknown. Pods that were created later do not hold chips (`Pod.holds_chips`).
     requested_at: datetime | None = None
-    #: Time until which pods of the child's namespace without chips keep the machines. None if these pods never do.
+    #: Time until which pods without chips in this namespace keep the machines. None if they never do.
     deadline: datetime | None = None
-    #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
+    #: Time until which all other pods keep the machines, unless they hold chips (`Pod.holds_chips`).
     deadline_of_others: datetime | None = None
     #: Creation time of the oldest node that reports (`Round.oldest_ready`).
     oldest_ready: datetime | None = None
-    #: Provider ids of all machines that may run. Their nodes may lack the labels.
+    #: Provider ids of all machines that may run, because their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete(_OfTarget):
-    """Delete the resource. The result is an Operation, None if the resource does not exist or `kept` is set."""
+    """Delete the resource. The result is an Operation, None if the resource does not exist or the gate kept it."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
@@ -143,7 +142,7 @@ class Delete(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(_OfTarget):
-    """`get_operation`. The result is an Operation, None if Google has forgotten the operation."""
+    """Read an operation. The result is an Operation, None if Google has forgotten it."""
 
     sort: ClassVar[Sort] = Sort.POLL
     operation: OperationName
@@ -152,7 +151,7 @@ class Poll(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMachines(_OfTarget):
-    """`list_instances` for machines of one group. The result is a tuple of Instance without missing machines."""
+    """Read the metadata of machines of one group. The result is a tuple of Instance, without missing machines."""
 
     sort: ClassVar[Sort] = Sort.LIST
     machines: tuple[ManagedInstance, ...]
@@ -160,7 +159,7 @@ class ReadMachines(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMetadata(_OfTarget):
-    """`set_metadata`: replace all items. The result is an Operation, None if the machine does not exist."""
+    """Replace all metadata items of a machine. The result is an Operation, None if the machine does not exist."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     machine: ManagedInstance
@@ -170,7 +169,7 @@ class SetMetadata(_OfTarget):
 
     @property
     def key(self) -> str:
-        """Identity of the call. At most one call with this key is in flight."""
+        """Identity of the call."""
         return f"set metadata {self.machine.provider_id}"
 
     @property
@@ -183,7 +182,7 @@ Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachine
 Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
-#: Outcome of a call. The resource does not exist (NOT_FOUND) if none of `result`, `failure` and `kept` is set.
+#: Result of a call. If `result`, `failure` and `kept` are all unset, the resource does not exist (NOT_FOUND).
 CallAnswer = AnsweredCall[Call]
 
 
@@ -195,13 +194,12 @@ class _OfRecord:
 
     @property
     def key(self) -> str:
-        """Identity of the object."""
         return f"{self.record.kind} {self.record.meta}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateChild(_OfRecord):
-    """Create a group's child. The record has a name and an owner, but no UID yet."""
+    """Create a group's child. The record has a name and an owner, and no UID yet."""
 
     record: Child
 
@@ -227,7 +225,7 @@ class PatchStatus(_OfRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfObject:
-    """A write of an object that its name identifies: its kind has no namespaces, or only one is used."""
+    """A write of an object that its kind and name identify."""
 
     kind: ClassVar[str]
     name: str
@@ -259,7 +257,7 @@ class DeleteNode(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictPod:
-    """Evict a pod, with its UID as precondition. A PodDisruptionBudget may forbid that for now."""
+    """Evict a pod, with its UID as precondition. A PodDisruptionBudget may forbid the eviction for some time."""
 
     namespace: str
     name: str
@@ -273,7 +271,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken:
-    """Draw a token for one machine of the group with this namespace and name, and create the token's Secret."""
+    """Create a token's Secret for one machine of the group with this namespace and name."""
 
     namespace: str
     name: str
@@ -283,7 +281,7 @@ class CreateToken:
 
     @property
     def key(self) -> str:
-        """Identity of the machine that needs the token."""
+        """Identity of the token, by the machine that needs it."""
         return f"token of machine {self.machine} {self.machine_id}"
 
 
@@ -311,14 +309,14 @@ class _OfDevicePlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyDevicePlugin(_OfDevicePlugin):
-    """Apply the DaemonSet by server-side apply. An annotation of the manifest contains `version`."""
+    """Apply the DaemonSet of the device plugin by server-side apply. Its manifest has this version."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteDevicePlugin(_OfDevicePlugin):
-    """Delete the DaemonSet, with its UID as precondition."""
+    """Delete the DaemonSet of the device plugin, with its UID as precondition."""
 
     uid: str
 
@@ -337,14 +335,13 @@ Write = (
     | ApplyDevicePlugin
     | DeleteDevicePlugin
 )
-#: Outcome of a write.
 WriteAnswer = AnsweredWrite[Write]
 Answer = CallAnswer | WriteAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A Kubernetes Event, recorded once when its cause occurs."""
+    """A Kubernetes Event. A decision returns it once, when its cause occurs."""
 
     object: ObjectRef
     reason: str

@@ -1,7 +1,7 @@
-"""Decides about children of the three kinds: each represents one resource of Compute Engine. Pure.
+"""Decides about children, each of which represents one resource of Compute Engine. Pure.
 
-The step for a child depends on its finalizer, on whether its deletion was requested, on an open operation, and on the
-last reading. Failures delay the next attempt, until an attempt succeeds or a reading shows that no attempt is needed.
+The step for a child depends on its finalizer, on a delete request, on an open operation, and on the last reading. A
+failure delays the next attempt until an attempt succeeds, or a reading shows that no attempt is needed.
 """
 
 from dataclasses import dataclass, replace
@@ -38,24 +38,24 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Time in seconds after which an insert no longer takes effect if an earlier process sent it, or if it got no answer.
+#: Time in seconds after which an insert no longer takes effect if its response is unknown to this process.
 _ARRIVED_SECONDS = 60.0
-#: Time in seconds after which the caches of all processes show that an object is being deleted.
+#: Time in seconds after the delete request of an object until the caches of all processes show it.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: First and maximum interval in seconds between polls of an operation, its growth with each poll, and a bound on polls.
+#: Interval in seconds between polls of an operation: first, maximum, and growth with each of the first 10.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
 _MAX_POLLS_COUNTED = 10
-#: Interval in seconds between reads of a resource that has another owner and may be deleted by that owner.
+#: Interval in seconds between reads of a resource of another owner, until that owner deletes it.
 _FOREIGN_SECONDS = 600.0
 #: Interval in seconds between reads of a policy or a template that exists and is unchanged.
 _SETTLED_SECONDS = 3600.0
-#: Interval in seconds between reads of a resource that exists and cannot be used yet.
+#: Interval in seconds between reads of a resource that exists and is not usable yet.
 _UNUSABLE_SECONDS = 5.0
-#: Interval in seconds between reads of a policy or a template until it has been ready for as many seconds.
+#: Interval in seconds between reads of a policy or a template that has been ready for less than this interval.
 _CONFIRMED_SECONDS = 60.0
-#: Kinds of failures that do not reject the request: the resource may still be created or deleted.
+#: Kinds of failures that are not rejections of the request.
 _PASSING = frozenset(
     {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
 )
@@ -66,15 +66,15 @@ class Outcome:
     """Result of the decision about a child in one round."""
 
     step: Step = NOTHING
-    #: None if the condition does not change. The same applies to `url`.
+    #: Condition Ready; None to keep the current one. The next field is the address of the resource, None to keep it.
     condition: Condition | None = None
     url: str | None = None
-    #: Whether this controller's finalizer may be removed from the object.
+    #: Whether the finalizer of this controller may be removed.
     done: bool = False
 
 
 def _lasts(child: Child, now: datetime) -> bool:
-    """Return whether the resource has been ready for 60 s. Until then, its creation may still fail."""
+    """Return whether the resource has been ready for 60 s. Before that, its creation may still fail."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
     if ready is None or not is_true(ready) or ready.last_transition_time is None:
         return False
@@ -82,7 +82,7 @@ def _lasts(child: Child, now: datetime) -> bool:
 
 
 def step_of(child: Child, ctx: Round) -> Step:
-    """Return the step for one child: its calls and writes in this round."""
+    """Return the calls and writes for one child in this round."""
     meta, known = child.meta, ctx.known(child)
     finalizer = names.CHILD_FINALIZERS[child.kind]
     if finalizer not in meta.finalizers and meta.deleting:
@@ -90,7 +90,7 @@ def step_of(child: Child, ctx: Round) -> Step:
     refusal = not_served(child, ctx) or squats(child, ctx)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if ctx.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # The annotation has no effect while Compute Engine accepts calls, because machines would remain and cost money.
+        # While Compute Engine accepts calls, the annotation is ignored: machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
@@ -104,13 +104,13 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether a call that the deletion needs has failed at least 3 times in a row, the last time by a rejection.
+    """Return whether Compute Engine lastingly rejects a call that the deletion of the child needs.
 
-    A rejection before the deletion was requested does not count.
+    The last of at least 3 consecutive failures must be a rejection after the delete request.
     """
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
-        # A policy or a template may be given up while machines use it, because it costs nothing itself.
+        # Policies and templates cost nothing, so they are given up even if machines use them.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
     lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= memory.LASTING_FAILURES)
@@ -121,7 +121,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # An invalid object never had a resource. After other refusals, a create of an earlier process may be in flight.
+        # An invalid object never had a resource. In other cases, a create of an earlier process may be in flight.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -130,7 +130,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
 def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     uid = child.meta.uid
     if ctx.calling(uid, Insert, Delete):
-        # Wait for the answer of the call, because a reading during the call may be outdated.
+        # A reading during the call may be outdated, so the response is awaited.
         return Outcome()
     if known.operation is not None:
         return _poll(child, known, known.operation, ctx)
@@ -139,7 +139,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent in one round: a process that crashes soon after its start could otherwise get no list.
+            # Both calls are sent in one round. Processes that crash soon after their start would otherwise never list.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:
@@ -165,8 +165,8 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
     """Return a condition if calls of the kind `what` (read, list or poll) fail, None to keep the current condition.
 
-    Only lasting failures replace a condition, which may be of an earlier process. If the object is not being deleted, a
-    true condition is replaced only by rejections, and only if the resource has machines, which could be lost unseen.
+    An existing condition is kept for the first two failures. Before a delete request, a true condition is kept
+    unless Compute Engine rejects calls for a managed instance group, whose machines could then be lost unnoticed.
     """
     wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:
@@ -211,7 +211,7 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     wanted, reading = want(known, memory.INSERT, call, known.changed_at, ctx), known.reading
     is_old = reading is not None and (ctx.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
     if wanted.calls and is_old:
-        # Read again before the create: another client may have created a resource of this name since the reading.
+        # Read again before the create, because another client may have created a resource of this name in between.
         wanted = want(known, memory.READ, Read(target=target), ctx.now, ctx)
     return Outcome(step=wanted, condition=condition, url="")
 
@@ -219,8 +219,8 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
 def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, ctx: Round) -> datetime:
     """Return the time after which no insert for a deleted object can take effect.
 
-    An earlier process may have sent an insert right before this process began. If processes crash too often to wait
-    for that, the time of the deletion counts: no process sends an insert for an object that it sees deleted.
+    An earlier process may have sent an insert right before this process began. If processes restart too often for this
+    wait to end, the delete request counts instead: no process sends an insert after its caches show the request.
     """
     before_us = waits.after(ctx.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
@@ -232,7 +232,6 @@ def _foreign(
     child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, ctx: Round
 ) -> Outcome:
     if child.meta.deleting:
-        # The resource has another owner and must not be deleted.
         return Outcome(done=True)
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
@@ -288,7 +287,7 @@ def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
 
 
 def _unlisted(child: Child, known: memory.ResourceMemory, ctx: Round) -> Condition | None:
-    """Return a condition if the machines of a managed instance group are unknown because the list fails."""
+    """Return a condition if the machines of a managed instance group are unknown because listing them fails."""
     if not isinstance(child, ManagedInstanceGroup) or fleet_of(child, ctx) is not None:
         return None
     return _unknown(child, known, memory.LIST, "its machines cannot be listed")
@@ -320,8 +319,8 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
     """Return a condition if a managed instance group of the same namespace uses the resource of a deleted child.
 
-    Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users can write any
-    address; if one really uses the resource, Compute Engine rejects the delete.
+    Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users may write any
+    address; if one of them really uses the resource, Compute Engine rejects the delete.
     """
     url = child.status.url
     user = ctx.users.get((child.meta.namespace, parse_link(url) or url)) if url else None

@@ -55,7 +55,7 @@ class ResourceMemory:
     listing: Listing | None = None
     #: Time of the last change to the resource. Readings requested before it are outdated and are ignored.
     changed_at: datetime = LONG_AGO
-    #: Time of the last insert whose outcome is unknown, so that it may still take effect. None if no insert is.
+    #: Time of the last insert whose outcome is unknown; Compute Engine may still receive it. None without one.
     unsure_at: datetime | None = None
     #: Back-offs by kind of attempt: `READ`, `LIST`, `POLL`, `INSERT` or `DELETE`.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)

@@ -1,7 +1,4 @@
-"""Converts a child to the resource that it represents, and compares it with the existing resource. Pure.
-
-Existing resources are never changed. This module also checks templates that users created.
-"""
+"""Converts a child to its resource, and compares it with the existing resource. Checks users' templates. Pure."""
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
@@ -20,14 +17,14 @@ from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.ownership import names_others
 from provisioner.nodegroups.planning.round import Round
 
-#: instanceTerminationAction that managed instance groups of TPUs need, by provisioning model.
+#: instanceTerminationAction that a managed instance group of TPUs needs, by provisioning model.
 TERMINATION_ACTIONS = {
     ProvisioningModel.RESERVATION_BOUND: records.DELETE,
     ProvisioningModel.FLEX_START: records.DELETE,
     ProvisioningModel.SPOT: records.STOP,
     ProvisioningModel.STANDARD: "",
 }
-#: Suffix of the addresses of projects' default service accounts of Compute Engine.
+#: Suffix of the address of a project's default service account of Compute Engine.
 _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
@@ -63,7 +60,7 @@ def asked_for(child: Child, mark: str) -> records.Resource:
 
 
 def difference(child: Child, found: records.Resource) -> str:
-    """Describe how a resource differs from its object, in the fields that Google returns; empty if it does not."""
+    """Return how a resource differs from its object in the fields that Google returns; empty if it does not."""
     match child, found:
         case WorkloadPolicy(spec=policy), records.ResourcePolicy():
             if (policy.type, policy.accelerator_topology) == (found.type, found.topology):
@@ -88,14 +85,14 @@ def difference(child: Child, found: records.Resource) -> str:
             }
             advice = "; delete this object to recreate it"
         case _:
-            # The resource that is read for a child always has the matching type.
+            # This case never occurs: the resource of a child has the matching type.
             return ""
     differ = [name for name, equal in same.items() if not equal]
     return f"it has another {' and another '.join(differ)}{advice}" if differ else ""
 
 
 def not_to_be_used(child: InstanceTemplate, ctx: Round) -> Condition | None:
-    """Return a refusal if a new template would use resources that its namespace must not use."""
+    """Return a refusal if a new template would use resources that its namespace may not use."""
     for account in child.spec.config.service_accounts:
         if account.email.endswith(_DEFAULT_ACCOUNTS):
             message = (
@@ -107,7 +104,7 @@ def not_to_be_used(child: InstanceTemplate, ctx: Round) -> Condition | None:
 
 
 def external_target(group: ObjectMeta, uri: str) -> Target | None:
-    """Return the target of the template that a user created for a group; None if `uri` is not a template's URI."""
+    """Return the target for a user's template, None if `uri` is not the address of a template."""
     link = records.parse_link(uri)
     if link is None or link.collection != "instanceTemplates" or link.scope.zone:
         return None
@@ -142,7 +139,7 @@ def external_problem(template: records.Template) -> str:
 
 
 def _addresses(config: InstanceConfig) -> dict[str, str]:
-    """Return addresses in a template that may name another project, by field, with accounts converted to addresses."""
+    """Return the addresses in a template that may name another project, by field; an account becomes an address."""
     addresses = {
         "image": config.image,
         "diskType": config.disk_type,
@@ -151,7 +148,7 @@ def _addresses(config: InstanceConfig) -> dict[str, str]:
     }
     for account in config.service_accounts:
         if account.email != "default":
-            # If the account's address has another ending, the whole host counts as project, which is never allowed.
+            # If the account has another ending, the whole host counts as its project and is therefore not allowed.
             host = account.email.rpartition("@")[2]
             project = host.removesuffix(".iam.gserviceaccount.com")
             addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"
