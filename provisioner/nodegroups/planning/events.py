@@ -1,4 +1,4 @@
-"""Proposes changes of status with the Events about them. The reasons below are tpu-operator's. Pure."""
+"""Proposes changes of a status with their Events. The Event reasons below are those of tpu-operator. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -24,16 +24,16 @@ from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 
 #: Compute Engine has begun to create a child's resource.
 PROVISIONING = "Provisioning"
-#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready and show their chips.
+#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready.
 PROVISIONED = "Provisioned"
-#: The object is being deleted, or its slice recreated. The condition `Ready` has the cause of the wait.
+#: The resource or the machines are being deleted, also to recreate a slice. The condition Ready says what is awaited.
 CLEANUP = "Cleanup"
-#: The resources of the TPUNodeGroup exist.
+#: All resources of a TPUNodeGroup in Compute Engine exist.
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
 #: More nodes are ready than before.
 NODES_JOINING = "NodesJoining"
 
-#: Reasons of conditions that cause a Warning Event with the same reason and message, because a user may have to act.
+#: Reasons of conditions that cause a Warning Event, because a user may have to act.
 WARNED_OF = frozenset(
     {
         Reason.RECONCILE_ERROR,
@@ -48,8 +48,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Minimum interval in seconds between writes of a group's status, for each machine of the group, and its upper limit.
-#: It applies if only machines, counts or messages have changed: a write stores all machines, 150 kB for 512.
+#: Minimum interval between writes of a group's status in seconds for each machine, and its maximum. It applies if only
+#: machines, counts or messages have changed, because each write stores all machines (150 kB for 512).
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
@@ -63,11 +63,11 @@ def reference(record: Record) -> ObjectRef:
 def propose(
     record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Sequence[Condition], now: datetime
 ) -> Step:
-    """Return a step with the status, including these conditions, and its Events; NOTHING if the status is unchanged."""
+    """Return a step that writes the status with these conditions, and its Events; NOTHING if it is unchanged."""
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
-    # Without a condition, nothing was decided about this generation, so it does not count as observed.
+    # Without a condition, this generation was not decided on, so it does not count as observed.
     generation = record.meta.generation if conditions else status.observed_generation
     status = replace(status, conditions=kept, observed_generation=generation)
     if status == record.status:
@@ -85,12 +85,12 @@ def propose(
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:
-    """Return a step that replaces an object's finalizers. Report why Kubernetes rejected this before, if it did."""
+    """Return a step that replaces an object's finalizers. If Kubernetes rejected this before, report the reason."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # A round makes only the first write of an object. The finalizers are written in a later round.
+        # The status is written first, because a round makes only one write of an object.
         return propose(record, record.status, (refusal,), ctx.now) + step
     return step
 
@@ -124,7 +124,7 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
     before, after = (condition_of(status.conditions, ConditionType.READY) for status in (old, new))
     (ready_before, failed_before), (joined, failed) = map(_ready_and_failed, (old, new))
     if failed and not failed_before and after is not None and after.reason == Reason.AWAITING_NODE_JOIN:
-        # The slice has never been complete, so its condition keeps this reason, even if it is not recreated again.
+        # AwaitingNodeJoin alone causes no Warning Event, so a machine that failed to join is reported here.
         events.append(Event(object=target, reason=after.reason, message=after.message, warning=True))
     if joined > ready_before and not is_true(after):
         events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))

@@ -1,8 +1,8 @@
 """Decides about a group: its children, its status, the labels of its nodes, and its deletion. Pure.
 
-Each child is created when the resources that it refers to exist. Outdated children are recreated with the slice,
-because their resources cannot be changed. Order of deletion: machines, template, policy, nodes and tokens, device
-plugin. Each step ends with the removal of its finalizer.
+A child is created when the resources that it refers to exist. Outdated children are recreated with the slice, because
+their resources cannot be changed. The order of deletion is: machines, template, policy, nodes and tokens, device
+plugin. Each of these steps ends with the removal of its finalizer.
 """
 
 from dataclasses import replace
@@ -40,9 +40,9 @@ from provisioner.nodegroups.planning.resource import external_problem, external_
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, delete_child, later, merged, to_write, want
 from provisioner.tpu import ShapeError
 
-#: Interval in seconds between reads of an instance template that the user created, if it is valid.
+#: Interval in seconds between reads of an instance template that a user created, if it is valid.
 _EXTERNAL_SECONDS = 3600.0
-#: Interval in seconds between reads of an instance template that the user named, if it is missing or invalid.
+#: Interval in seconds between reads of an instance template that a user named, if it is missing or invalid.
 _EXTERNAL_AGAIN_SECONDS = 300.0
 #: Metadata key of the script that a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
@@ -118,7 +118,7 @@ def _problem_of_script(group: TpuNodeGroup, ctx: Round) -> str:
 
 
 def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
-    """Derive the machines of a group from instanceConfig, or from the template that the user created."""
+    """Derive the machines of a group from instanceConfig or from the user's template."""
     config = group.spec.instance_config
     if config is not None:
         return _shaped(Sightings(group=group, model=config.effective_provisioning_model), config.machine_type)
@@ -137,7 +137,7 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    # A template with a problem is not used, so its provisioning model, which may be unknown, does not matter.
+    # The provisioning model of a template with a problem may be unknown. It has no effect, as the template is not used.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,
@@ -157,7 +157,7 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the user's template, None if it was not read or does not exist, and its problem, empty if it has none."""
+    """Return the user's template (None if it is not read yet or is missing) and its problem (empty without one)."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -183,9 +183,9 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
-    # Without a managed instance group, all nodes of the group are left over from earlier machines.
+    # Without a managed instance group, all nodes of the group are of earlier machines.
     old = nodes.left_over(group, None, ctx) if manager is None else ()
-    # Nodes are deleted before machines are created: a new machine may get the same name and take over the node.
+    # Nodes are deleted before machines are created, because a new machine of the same name could take over a node.
     step = nodes.remove(() if nodes.silent_node(old, ctx.oldest_ready) else old)
     refusal = no_room(group.meta.uid, group.meta.namespace, resolved.node_count, ctx)
     counted = not ctx.settings.machines_per_namespace or group.meta.uid in ctx.machines_before
@@ -203,9 +203,9 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         deleting = any(existing.meta.deleting for existing in found.values())
-        # No machines are created while they could not join, because they would only cost money.
+        # Machines that could not join would only cost money.
         in_vain = joining.problem_of(group, ctx)
-        # The status must first lose the reason Recreating: with this reason, machines are deleted (`repair`).
+        # While the status has the reason Recreating, a new managed instance group would be deleted again (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, ctx)
         elif manager is not None and differs(manager, child):
@@ -216,7 +216,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
 
 
 def _create(child: Child, notes: list[str], ctx: Round) -> Step:
-    """Return a step that creates a child. If Kubernetes rejected the last attempt, add the reason to `notes`."""
+    """Return a step that creates a child. Add to `notes` why Kubernetes rejected the last attempt, if it did."""
     write = actions.CreateChild(record=child)
     why = ctx.refused(write)
     if why:
@@ -247,7 +247,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
         config,
         provisioning_model=config.effective_provisioning_model,
         metadata=metadata,
-        # Compute Engine does not accept a subnetwork's bare name.
+        # Compute Engine rejects the bare name of a subnetwork.
         subnetwork=config.subnetwork
         if "/" in config.subnetwork
         else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
@@ -257,7 +257,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
 
 
 def users_script(group: TpuNodeGroup) -> str:
-    """Return the user's startup script if machines also run the controller's script; otherwise an empty text."""
+    """Return the user's startup script if it must run before the controller's script; otherwise an empty text."""
     config = group.spec.instance_config
     if config is None or group.spec.bootstrap_kubernetes is None:
         return ""
@@ -269,8 +269,8 @@ def managed_instance_group(
 ) -> ManagedInstanceGroup:
     """Return the child for the managed instance group.
 
-    If the group is one slice, of one or more machines, this controller recreates all its machines together. If each of
-    several machines is a slice, Compute Engine repairs them one by one if the provisioning model allows repairs.
+    Compute Engine repairs machines if there are several, each is a slice, and the provisioning model allows repairs.
+    A group that is one slice, even of one machine, is recreated as a whole by this controller.
     """
     several = not shape.one_slice and shape.node_count > 1
     repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
@@ -287,14 +287,14 @@ def managed_instance_group(
 
 
 def differs(found: Child, wanted: Child) -> bool:
-    """Return whether a child's spec differs from the wanted spec. A missing value is equal to its default."""
+    """Return whether a child's spec differs from the wanted spec. A field that is unset equals its default."""
     match found, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
             return found.spec != wanted.spec
         case InstanceTemplate(), InstanceTemplate():
             config = found.spec.config
             if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
-                # tpu-operator writes the bare name of the subnetwork, which is no difference.
+                # tpu-operator writes the bare name of the subnetwork, which counts as equal.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
             config = replace(config, provisioning_model=config.effective_provisioning_model)
             return replace(found.spec, config=config) != wanted.spec
@@ -332,7 +332,7 @@ def tear_down(group: TpuNodeGroup, ctx: Round) -> Step:
 
 
 def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:
-    """Delete children that appeared after the group's finalizer for them was removed: their creates were in flight."""
+    """Return a step that deletes children created so late that their finalizer of the group was already removed."""
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
         child = ctx.child_of(group, kind)
@@ -342,7 +342,7 @@ def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, ctx: Round) -> Step | None:
-    """Return a step that deletes a child and reports that, None if the child does not exist."""
+    """Return a step that deletes a child and updates the status, None if the child does not exist."""
     child = ctx.child_of(group, kind)
     if child is None:
         return None
@@ -362,7 +362,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, ctx: Round) -
 def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
     left = nodes.left_over(group, None, ctx)
     if group.meta.annotations.get(names.ABANDON) == "true":
-        # The machines of an abandoned group may still run, so ready nodes are kept.
+        # If the group is abandoned, its machines may still run, so ready nodes are kept.
         left = tuple(node for node in left if not node.ready)
     tokens = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
@@ -378,13 +378,13 @@ def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
         )
     step = nodes.remove(left, forced=forced)
     if not left:
-        # Tokens are deleted after the nodes, because a token shows to which group a node without labels belongs.
+        # Tokens are deleted last, because a token shows which group a node without labels belongs to.
         step = merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens)
     return conditions.deleting(group, Reason.DELETING_NODES, message, step, ctx)
 
 
 def _delete_device_plugin(group: TpuNodeGroup, ctx: Round) -> Step | None:
-    """Return a step that deletes the DaemonSet. None if it is missing, still needed, or not of this controller."""
+    """Return a step that deletes the device plugin, None if it is missing, needed, or not managed."""
     plugin = ctx.snapshot.device_plugin
     if plugin is None or ctx.has_nodes or not plugin.version or not ctx.settings.device_plugin_version:
         return None

@@ -1,12 +1,10 @@
-"""Decides about managed instance groups, which create the machines. Pure.
+"""Decides about managed instance groups, which create the machines. Waiting for capacity is not a failure. Pure.
 
-A BULK group gets all its machines at the same time or none. Waiting for capacity is not a failure.
-
-Before a group is deleted, its nodes are cordoned (by spec.unschedulable: without it, Kubernetes removes the taint), and
-its pods are evicted. Pods that have started with chips keep the machines until they end or exceed their grace period,
+Before a group is deleted, its nodes are cordoned by spec.unschedulable (otherwise Kubernetes removes the taint), and
+their pods are evicted. Pods that have started with chips keep the machines until they end or exceed their grace period,
 unless they were created after the delete request. Other pods keep the machines until a deadline. A short deadline
-applies to pods of other namespaces, pods with chips, and slices that cannot work. The gate checks all of this live
-(`actions.Proof`).
+applies to pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks all of this
+live (`actions.Proof`).
 """
 
 import contextlib
@@ -32,28 +30,28 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: Interval between reads while machines are created or nodes awaited: this share of the age, from 10 s to 60 s.
+#: Interval between reads while machines or nodes are awaited, as a share of the group's age, limited by the next two.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
-#: Age in seconds after which a stable group that is not ready is read every 300 s. Node changes are seen immediately.
+#: Age in seconds after which a stable group that is not ready is only read every 300 s. Watches show changes of nodes.
 _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Interval in seconds between lists of machines while pods are being evicted.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
-#: Maximum of the short deadline in seconds after the delete request (the module docstring says for which pods).
+#: Maximum of the short deadline (see the module docstring), in seconds after the delete request.
 _SHORT_DRAIN_SECONDS = 60.0
-#: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
+#: Minimum interval in seconds between lists of a group that waits for capacity and has no machine yet.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
-#: Reasons of a group for which nothing is created until a user changes it or its template, or the settings change.
+#: Reasons of the condition Ready of groups that get no machines until a user changes them or the settings change.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC, Reason.REQUEST_REJECTED)
 _MAX_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
 def not_to_be_made(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
-    """Return a refusal if a new group would use other tenants' resources, or exceed the limit of its namespace."""
+    """Return a refusal if a new group would use other namespaces' resources, or exceed the limit of its own."""
     refusal = _names_others(child, ctx)
     return refusal or no_room(child.meta.uid, child.meta.namespace, child.spec.target_size, ctx)
 
@@ -61,7 +59,7 @@ def not_to_be_made(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
 def sight(
     child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, ctx: Round
 ) -> tuple[Condition, float, Step]:
-    """Return the condition, the seconds until the next read, and a step that lists the machines when due."""
+    """Return the condition, the interval between reads in seconds, and a step that lists the machines if due."""
     fleet = fleet_of(child, ctx)
     again = _again_seconds(resource, fleet, ctx.now)
     if fleet is None:
@@ -105,7 +103,7 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
 
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, ctx: Round) -> tuple[Condition | Proof | None, Step]:
-    """Return why the delete waits or the proof that it needs (None if forced), and a step that ends the wait."""
+    """Return the reason to wait or the proof for the delete (None if forced), and a step that prepares the delete."""
     if ctx.is_set(names.FORCE, manager):
         return None, NOTHING
     fleet = fleet_of(manager, ctx)
@@ -138,7 +136,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, ctx: Round) -> t
             if pod.finished or pod.bound_to_node:
                 continue
             if node.unschedulable and pod.deletion_deadline is None:
-                # The eviction is repeated until the pod has a deletionTimestamp, which shows its success.
+                # A deletionTimestamp shows that the eviction has succeeded. Until then, the eviction is repeated.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             if pod.keeps_machine(ctx.now, proof):
                 waiting.append(pod)
@@ -156,7 +154,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, ctx: Round) -> t
 
 
 def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup | None) -> bool:
-    """Return whether the machines cannot work: they are being recreated, or a machine of a slice does not run."""
+    """Return whether the machines cannot work: they are being recreated, or a machine of their slice does not run."""
     if group is not None and recreating(group):
         return True
     whole = len(fleet.members) >= manager.spec.target_size and all(member.runs for member in fleet.members)
@@ -168,7 +166,7 @@ def _draining(message: str, step: Step, ctx: Round) -> tuple[Condition, Step]:
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
-    """Return a patch that cordons a node and adds the labels that identify it after its machine is deleted."""
+    """Return a patch that cordons a node and adds missing labels, which identify the node after its machine is gone."""
     missing = {key: value for key, value in labels.items() if node.labels.get(key) != value}
     return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
 
@@ -177,8 +175,8 @@ def machines_before(ctx: Round) -> dict[str, int]:
     """Return for each group the number of machines that precede its own machines under the limit of its namespace.
 
     The key is the UID of the ManagedInstanceGroup or, if none exists, of the TPUNodeGroup. The order is: groups that
-    exist in Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by
-    the time of the rejection. Groups that cannot be created are not counted.
+    exist in Compute Engine; recreated slices; other groups by age; groups that Compute Engine rejected, by time of
+    the rejection. Groups that cannot be created are not counted.
     """
     limit = ctx.settings.machines_per_namespace
     without = {uid: group for uid, group in ctx.groups.items() if not group.meta.deleting}
@@ -218,7 +216,6 @@ def machines_before(ctx: Round) -> dict[str, int]:
 
 def _size_of(group: TpuNodeGroup) -> int:
     """Return the number of machines of a group, 0 if it is unknown."""
-    # An exception for one group must not affect other groups. The decision about that group reports it.
     with contextlib.suppress(Exception):
         config = group.spec.instance_config
         if config is not None:
@@ -239,7 +236,7 @@ def _is_made(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
-    """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
+    """Return whether a group does not exist, and no other reason than the limit can prevent its creation."""
     reading = ctx.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False
@@ -247,7 +244,7 @@ def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _refused_at(child: Child, ctx: Round) -> datetime:
-    """Return the time of the last create that failed as invalid, forbidden or above a quota; LONG_AGO if none did."""
+    """Return the time of the last create if it was invalid, forbidden or above a quota; otherwise LONG_AGO."""
     wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
@@ -268,7 +265,7 @@ def no_room(uid: str, namespace: str, size: int, ctx: Round) -> Condition | None
             f"{limit}. Create a smaller group, or ask the administrator to raise the limit"
         )
         return not_ready(Reason.NOT_ALLOWED, message)
-    # The message has no number of other machines: it would change the status of all waiting groups with each delete.
+    # The number of other machines is not in the message: each delete would change the status of all waiting groups.
     message = (
         f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
         f"{limit}, and others are in use or ahead of these. They are created when there is room"

@@ -1,7 +1,7 @@
 """Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
-Users cannot claim resources of other owners by their objects. With the annotation `adopt`, an object also
-takes over the resource of a deleted object of its name, and a group's child takes over a resource without a mark.
+A user cannot claim a resource by creating an object of its name. With the annotation `adopt`, an object takes over the
+resource of a deleted object of its name, and a group's child takes over a resource without an ownership mark.
 """
 
 import re
@@ -19,7 +19,7 @@ from provisioner.nodegroups.planning.round import Round
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
-#: Kinds of the resources whose address a field may contain, by field.
+#: Kind of the resource whose address a field contains, by field.
 _KINDS = {
     "instanceTemplate": Kind.INSTANCE_TEMPLATE,
     "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
@@ -29,9 +29,9 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
 
 def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
-    """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
+    """Return whether a resource was created for this object, or is taken over because of the annotation `adopt`."""
     own, mark = mark_for(child, ctx), names.parse_mark(resource.description)
-    # A resource that was created before the caches showed the group has the child's mark, not the group's.
+    # If the caches did not show the group when the resource was created, its mark names the child instead.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
@@ -40,15 +40,15 @@ def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
     if mark is None:
-        # Unmarked resources are taken over only under the name of a group's child, which users cannot choose: otherwise
-        # a user could delete any unmarked resource with an object of the same name.
+        # Only a group's child takes over unmarked resources. A user can choose the names of other objects, and could
+        # delete any unmarked resource with an object of its name.
         return group is not None
-    # A resource with another object's mark is never taken over, unless that object had the same name and is gone.
+    # Another object's mark counts only if that object had the same kind, namespace and name, so it is deleted.
     return replace(mark, uid=own.uid) == own
 
 
 def mark_for(child: Child, ctx: Round) -> names.Mark:
-    """Return the ownership mark of a child's resource: the mark of its group or, without a group, its own."""
+    """Return the ownership mark for a child's resource: it names the group or, without a group, the child."""
     group = ctx.parent_of(child)
     cluster = ctx.snapshot.cluster.uid
     if group is None:
@@ -57,13 +57,13 @@ def mark_for(child: Child, ctx: Round) -> names.Mark:
 
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
-    """Return whether a mark is that of a group (existing or deleted) whose child has the kind and name of `child`."""
+    """Return whether a mark names a group, which may be deleted, whose child has the kind and name of `child`."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 
 
 def squats(child: Child, ctx: Round) -> Condition | None:
-    """Return a refusal if a group of another namespace needs the child's name for its own child."""
+    """Return a refusal if the child of a group in another namespace needs the name of this child."""
     group = ctx.parents.get((child.kind, child.meta.name))
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
@@ -71,7 +71,7 @@ def squats(child: Child, ctx: Round) -> Condition | None:
 
 
 def not_served(child: Child, ctx: Round) -> Condition | None:
-    """Return the refusal of a child that is not served, None if it is served."""
+    """Return a refusal if the name, location, project or namespace of a child is invalid or not allowed."""
     problem = names.resource_name_problem(child.meta.name)
     if not problem and isinstance(child, WorkloadPolicy) and not REGION.fullmatch(child.spec.region):
         problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"
@@ -81,7 +81,7 @@ def not_served(child: Child, ctx: Round) -> Condition | None:
 
 
 def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
-    """Return why resources in a project must not be created for objects of a namespace; None if they may be."""
+    """Return a refusal if the settings do not allow resources in a project for objects of a namespace."""
     namespaces, projects = ctx.settings.served_namespaces, ctx.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
@@ -100,8 +100,7 @@ def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
 def names_others(namespace: str, addresses: Mapping[str, str], ctx: Round) -> Condition | None:
     """Return a refusal if an address names a project that must not be used, or a group of another namespace.
 
-    `addresses` are by field. Compute Engine does not delete a resource in use, so using a group's template would block
-    the deletion of that group.
+    `addresses` are by field. Compute Engine does not delete a resource in use, so the other group could not be deleted.
     """
     for field, address in addresses.items():
         group = ctx.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
