@@ -1,4 +1,4 @@
-"""Status of a group: conditions with tpu-operator's types and reasons, counts, and the list of machines. Pure."""
+"""Decides the status of a group: conditions with tpu-operator's types and reasons, counts, and machines. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,10 +37,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
-    """Known state of a group in one round, and the resulting step."""
+    """Observed state of a group in one round, and the step that follows from it."""
 
     group: TpuNodeGroup
-    #: Shape of the group. None if it is unknown or invalid; then nothing is created.
+    #: Machines of the group. None if they are unknown or the spec is invalid; then nothing is created.
     shape: GroupShape | None = None
     model: ProvisioningModel = ProvisioningModel.STANDARD
     refusal: Condition | None = None
@@ -48,9 +48,9 @@ class Sightings:
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)
     needed: tuple[Kind, ...] = ()
-    #: Texts for the message of Ready, such as that a child is outdated, or data about the cluster is unknown.
+    #: Texts for the message of Ready, such as that a child is outdated, or why machines cannot join.
     notes: tuple[str, ...] = ()
-    #: Refusal of a group without children for which the limit of its namespace leaves no room.
+    #: Refusal of a group without children by the limit of its namespace.
     no_room: Condition | None = None
     fleet: Fleet | None = None
     loss: Loss | None = None
@@ -58,12 +58,12 @@ class Sightings:
 
     @property
     def manager(self) -> Child | None:
-        """The child that represents the machines, None if it does not exist."""
+        """Child that represents the managed instance group, None if it does not exist."""
         return self.children.get(Kind.MANAGED_INSTANCE_GROUP)
 
 
 def report(sightings: Sightings, ctx: Round) -> Step:
-    """Return a step with the status of a group that is not being deleted, if it differs from the current one."""
+    """Return a step that writes the status, if it has changed, of a group that is not being deleted."""
     group, now = sightings.group, ctx.now
     ready, status = _ready(sightings, ctx)
     resolved = sightings.shape
@@ -81,7 +81,7 @@ def report(sightings: Sightings, ctx: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
-    """Return `step` with a condition about the deletion, whose message also names the step's first rejected write."""
+    """Return `step` with a condition about the deletion. Its message contains the first write that was rejected."""
     condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), ctx.now)
 
@@ -96,7 +96,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE, message="")
     else:
-        # Keep the condition of an earlier process, which may have read the template.
+        # An earlier process may have read the template, so its condition is kept.
         before = condition_of(sightings.group.status.conditions, kind)
         template = before or not_ready(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
@@ -113,7 +113,7 @@ def _of_child(kind: Kind, child: Child | None) -> Condition:
 
 
 def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupStatus]:
-    """Return the condition Ready, and the status with the fields that belong to it."""
+    """Return the condition Ready, and the status with the machines and counts that belong to the condition."""
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
     status, now = group.status, ctx.now
     before = condition_of(status.conditions, ConditionType.READY)
@@ -122,7 +122,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # Keep the condition of an earlier process, until this process has listed the machines or cannot do so.
+            # An earlier process's condition is kept until this process has listed the machines, or fails to.
             return (None if was_whole(group) else _failed(sightings)) or before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
@@ -135,7 +135,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
         if loss.due_at is not None and loss.due_at <= now:
             message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
-        # A slice that was never complete is still awaited: its other machines have time to join.
+        # A slice that has never been complete has lost nothing: its other machines have time to join.
         reason = Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN
         return not_ready(reason, ". ".join((loss.message, *sightings.notes))), status
     if not fleet.ready == len(fleet.members) == resolved.node_count:
@@ -149,7 +149,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
 
 
 def _unmarked(changes: Sequence[PatchNode], ctx: Round) -> Condition:
-    """Return the condition for nodes that lack labels or the taint. Pods need the label with the worker index."""
+    """Return the condition if nodes lack labels or the taint. Pods need the label with the worker index."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
@@ -161,7 +161,7 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
-        # The transition time of ManagedInstanceGroupReady is cleared, so that it becomes that of the new machines.
+        # The transition time of ManagedInstanceGroupReady is cleared, so that the next one is that of the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(condition, last_transition_time=None) if condition.type == kind else condition
@@ -212,7 +212,7 @@ def _waiting(sightings: Sightings) -> Condition:
 
 
 def _failed(sightings: Sightings) -> Condition | None:
-    """Return the condition of the first child whose reason causes a Warning Event; None if no child has one."""
+    """Return the condition of the first child that has failed (a reason in `events.WARNED_OF`), None if none has."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in events.WARNED_OF:
@@ -229,7 +229,7 @@ def _awaited(member: Member) -> str:
 
 
 def _machines(status: TpuNodeGroupStatus, fleet: Fleet, now: datetime) -> tuple[Machine, ...]:
-    """List the machines. `since` is kept if state, node and readiness are unchanged."""
+    """Return the entries of all machines. An unchanged entry is kept, with its time."""
     before = {machine.name: machine for machine in status.machines}
     at = now.astimezone(UTC).replace(microsecond=0)
     machines = []

@@ -1,12 +1,12 @@
-"""Decides what to do, from a snapshot of the cluster and the readings of Compute Engine. Pure, and level-triggered.
+"""Decides which calls and writes to make, from a snapshot of the cluster and the state of Compute Engine. Pure.
 
 A group is decided on together with its children. An exception in one group does not affect other groups.
 
 Compute Engine limits the calls of a project by kind, region and minute, so only some of the due calls are sent in a
-round. A party is all calls of one kind for one namespace, or all changes of one group's machines. Calls of the party
-with the fewest calls in flight are sent first, then those of the party whose last call is oldest; polls, reads and
-lists count as a minute newer than changes. Between equal parties, the order is: changes of resources, changes of
-machines, polls, reads, lists; then the call that has been due for longest.
+round. A party is all calls of one kind for one namespace, or all changes of one group's machines. Parties with the
+fewest calls in flight come first, then parties whose last call is oldest; polls, reads and lists count as a minute
+newer than changes. Between equal parties, the order is: changes of resources, changes of machines, polls, reads,
+lists; then the call that has been due for longest.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ from provisioner.nodegroups.planning.round import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """A group with its children, or a child without a group, whose decision raised an exception."""
+    """Exception in the decision about a group with its children, or about a child without a group."""
 
     object: ObjectRef
     error: Exception
@@ -58,7 +58,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of a decision. Its calls and writes are recorded as open in `memory`."""
+    """Result of a decision. Its calls and writes are already open in `memory`."""
 
     memory: Memory
     #: Calls, most urgent first.
@@ -66,17 +66,17 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: Managed instance groups with this cluster's ownership mark and no object, for each project with a recent list.
+    #: Managed instance groups that this cluster created and that have no object, by project that was listed recently.
     strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
-    #: Time of the next decision if nothing happens before. None if only an event requires one.
+    #: Latest time of the next decision. None if only an event requires one.
     wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
-    """Return a plan. It is empty if the snapshot is not synced or the cluster is unknown.
+    """Return a plan. It is empty if the snapshot is not synced or the cluster's UID is unknown.
 
-    Without the cluster's UID, ownership marks of other clusters could not be recognized. An empty plan forgets which
-    machines were lost, because they may recover before the next snapshot.
+    Without this UID, other clusters' ownership marks could not be recognized. An empty plan forgets lost machines,
+    because they may recover before the next snapshot.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -115,7 +115,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Concluded:
-    """Result of the decision about a group with its children, or about a child without a group."""
+    """Result of the decision about one unit (see `_units_of`)."""
 
     step: Step
     lost: Mapping[str, Lost]
@@ -123,7 +123,7 @@ class _Concluded:
 
 
 def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
-    """Yield the units of decisions: each child without a group, and each group followed by its children."""
+    """Yield each group followed by its children, and each child without a group alone."""
     owned: dict[str, list[Child]] = {}
     for child in ctx.snapshot.children:
         parent = ctx.parent_of(child)
@@ -161,15 +161,15 @@ def _conclude(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
 
 
 def _tell(record: Record, error: Exception, ctx: Round) -> Step:
-    """Return a step that reports an exception in the condition Ready, NOTHING if that raises an exception as well."""
-    # The message does not contain the text of the error: it may differ in each round, and so cause a write each time.
+    """Return a step that reports an exception in the condition Ready; NOTHING if that fails as well."""
+    # The text of the error is left out: it may differ in each round, and each change would be written.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "
         f"{type(error).__name__}, see the log of the controller"
     )
     try:
         ready = condition_of(record.status.conditions, ConditionType.READY)
-        # The reason Recreating is kept: the next round must know that the existing machines have to be deleted.
+        # The reason Recreating is kept, because it shows the next round that the machines must be deleted.
         recreating = ready is not None and ready.reason == Reason.RECREATING
         condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
         return events.propose(record, record.status, (condition,), ctx.now)
@@ -178,7 +178,7 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
 
 
 def _apply_device_plugin(ctx: Round) -> Step:
-    """Return a step that applies the device plugin's DaemonSet if groups need it and it is missing or outdated."""
+    """Return a step that applies the device plugin if a group needs it, and it is missing or outdated."""
     version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(
@@ -191,7 +191,7 @@ def _apply_device_plugin(ctx: Round) -> Step:
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
-    """Leave out creates of tokens beyond `tokens.MOST`. Namespaces take turns, and groups take turns in a namespace."""
+    """Leave out creates of tokens beyond `tokens.MOST`. Namespaces alternate, and so do the groups of a namespace."""
     creating = sum(
         isinstance(sent.write, actions.CreateToken) and sent.answered_at is None for sent in memory.writes.values()
     )
@@ -208,7 +208,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
 
 
 def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, MachineMemory]:
-    """Return the memory of listed machines that have not joined, without other machines, as metadata may be large."""
+    """Return the memory of listed machines that have not joined. Other metadata, which may be large, is dropped."""
     listed = {
         machine.provider_id
         for resource in resources
@@ -219,26 +219,25 @@ def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, M
     return {place: machine for place, machine in ctx.memory.machines.items() if place in listed}
 
 
-#: Kinds of calls, most urgent first.
 _SORTS = tuple(actions.Sort)
-#: Time for which changes of other parties precede the next poll, read or list of a party (see the module docstring).
+#: Time by which a party's poll, read or list counts as newer than a change (see the module docstring).
 _READS_WAIT = timedelta(minutes=1)
-#: Time for which turns are remembered. Each party gets turns far more often.
+#: Time for which the last call of a party is remembered. Each party has calls far more often.
 _TURNS_KEPT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paced:
-    """Calls that may be sent now, and the memory in which they are open."""
+    """Calls that may be sent now, and the memory with these calls as open."""
 
     memory: Memory
     calls: tuple[actions.Call, ...]
-    #: Time at which more calls may be sent. None if all due calls are sent.
+    #: Time at which further calls may be sent. None if all due calls may be sent now.
     wake_at: datetime | None = None
 
 
 def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
-    """Choose the calls that are sent now, and record them as open."""
+    """Return the calls that may be sent now, recorded as open."""
     free, ends = [], []
     for due in {due.call.key: due for due in wanted}.values():
         until = memory.paused.get(due.call.target.scope.project, now)
@@ -273,7 +272,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls as the module docstring says. Calls that are earlier in the result count as in flight."""
+    """Return the due calls in the order of the module docstring. Earlier calls in it count as in flight."""
     turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
     for due in sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)):
@@ -289,14 +288,14 @@ def _urgency(call: actions.Call) -> tuple[int, bool]:
 
 
 def _party(call: actions.Call) -> tuple[str, str]:
-    """Return the party of a call: its group if it changes a machine, otherwise its kind and namespace."""
+    """Return the party of a call: the group if it changes a machine, otherwise kind and namespace."""
     if isinstance(call, actions.SetMetadata):
         return ("machines", call.target.uid)
     return (call.sort, call.target.namespace)
 
 
 def bucket_of(call: actions.Call) -> str:
-    """Return the name of the limit that a call counts against: its kind, project, and region or "global"."""
+    """Return the limit that a call counts against: kind, project, and region or "global"."""
     scope = call.target.scope
     place = scope.region or region_of(scope.zone) or "global"
     return f"{call.sort} {scope.project} {place}"

@@ -26,7 +26,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 PROVISIONING = "Provisioning"
 #: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready.
 PROVISIONED = "Provisioned"
-#: The resource or the machines are being deleted, also to recreate a slice. The condition Ready says what is awaited.
+#: The resource or the machines are being deleted, also to recreate a slice. The condition Ready has the progress.
 CLEANUP = "Cleanup"
 #: All resources of a TPUNodeGroup in Compute Engine exist.
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"

@@ -1,6 +1,6 @@
 """Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
 
-A token's Secret is deleted when the node has its labels. Until then, the Secret shows to which group the node belongs.
+A token's Secret shows which group a node without labels belongs to, so it is deleted after the node has its labels.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ from provisioner.nodegroups.planning.round import (
     zone_of,
 )
 
-#: Interval in seconds between reads of a machine that has not joined: another client may have changed its metadata.
+#: Interval in seconds between reads of the metadata of a machine that has not joined: other clients may change it.
 _CHECK_SECONDS = 300.0
-#: Interval in seconds between reads of a machine that did not exist.
+#: Interval in seconds between reads of the metadata of a machine that did not exist at the last read.
 _ABSENT_SECONDS = 30.0
-#: Machines that must be read within this time in seconds are read together. It is shorter than _CHECK_SECONDS, so that
-#: a machine whose metadata was just set is not read before the change is visible.
+#: Machines whose metadata must be read within this time in seconds are read together. The time is shorter than
+#: _CHECK_SECONDS: metadata that was just set would otherwise be read before the change is visible.
 _TOGETHER_SECONDS = 30.0
-#: Represents any apply of the device plugin, because all of them have the same key.
+#: Write with the key of all applies of the device plugin, to find out whether the last apply was rejected.
 _PLUGIN = actions.ApplyDevicePlugin(version="")
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
 def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
-    """Return why machines cannot join: the unknown data about the cluster. Empty if all needed data is known."""
+    """Return why machines cannot join: data about the cluster that is unknown. Empty if all data is known."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, ctx)
@@ -60,7 +60,7 @@ def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
 
 
 def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return why Kubernetes rejected a write without which machines cannot be ready; empty if it rejected none."""
+    """Return why Kubernetes rejected a write that machines need to become ready; empty if no write was rejected."""
     if why := ctx.refused(_PLUGIN):
         return f"the device plugin is not applied: {why}"
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
@@ -71,7 +71,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
-    """Return what to do if a machine has no node and only its image can make it join; empty if all have nodes."""
+    """Return advice if a machine that only its image can make join has no node; otherwise an empty text."""
     members = fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""
@@ -82,14 +82,14 @@ def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
 
 
 def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
-    """Return why Kubernetes rejected a machine's token or the approval of its certificate, empty if it did not."""
+    """Return why Kubernetes rejected the Secret of a machine's token or the approval of its certificate, if it did."""
     approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))
     writes: list[actions.Write] = [_token_for(group, _key(member), ctx), *approvals_]
     return next(filter(None, map(ctx.refused, writes)), "")
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined or can join: no call or write for that was rejected, no token is missing."""
+    """Return whether a machine has joined, or has a token in its metadata and no call or write for it was rejected."""
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
@@ -102,7 +102,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Give machines the data to join; delete old tokens. `ends`: whether all machines are about to be recreated."""
+    """Return a step that gives machines the data to join, and deletes old tokens. `ends` if they are recreated soon."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -118,7 +118,7 @@ def join_machines(
     plan = tokens.plan_tokens(found, free if bootstrapped else (), ctx.now)
     steps, unread = [], []
     for key in plan.create:
-        # A machine gets no token before the node of an earlier machine of its name is deleted.
+        # The node of an earlier machine of this name must be deleted before the machine gets a token.
         is_free = ctx.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
@@ -134,8 +134,8 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # A machine whose node was deleted needs a token to join again. But if it is about to be recreated, it gets no
-        # further token: if it has joined with the last token, pods on it could read the new token.
+        # A machine whose node was deleted needs a new token to join again. If the machine is recreated soon, it gets
+        # no new token, because pods could read the token if the machine has joined again.
         over = ends and was_whole(group) and may_join(group, member, ctx)
         join = _join(group, ctx, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, ctx)
@@ -147,7 +147,7 @@ def join_machines(
 
 
 def approvals(ctx: Round) -> Step:
-    """Approve at most one certificate request of each machine without a node, if made with the machine's own token."""
+    """Return a step that approves at most one certificate request of each machine without a node, by its own token."""
     found = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}
@@ -156,8 +156,8 @@ def approvals(ctx: Round) -> Step:
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
         if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, ctx.now):
             continue
-        # The machine's name must belong to this group's managed instance group: a user who may create machines in the
-        # project could name one like any node, and would get that node's certificate approved.
+        # The machine must have a name of the group's managed instance group. Otherwise a user who may create machines
+        # could name a machine like any node, and get the certificate of that node.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and ctx.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
             chosen.setdefault(token.machine, request)
@@ -169,12 +169,12 @@ def _approval(request: tokens.Request) -> actions.ApproveRequest:
 
 
 def _key(member: Member) -> tuple[str, str]:
-    """Return name and number of a machine, because a new machine under the same name has its own token."""
+    """Return name and number of a machine. A new machine of the same name has another number and token."""
     return (member.machine.name, member.machine.id)
 
 
 def _join(group: TpuNodeGroup, ctx: Round, token: str = "") -> metadata.Join:
-    """Return the data to join. Values that the user set precede those of the cluster."""
+    """Return the data to join. Values in the spec precede those of the cluster."""
     given, known = group.spec.bootstrap_kubernetes, ctx.snapshot.cluster
     address = known.api_server
     if given is not None and given.control_plane_ip:
@@ -204,7 +204,7 @@ def _equip(
     join: metadata.Join | None,
     ctx: Round,
 ) -> Step | datetime:
-    """Return the step that sets a machine's labels and data to join, or the time of the next read of its metadata."""
+    """Return the step that sets a machine's metadata, or the time at which the metadata must be read."""
     known = ctx.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id:
         return LONG_AGO
@@ -222,7 +222,7 @@ def _equip(
 
 
 def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], ctx: Round) -> Step:
-    """Return a step that reads the machines of a group together, as soon as one of them is due."""
+    """Return a step that reads the metadata of a group's machines together, as soon as one of them is due."""
     if not unread or ctx.calling(target.uid, actions.ReadMachines):
         return NOTHING
     now, first = ctx.now, min(at for at, _ in unread)
@@ -250,7 +250,7 @@ def _set(
         machine=machine,
         items=items,
         fingerprint=fingerprint,
-        # Compute Engine executes the same change of the same metadata only once.
+        # The id is the same for the same change of the same metadata, so that repeated requests take effect once.
         request_id=str(uuid.uuid5(_REQUESTS, f"{machine.provider_id}/{machine.id}/{fingerprint}/{digest}")),
     )
     return Step(calls=(Wanted(call=call, due_at=due_at),))

@@ -1,7 +1,7 @@
-"""Decides when a slice is recreated: when a machine has been lost for too long. A slice needs all its machines to work.
+"""Decides when a slice, which needs all its machines, is recreated because of lost machines. Pure.
 
-The managed instance group is deleted and created again under its name. The status gets the reason Recreating before the
-delete, and another reason before the create, so a group that exists with the reason Recreating is the old one. Pure.
+The managed instance group is deleted and created again under its name. The status has the reason Recreating from
+before the delete until before the create, so a managed instance group that exists with this reason is the old one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,19 +34,19 @@ _DOUBTFUL_ZONE = (
 class Loss:
     """Lost machines of a group."""
 
-    #: One text for each lost machine, and one for the number of missing machines; never empty.
+    #: One text for each lost machine and one for all missing machines; never empty.
     words: tuple[str, ...]
     machines: int
     #: New value of the group's entry in `Memory.lost`.
     lost: Mapping[str, Lost]
-    #: Time at which the slice is recreated. None if that is not known, or this controller does not recreate it.
+    #: Time at which the slice is recreated. None if unknown, or if this controller does not recreate the slice.
     due_at: datetime | None = None
     #: Sentence that is appended to the message; may be empty.
     note: str = ""
 
     @property
     def message(self) -> str:
-        """Text for the condition: the first machines, and the note."""
+        """Text for the condition: the first machines and the note."""
         return f"{first_of(self.words, '; ')}{self.note}"
 
 
@@ -58,14 +58,14 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     words = tuple(text for _, text in lost)
     missing = 0
     if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
-        # Compute Engine creates no further machines, so machines that are not listed are missing.
+        # Compute Engine creates no more machines, so machines that it does not list are missing.
         missing = max(0, shape.node_count - len(fleet.members))
     if missing:
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
     running = nodes.running(fleet, group, ctx)
-    # Whether each lost machine has a ready node. If so, the machine only lacks chips, or is missing from the list.
+    # Whether each lost machine has a ready node. With such a node, it only lacks chips, or is not listed.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -79,7 +79,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if zone_of(group) in ctx.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
-        # Pods may still run on the machines, so the time to recover starts again in each round with a doubt.
+        # Pods may still run on the machines, so their time to recover starts again in each round.
         seen_now = {name: Lost(since=ctx.now, stopped_since=ctx.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, ctx)
@@ -89,13 +89,13 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
 
 
 def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
-    """Return the names of lost machines, or of their nodes if not listed, that stopped at least REPAIR_AFTER ago."""
+    """Return the names of lost machines (of nodes if not listed) that have had no ready node for REPAIR_AFTER."""
     long_ago, lost = _long_ago(ctx), loss.lost if loss is not None else {}
     return frozenset(name for name, entry in lost.items() if entry.stopped_since and entry.stopped_since <= long_ago)
 
 
 def is_due_soon(loss: Loss | None, ctx: Round) -> bool:
-    """Return whether the slice is due to be recreated within REPAIR_AFTER."""
+    """Return whether the slice is recreated within REPAIR_AFTER."""
     soon = waits.after(ctx.now, ctx.settings.repair_after_seconds)
     return loss is not None and loss.due_at is not None and loss.due_at <= soon
 
@@ -105,11 +105,10 @@ def _long_ago(ctx: Round) -> datetime:
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) -> Mapping[str, Lost]:
-    """Return the new entry of `Memory.lost`. A machine that works again is removed, even if other machines are lost."""
+    """Return the new entry of `Memory.lost`. A machine that works again has none, even if other machines are lost."""
     before = ctx.memory.lost.get(group.meta.uid, {})
-    # An earlier process may have seen the loss first, so the time in the status counts. A time longer ago
-    # than REPAIR_AFTER does not: the slice would have been recreated since then, if its zone had not been doubtful and
-    # its machines had had tokens.
+    # An earlier process may have seen the loss first, so the time in the status counts. Times longer ago than
+    # REPAIR_AFTER do not count: the slice was not recreated, so its zone was doubtful or its machines lacked tokens.
     long_ago = _long_ago(ctx)
     told = {
         machine.name: machine.since
@@ -120,14 +119,14 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
-        # `stopped_since` is not in the status, and begins now: an earlier process may only have seen missing chips.
+        # `stopped_since` begins now, because an earlier process may only have seen missing chips.
         stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
 
 
 def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, ctx: Round) -> Loss:
-    """Return the loss with the time at which the slice is recreated, delayed if the limit on recreations is reached."""
+    """Return the loss with the time at which the slice is recreated, which the limit on recreations may delay."""
     settings, counted = ctx.settings, recreations(group, ctx.now)
     if settings.repairs_per_day <= 0:
         return loss
@@ -141,19 +140,19 @@ def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, ctx: Round) ->
 
 
 def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of the recreations that count against the limit."""
+    """Return the times of the recreations that count against the limit of a day."""
     reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
     return tuple(moment for moment in of_last_day(group, now) if reset is None or moment > reset)
 
 
 def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of the recreations within the last day, earliest first. Times of a wrong clock may be later."""
+    """Return the times of the recreations within the last day, earliest first. Later times than `now` are ignored."""
     moments = sorted(group.status.recreated_at)
     return tuple(moment for moment in moments if 0 <= (now - moment).total_seconds() < DAY_SECONDS)
 
 
 def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the value of `recreated_at` if the slice is recreated now."""
+    """Return the new value of `recreated_at` if the slice is recreated now."""
     at = now.astimezone(UTC).replace(microsecond=0)
     return (*of_last_day(group, now), at)[-bounds.RECREATIONS :]
 
@@ -168,26 +167,26 @@ def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | 
     """Return the deadline for a machine to become a ready node, None if unknown. `told` is its entry in the status."""
     if told is None or told.since is None or told.ready or not member.machine.has_machine:
         return None
-    # The time of an earlier state does not count: the machine may have waited for capacity for days.
+    # Times of earlier states do not count, because the machine may have waited for capacity for days.
     return waits.after(told.since, ctx.settings.join_seconds) if told.state == member.machine.status else None
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Round) -> str:
     """Return why a machine counts as lost, empty if it does not. `told` is its entry in the status.
 
-    If the nodes have never all been ready, a machine without a ready node may still join until its deadline.
+    Before all nodes have been ready once, a machine without a ready node has time to join until its deadline.
     """
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
     if not (member.machine.has_machine or member.reports):
-        # A placeholder that still waits for its machine has a current action, or the status PENDING.
+        # A placeholder that waits for its machine has a current action or the status PENDING.
         return f"machine {name} is gone" if member.machine.action == NO_ACTION and not member.machine.status else ""
     if member.ready:
         return ""
     if not was_whole(group):
         if not joining.may_join(group, member, ctx):
-            # The machine does not count as lost, because a new machine in its place could not join either.
+            # A new machine in its place could not join either, so the machine does not count as lost.
             return ""
         until = joins_until(told, member, ctx)
         if until is None or until > ctx.now:
@@ -199,5 +198,5 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Ro
 
 
 def _works(running: Iterable[Node], ctx: Round) -> bool:
-    """Return whether pods with chips run on the machines. Such pods may continue with the chips that remain."""
+    """Return whether pods with chips run on the machines. They may continue with the remaining chips."""
     return any(pod.keeps_machine(ctx.now) for node in running for pod in ctx.pods.get(node.name, ()))
