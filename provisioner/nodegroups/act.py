@@ -63,7 +63,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return NOT_NOW for an eviction that a disruption budget forbids (429), otherwise the kind for any write."""
+        """Return NOT_NOW for an eviction that a disruption budget forbids (429), otherwise as for any write."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)

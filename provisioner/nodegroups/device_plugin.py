@@ -1,7 +1,4 @@
-"""Builds the DaemonSet of the device plugin (device_plugin.yaml), which reports the chips of TPU nodes to the kubelet.
-
-A change by a release or a setting changes the version, a hash of the manifest; the DaemonSet is then applied again.
-"""
+"""Builds the DaemonSet of the device plugin (device_plugin.yaml), which reports TPU chips to the kubelet."""
 
 import hashlib
 import json
@@ -13,7 +10,7 @@ import yaml
 
 NAMESPACE = "kube-system"
 NAME = "tpu-device-plugin"
-#: Annotation of the DaemonSet with the version of its manifest.
+#: Annotation of the DaemonSet with its version, a hash of the manifest. The DaemonSet is applied again if it differs.
 VERSION = "tpu-provisioner.cloud.google.com/device-plugin-version"
 _HASH_DIGITS = 16
 

@@ -114,7 +114,6 @@ class Gate:
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Return whether a node belongs to the group, and is ready or belongs to a machine that may run."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

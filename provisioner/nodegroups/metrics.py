@@ -1,4 +1,4 @@
-"""Metrics of the controller of node groups. Their labels have few values. docs/metrics.md shows the texts."""
+"""Metrics of the controller of node groups. Labels have few values. docs/metrics.md is generated from the texts."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -254,12 +254,12 @@ def kubernetes_version_of(version: object) -> str:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return the reasons why the caches must not be used for decisions; empty if there are no reasons."""
+    """Return the reasons why the caches must not be used for decisions; empty if they may be used."""
     return tuple(filter(None, (doubt_of(name, watch) for name, watch in watches.named().items())))
 
 
 def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Return the input of one decision. `live` are the keys of calls and writes whose results were not processed."""
+    """Return the input of one decision. `live` are the keys of calls and writes whose results are not processed yet."""
     return Snapshot(
         cluster=cluster.cluster or Cluster(uid=""),
         groups=tuple(watches.groups.records().values()),

@@ -98,7 +98,7 @@ def parse_pod(raw: object) -> Pod:
 
 
 def tolerates_tpu_nodes(raw: object) -> bool:
-    """Return whether a pod tolerates the taint of TPU nodes, whatever value its toleration has."""
+    """Return whether a pod tolerates the taint of TPU nodes. The value of a toleration is ignored."""
     spec = fields.at(raw, "spec")
     return any(
         toleration.get("key") in (None, "", constants.TPU_RESOURCE)

@@ -32,7 +32,7 @@ class Reporter(PlanReporter):
     #: Whether this is a dry run. If so, Events and changes are not reported, because the actor logs the changes.
     dry_run: bool = False
     clock: Callable[[], datetime] = wall_clock
-    #: Reason of each group's condition Ready in the last round, and time since which it is the reason, by UID.
+    #: Reason of each group's condition Ready in the last round, and time since which it has been the reason, by UID.
     _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)

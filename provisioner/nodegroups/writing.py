@@ -91,7 +91,7 @@ class Writer:
 
     def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
-        # The resource version differs if the node has been recreated under the same name.
+        # This precondition also fails if the node was recreated under the same name.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)

@@ -41,7 +41,7 @@ CHILD_FINALIZERS = {
 # --- labels of nodes; children and Secrets with tokens have the first two as well ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = constants.NODE_GROUP_NAME
-#: Label only of nodes: NAMESPACE-NAME of the group, left out if longer than 63. Pods can select it, as in tpu-operator.
+#: Label only of nodes: NAMESPACE-NAME of the group, unless longer than 63 characters. Pods can select it.
 GROUP = "cloud.google.com/tpu-node-group"
 #: Label only of nodes: namespace of the group. No kubelet may set this label (admission plugin NodeRestriction).
 TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE
@@ -71,7 +71,6 @@ READ_ANNOTATIONS = {
 }
 
 # --- ownership marks: descriptions of resources ---
-#: Patterns of the namespaces, names and UIDs that the API server accepts or generates.
 _NAMESPACE = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?"
 _UID = r"[A-Za-z0-9](?:[-A-Za-z0-9]{0,62}[A-Za-z0-9])?"
@@ -90,7 +89,7 @@ def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
 
 
 def manager_of(machine: str) -> str:
-    """Return a machine's name or provider id without its random suffix: that of its managed instance group."""
+    """Return the part of a machine's name or provider id before the random suffix: its managed instance group."""
     return machine.rpartition("-")[0]
 
 

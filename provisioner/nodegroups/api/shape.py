@@ -1,8 +1,4 @@
-"""Derives the machines of a group from topology, machine type, node count and mode. Rejects contradictions. Pure.
-
-Compute Engine wires the machines of a multi-host slice, so it creates them together (BULK). Other machines are created
-one by one (INDIVIDUAL).
-"""
+"""Derives the machines of a group from topology, machine type, node count and mode. Rejects contradictions. Pure."""
 
 import difflib
 import functools
@@ -26,7 +22,7 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """The machines of a group. Together they are one slice (BULK), or each machine is a slice (INDIVIDUAL)."""
+    """Machines of a group. With BULK, all machines are one slice; with INDIVIDUAL, each machine is a slice."""
 
     accelerator: str
     topology: str

@@ -121,7 +121,6 @@ class ManagedInstanceGroupSpec:
     project: str
     #: Zone of the machines.
     location: str
-    #: Address of the instance template from which the machines are created.
     instance_template: str
     target_size: int
     #: Address of the workload policy that wires the machines of one slice; empty if each machine is a slice.

@@ -8,7 +8,7 @@ from typing import Annotated
 from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: Statuses of machines that run or are starting. The startup script reads new metadata of such machines.
+#: Statuses of machines that run or are starting. On such machines, the startup script reads new metadata.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
@@ -61,7 +61,6 @@ class Reason(StrEnum):
     LIMIT_REACHED = "LimitReached"
     #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
-    #: All machines of the slice are being recreated.
     RECREATING = "Recreating"
     #: Before the machines are deleted, their nodes are cordoned and the pods on these nodes are evicted.
     DRAINING_NODES = "DrainingNodes"
@@ -77,7 +76,6 @@ class Condition:
     message: str
     #: Time of the last change of the status. None until `with_condition` adds the condition to an object.
     last_transition_time: datetime | None = None
-    #: Generation of the object that the condition is based on.
     observed_generation: int = 0
 
 

@@ -173,10 +173,7 @@ class ComputeClient:
         return tuple(self._pages(subject, request, resources.managers_of, said=()))
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
-        """Return all machines and placeholders of a managed instance group, sorted by name.
-
-        Fails with NOT_FOUND if the group does not exist. The request only reads, although it is a POST.
-        """
+        """Return all machines and placeholders of a managed instance group. Fails with NOT_FOUND without the group."""
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}

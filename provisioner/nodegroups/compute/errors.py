@@ -1,7 +1,4 @@
-"""Classifies the errors of Compute Engine, by rules in addition to those for all of Google's APIs. Pure.
-
-Values that users chose are removed from a message first: their text could match a rule.
-"""
+"""Classifies errors of Compute Engine. Texts that users chose are removed first: they could match a rule. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -94,7 +94,7 @@ class BulkOperation:
     """Creation of all machines of a BULK group in one operation, as of Google's last check of its progress."""
 
     in_progress: bool
-    #: Failures in that check, such as a stockout. Google continues to try.
+    #: Failures in the last check of the progress, such as a stockout. Google continues to try.
     failures: tuple[Failure, ...] = ()
 
 

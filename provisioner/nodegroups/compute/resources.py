@@ -1,7 +1,4 @@
-"""Converts Compute Engine's JSON to records and back. Pure; never raises.
-
-In a response, a field of a wrong type counts as absent. JSON contains int64 values as strings.
-"""
+"""Converts Compute Engine's JSON to records and back. Fields of a wrong type count as absent. Pure; never raises."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -107,7 +104,6 @@ def _disk_body(config: InstanceConfig) -> dict[str, Any]:
 
 
 def _body(**entries: Any) -> dict[str, Any]:
-    """Return the entries that are not empty."""
     return {key: value for key, value in entries.items() if value not in (None, "", {}, [])}
 
 
@@ -256,7 +252,7 @@ def _items_of(raw: object) -> dict[str, str]:
 
 
 def _whole(raw: object) -> int:
-    """Read an integer that may be a string of digits; 0 if the value is anything else."""
+    """Read an integer, which may be a string of digits (int64 in JSON); 0 if the value is anything else."""
     if type(raw) is int:
         return raw
     text = fields.text(raw)

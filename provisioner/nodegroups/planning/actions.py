@@ -126,7 +126,7 @@ class Proof:
     deadline_of_others: datetime | None = None
     #: Creation time of the oldest node that reports (`Round.oldest_ready`).
     oldest_ready: datetime | None = None
-    #: Provider ids of all machines that may run, because their nodes may lack the labels.
+    #: Provider ids of all machines that may run. Their nodes are checked even if they lack the labels.
     provider_ids: frozenset[str] = frozenset()
 
 
@@ -309,7 +309,7 @@ class _OfDevicePlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyDevicePlugin(_OfDevicePlugin):
-    """Apply the DaemonSet of the device plugin by server-side apply. Its manifest has this version."""
+    """Apply the DaemonSet of the device plugin by server-side apply. `version` is the hash of its manifest."""
 
     version: str
 

@@ -1,8 +1,4 @@
-"""Decides about children, each of which represents one resource of Compute Engine. Pure.
-
-The step for a child depends on its finalizer, on a delete request, on an open operation, and on the last reading. A
-failure delays the next attempt until an attempt succeeds, or a reading shows that no attempt is needed.
-"""
+"""Decides about children, each of which represents one resource of Compute Engine. Failures delay retries. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,22 +34,22 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Time in seconds after which an insert no longer takes effect if its response is unknown to this process.
+#: Maximum time in seconds until an insert takes effect. It counts if this process did not get the response.
 _ARRIVED_SECONDS = 60.0
-#: Time in seconds after the delete request of an object until the caches of all processes show it.
+#: Time in seconds after a delete request until the caches of all processes show the request.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: Interval in seconds between polls of an operation: first, maximum, and growth with each of the first 10.
+#: Interval in seconds between polls of an operation: first, maximum, and factor by which the first 10 polls raise it.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
 _MAX_POLLS_COUNTED = 10
-#: Interval in seconds between reads of a resource of another owner, until that owner deletes it.
+#: Interval in seconds between reads of a resource that belongs to another owner, to see whether it still exists.
 _FOREIGN_SECONDS = 600.0
 #: Interval in seconds between reads of a policy or a template that exists and is unchanged.
 _SETTLED_SECONDS = 3600.0
 #: Interval in seconds between reads of a resource that exists and is not usable yet.
 _UNUSABLE_SECONDS = 5.0
-#: Interval in seconds between reads of a policy or a template that has been ready for less than this interval.
+#: Interval in seconds between reads of a policy or a template, until it has been ready for this time.
 _CONFIRMED_SECONDS = 60.0
 #: Kinds of failures that are not rejections of the request.
 _PASSING = frozenset(
@@ -104,10 +100,7 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether Compute Engine lastingly rejects a call that the deletion of the child needs.
-
-    The last of at least 3 consecutive failures must be a rejection after the delete request.
-    """
+    """Return whether a call for the deletion failed at least 3 times, last by a rejection after the delete request."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.
@@ -139,7 +132,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent in one round. Processes that crash soon after their start would otherwise never list.
+            # Both calls are sent in one round: a process that crashes early would otherwise never list the machines.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:

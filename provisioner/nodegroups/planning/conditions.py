@@ -81,7 +81,7 @@ def report(sightings: Sightings, ctx: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
-    """Return `step` with a condition about the deletion. Its message contains the first write that was rejected."""
+    """Return `step` with a condition about the deletion, which also has the reason of the first rejected write."""
     condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), ctx.now)
 
@@ -122,7 +122,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # An earlier process's condition is kept until this process has listed the machines, or fails to.
+            # An earlier process's condition is kept until this process has tried to list the machines.
             return (None if was_whole(group) else _failed(sightings)) or before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
@@ -161,7 +161,7 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
-        # The transition time of ManagedInstanceGroupReady is cleared, so that the next one is that of the new machines.
+        # The transition time of ManagedInstanceGroupReady is cleared, so that it is set again by the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(condition, last_transition_time=None) if condition.type == kind else condition

@@ -61,7 +61,7 @@ class Plan:
     """Result of a decision. Its calls and writes are already open in `memory`."""
 
     memory: Memory
-    #: Calls, most urgent first.
+    #: Calls in the order in which they are sent.
     calls: tuple[actions.Call, ...] = ()
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
@@ -115,15 +115,13 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Concluded:
-    """Result of the decision about one unit (see `_units_of`)."""
-
     step: Step
     lost: Mapping[str, Lost]
     crashed: Crashed | None = None
 
 
 def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
-    """Yield each group followed by its children, and each child without a group alone."""
+    """Yield each group followed by its children, and each child that has no group."""
     owned: dict[str, list[Child]] = {}
     for child in ctx.snapshot.children:
         parent = ctx.parent_of(child)
@@ -288,7 +286,6 @@ def _urgency(call: actions.Call) -> tuple[int, bool]:
 
 
 def _party(call: actions.Call) -> tuple[str, str]:
-    """Return the party of a call: the group if it changes a machine, otherwise kind and namespace."""
     if isinstance(call, actions.SetMetadata):
         return ("machines", call.target.uid)
     return (call.sort, call.target.namespace)

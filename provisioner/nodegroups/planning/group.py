@@ -332,7 +332,7 @@ def tear_down(group: TpuNodeGroup, ctx: Round) -> Step:
 
 
 def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:
-    """Return a step that deletes children created so late that their finalizer of the group was already removed."""
+    """Return a step that deletes children that appeared after the group's finalizer for their kind was removed."""
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
         child = ctx.child_of(group, kind)

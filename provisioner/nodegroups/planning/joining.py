@@ -71,7 +71,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
-    """Return advice if a machine that only its image can make join has no node; otherwise an empty text."""
+    """Return advice if a machine has no node and only its image can make it join; otherwise an empty text."""
     members = fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""
@@ -102,7 +102,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Return a step that gives machines the data to join, and deletes old tokens. `ends` if they are recreated soon."""
+    """Return a step that gives machines their join data and deletes old tokens. `ends` is true before a recreation."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)

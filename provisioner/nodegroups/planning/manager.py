@@ -30,7 +30,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: Interval between reads while machines or nodes are awaited, as a share of the group's age, limited by the next two.
+#: Interval between reads while machines or nodes are awaited: share of the group's age, within the next two limits.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
@@ -44,14 +44,14 @@ _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machine yet.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
-#: Reasons of the condition Ready of groups that get no machines until a user changes them or the settings change.
+#: Reasons of the condition Ready of groups that get no machines until a spec, a template or a setting changes.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC, Reason.REQUEST_REJECTED)
 _MAX_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
 def not_to_be_made(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
-    """Return a refusal if a new group would use other namespaces' resources, or exceed the limit of its own."""
+    """Return a refusal if a new group would use resources that it must not use, or exceed its namespace's limit."""
     refusal = _names_others(child, ctx)
     return refusal or no_room(child.meta.uid, child.meta.namespace, child.spec.target_size, ctx)
 

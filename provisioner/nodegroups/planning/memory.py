@@ -108,7 +108,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A bucket that is missing may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Time of the last call of each party (see `decide.py`), plus a minute if it was a read. Missing parties are first.
+    #: Time of the last call of each party (see `decide`), plus a minute unless it was a change. Missing means never.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Lost machines by UID of their group and name. A node without a listed machine counts by its own name. The empty
     #: name represents all missing machines.
@@ -249,7 +249,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # The result equals that of a reading that did not find the resource.
+        # The absence is recorded like that in a reading.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known

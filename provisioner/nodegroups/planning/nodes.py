@@ -33,7 +33,7 @@ class Member:
     ready: bool = False
     #: Message if the node is not ready or lacks chips; otherwise empty.
     lacks: str = ""
-    #: Back-off of the machine's metadata if the last call was rejected, otherwise None; also None with a node.
+    #: Back-off if the last call for the metadata of a machine without a node was rejected; otherwise None.
     refusal: Backoff | None = None
 
     @property
@@ -114,10 +114,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
 
 
 def fleet_of(manager: ManagedInstanceGroup, ctx: Round, chips: int | None = None) -> Fleet | None:
-    """Return the machines of the last list with their current nodes, None if the machines are unknown.
-
-    `chips` is the number of chips that each machine must have, None if unknown.
-    """
+    """Return the machines as last listed, None if they are unknown. `chips` is the number per machine, if known."""
     known = ctx.known(manager)
     if known.reading is None:
         return None

@@ -31,7 +31,7 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     """Return whether a resource was created for this object, or is taken over because of the annotation `adopt`."""
     own, mark = mark_for(child, ctx), names.parse_mark(resource.description)
-    # If the caches did not show the group when the resource was created, its mark names the child instead.
+    # If the caches did not show the group when the resource was created, the mark names the child instead.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
@@ -48,7 +48,7 @@ def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
 
 
 def mark_for(child: Child, ctx: Round) -> names.Mark:
-    """Return the ownership mark for a child's resource: it names the group or, without a group, the child."""
+    """Return the ownership mark for a child's resource. The mark names the group or, without a group, the child."""
     group = ctx.parent_of(child)
     cluster = ctx.snapshot.cluster.uid
     if group is None:

@@ -93,7 +93,7 @@ class Pod:
     bound_to_node: bool = False
 
     def holds_chips(self, proof: Proof | None = None) -> bool:
-        """Return whether the pod has started with chips and, by the `proof`, was created before the delete request.
+        """Return whether the pod has started with chips. With a `proof`, it must be older than the delete request.
 
         Later pods tolerate the cordon. They could replace each other on the machines and so prevent the delete.
         """
@@ -217,7 +217,6 @@ NOTHING = Step()
 
 def merged(steps: Iterable[Step]) -> Step:
     """Return one step with the calls, writes and times of all steps, in their order."""
-    # Most steps are NOTHING, and need not be copied.
     every = [step for step in steps if step is not NOTHING]
     if not every:
         return NOTHING
@@ -268,7 +267,7 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Zones in which most nodes of most namespaces are not ready although their machines run (network failures).
+    #: Zones in which most nodes of most namespaces are not ready although their machines run, as in a network failure.
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest ready node that is not of the control plane; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
