@@ -20,7 +20,7 @@ _SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template",
 _HASH_DIGITS = 8
 #: Maximum length of a resource's name in Compute Engine.
 RESOURCE_NAME = 63
-#: Maximum length of a group's name. It keeps `<group>-template-<8 digits>`, the longest name of a child, valid.
+#: Maximum length of a group's name, so that the longest name of a child, `<group>-template-<8 digits>`, is valid.
 NAME_BUDGET = RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
 _RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 

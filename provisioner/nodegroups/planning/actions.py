@@ -1,7 +1,7 @@
 """Calls to Compute Engine and writes to Kubernetes that a plan contains, and their results.
 
-At most one call or write with the same key is in flight; the key of a write identifies its object. Each has exactly one
-result. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
+At most one call or write with the same key is in flight, and each has exactly one result. The key of a write identifies
+its object. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
 """
 
 import functools
@@ -104,7 +104,7 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Conditions for the delete of a managed instance group, which the gate checks by live reads right before it.
+    """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
 
     The ManagedInstanceGroup object exists with this UID and is being deleted. Kubelets report to this control plane
     (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the group's labels, is

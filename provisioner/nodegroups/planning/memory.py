@@ -258,7 +258,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
 def _taken(
     known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the operation of an accepted request. It may have been started by an earlier request with the same id."""
+    """Record the operation of an accepted request. An earlier request with the same id may have started it."""
     known = replace(
         known,
         operation=OperationRef(name=operation.name, type=kind, attempt=attempt),
