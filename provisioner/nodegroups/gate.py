@@ -39,7 +39,7 @@ class Gate:
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: Calls a function for each node. The controller passes a parallel version, because a group may have thousands.
+    #: Calls a function for each node. The controller passes a parallel version, as a group may have thousands of nodes.
     for_each: ForEach = one_by_one
 
     def pass_through(self, proof: Proof) -> None:

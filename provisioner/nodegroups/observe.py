@@ -185,7 +185,7 @@ class ClusterReader(Rereading):
         return self.left_seconds(now, self.retry_seconds() or _REREAD_SECONDS)
 
     def read(self) -> None:
-        """Read all data with at most 4 calls. If a call fails, the data of the last successful read are kept."""
+        """Read all data with at most 4 calls. If a call fails, the data of the last successful read is kept."""
         trouble = "what machines have to know of the cluster cannot be read:"
         self.attempt(self._read, trouble, failed_event="cluster.not_read", ended_event="cluster.read_again")
 

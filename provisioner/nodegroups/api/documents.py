@@ -93,7 +93,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # blockOwnerDeletion would need a further permission, and the owner's finalizers already delay its deletion.
+        # blockOwnerDeletion would need a further permission, and finalizers already delay the owner's deletion.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {

@@ -39,7 +39,7 @@ class GroupShape:
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return the machines of a group. Raises ShapeError with a contradiction and valid values."""
+    """Return the machines of a group. Raises ShapeError, which names the contradiction and the nearest valid values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)

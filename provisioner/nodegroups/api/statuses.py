@@ -140,6 +140,7 @@ class ResourceStatus:
 
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
+    #: Address of the resource; empty until the resource exists.
     url: str = ""
     #: Name of the operation of Compute Engine that has not ended; empty without an operation.
     operation_name: str = ""

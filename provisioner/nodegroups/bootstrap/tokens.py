@@ -218,7 +218,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Return whether a token is valid, and a request has used it for the node of the token's machine."""
+    """Return whether a token is valid, and a request was sent with this token for the node of the token's machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 

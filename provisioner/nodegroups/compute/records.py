@@ -1,4 +1,4 @@
-"""Resources of Compute Engine as frozen records, for inserts and reads. Fields for only one of the two have a heading.
+"""Resources of Compute Engine as frozen records. A heading marks fields that only inserts or only reads have.
 
 Statuses and modes are strings, so that an unknown value causes no error.
 """
@@ -118,7 +118,7 @@ class Manager:
 
     # --- only in reads
 
-    #: Whether all creates, restarts and deletes of machines have ended, and no further one is scheduled.
+    #: Whether all creates, restarts and deletes of machines have ended, and no further change is scheduled.
     is_stable: bool = False
     #: None if Google reports no bulk operation.
     bulk: BulkOperation | None = None

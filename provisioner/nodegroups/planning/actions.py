@@ -120,9 +120,9 @@ class Proof:
     place: str = ""
     #: Time of the delete request, None if unknown. Pods that were created later do not hold chips (`Pod.holds_chips`).
     requested_at: datetime | None = None
-    #: Time until which pods without chips in this namespace keep the machines. None if they never do.
+    #: Time until which pods without chips in this namespace keep the machines. None if these pods never do.
     deadline: datetime | None = None
-    #: Time until which all other pods keep the machines, unless they hold chips (`Pod.holds_chips`).
+    #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
     deadline_of_others: datetime | None = None
     #: Creation time of the oldest node that reports (`Round.oldest_ready`).
     oldest_ready: datetime | None = None

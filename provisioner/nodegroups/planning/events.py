@@ -24,7 +24,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step
 
 #: Compute Engine has begun to create a child's resource.
 PROVISIONING = "Provisioning"
-#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready.
+#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready and show their chips.
 PROVISIONED = "Provisioned"
 #: The resource or the machines are being deleted, also to recreate a slice. The condition Ready has the progress.
 CLEANUP = "Cleanup"

@@ -82,7 +82,7 @@ def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
 
 
 def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
-    """Return why Kubernetes rejected the Secret of a machine's token or the approval of its certificate, if it did."""
+    """Return why Kubernetes rejected a machine's token or the approval of its certificate, empty if it did not."""
     approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))
     writes: list[actions.Write] = [_token_for(group, _key(member), ctx), *approvals_]
     return next(filter(None, map(ctx.refused, writes)), "")
@@ -147,7 +147,7 @@ def join_machines(
 
 
 def approvals(ctx: Round) -> Step:
-    """Return a step that approves at most one certificate request of each machine without a node, by its own token."""
+    """Return a step that approves one certificate request of each machine without a node, by the machine's token."""
     found = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}

@@ -236,7 +236,7 @@ def _is_made(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
-    """Return whether a group does not exist, and no other reason than the limit can prevent its creation."""
+    """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
     reading = ctx.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False

@@ -249,7 +249,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # The absence is recorded like that in a reading.
+        # Recorded like a reading that did not find the resource.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known

@@ -178,7 +178,7 @@ def refused_metadata(fleet: Fleet | None) -> str:
 
 
 def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Round) -> tuple[PatchNode, ...]:
-    """Return the patches that add missing labels, including the worker index, and the missing taint to nodes."""
+    """Return the patches that set the labels, including the worker index, and the taint of nodes that lack them."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
     tokens = grouped(ctx.tokens.get((group.meta.namespace, group.meta.name), ()), lambda token: token.machine)
     changes = []

@@ -57,7 +57,7 @@ def mark_for(child: Child, ctx: Round) -> names.Mark:
 
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
-    """Return whether a mark names a group, which may be deleted, whose child has the kind and name of `child`."""
+    """Return whether a mark is that of a group (existing or deleted) whose child has the kind and name of `child`."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 

@@ -65,7 +65,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if not words:
         return None
     running = nodes.running(fleet, group, ctx)
-    # Whether each lost machine has a ready node. With such a node, it only lacks chips, or is not listed.
+    # Whether each lost machine has a ready node. Such a machine only lacks chips, or is not listed.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -146,7 +146,7 @@ def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
 
 
 def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of the recreations within the last day, earliest first. Later times than `now` are ignored."""
+    """Return the times of the recreations within the last day, earliest first. Times after `now` are ignored."""
     moments = sorted(group.status.recreated_at)
     return tuple(moment for moment in moments if 0 <= (now - moment).total_seconds() < DAY_SECONDS)
 
@@ -198,5 +198,5 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Ro
 
 
 def _works(running: Iterable[Node], ctx: Round) -> bool:
-    """Return whether pods with chips run on the machines. They may continue with the remaining chips."""
+    """Return whether pods with chips run on the machines. Such pods may continue with the chips that remain."""
     return any(pod.keeps_machine(ctx.now) for node in running for pod in ctx.pods.get(node.name, ()))

@@ -1,4 +1,4 @@
-"""Converts a child to its resource, compares it with the existing one, and checks users' templates. Pure."""
+"""Converts children to resources, compares them with the existing resources, and checks users' templates. Pure."""
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES

@@ -102,7 +102,7 @@ class Pod:
         return self.chips > 0 and self.started and not late
 
     def deadline(self, proof: Proof) -> datetime | None:
-        """Return the time until which the pod keeps its machine if it does not hold chips, None if it does not."""
+        """Return the time until which the pod keeps its machine without holding chips, None if it never does."""
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
@@ -307,12 +307,12 @@ class Round:
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
 
     def refused(self, write: Write) -> str:
-        """Return why Kubernetes rejected the last such write, empty if it was not rejected."""
+        """Return why Kubernetes rejected the last write with this key, empty if it was not rejected."""
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     def refusal(self, step: Step, kind: type[object] = object) -> str:
-        """Return ": OBJECT: REASON" for the first rejected write of a step, empty without one. `kind` is its type."""
+        """Return ": OBJECT: REASON" for the first rejected write of type `kind` in a step, otherwise empty."""
         writes = (proposed.write for proposed in step.writes if isinstance(proposed.write, kind))
         return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
