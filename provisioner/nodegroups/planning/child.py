@@ -100,7 +100,7 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether a call for the deletion failed at least 3 times in a row, last rejected after the deletion began."""
+    """Return whether a call for the deletion failed 3 times or more in a row, last rejected since the request."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.
