@@ -1,8 +1,8 @@
 """Carries out plans: submits calls to the supplier and to Kubernetes, and returns their answers to the loop.
 
-Each call runs in a pool of threads and ends without waiting for the operation that it starts: later rounds look up the
-operation. Changes of nodes, pods and statuses that Kubernetes rejects are repeated after growing pauses; an alert
-reports an object whose changes have been rejected for `_ALERT_SECONDS`.
+Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. If a
+change of a node, pod or status fails, a later round repeats the change after a pause of at most 60 s. If the changes of
+an object have failed for 10 minutes, an alert names the object.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of a create or delete of a node pool. Neither is sent if the Lease may end within this time.
+#: Time-out in seconds of a call that creates or deletes a pool. The call is not sent if the Lease may end in this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first rejection of a change. Each further rejection doubles the pause, up to the maximum.
+#: Pause in seconds after the first failure of a change. Each further failure doubles it, up to `_MAX_PAUSE_SECONDS`.
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
-#: Time in seconds for which a change must have been rejected before an alert is raised.
+#: Time in seconds for which the changes of an object must have failed before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of concurrent writes of statuses: deletes of later rounds use the same threads, and wait for writes.
+#: Maximum number of submitted writes of statuses. Deletes use the same threads, so more writes would delay them.
 _MAX_WRITES = 64
 
 
@@ -55,25 +55,25 @@ class _Rejection(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
-    """Carries out plans. The key by which the base class knows a submitted create or delete is the name of the pool."""
+    """Carries out plans. The base class identifies a submitted create or delete by its key, the name of the pool."""
 
     supplier: Supplier
     api: Api
     gate: Gate
-    #: Runs creates and look-ups.
     executor: Executor
-    #: Runs calls to Kubernetes: deletes, whose checks read it, and changes of nodes, pods and statuses. Creates have
-    #: another executor, because the delete of a pool of thousands of nodes takes long, and must not delay creates.
+    #: Runs deletes, and changes of nodes, pods and statuses. The checks before the delete of a large pool take long, so
+    #: creates and look-ups have their own executor.
     slow_executor: Executor
-    #: Nodes, pods and objects with a status that are being changed: only one thread at a time may change each of them.
+    #: Nodes, pods and objects with a status whose change was submitted and has not ended: each has at most one such
+    #: change.
     _changing: set[str] = field(default_factory=set)
-    #: Rejected changes by node, pod or object with a status; recorded by the threads that make the changes.
+    #: Failed changes by node, pod or object with a status. Written by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect other calls."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
-        # Deletes come first: they save money, and creates may have to wait until the operations of deletes have ended.
+        # Deletes are submitted first, because each pool that is not needed costs money.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
             self._submit(delete.name, call, self.slow_executor, self._delete_failed)
@@ -81,7 +81,6 @@ class Actor(CallingActor[Answer]):
             name = create.request.name
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
-            # A look-up that cannot be submitted is due again in the next round.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes: list[tuple[str, Callable[[], object]]] = [
             *((assignment.node, functools.partial(self._assign, assignment)) for assignment in plan.assignments),
@@ -100,13 +99,13 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the statuses beyond the maximum. Each write starts a round, because it changes an object.
+        # Later rounds write the other statuses. The next round starts soon, because each write changes an object.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)
 
     def _submit_change(self, target: str, change: Callable[[], object]) -> bool:
-        """Submit a change of an object; return False if another change is running, or if the pause has not ended."""
+        """Submit a change, unless the target has an unfinished change or a pause; return whether it was submitted."""
         rejection = self._rejected.get(target)
         if target in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False
@@ -148,7 +147,7 @@ class Actor(CallingActor[Answer]):
         except SupplierError as error:
             return self._create_failed(name, error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # The outcome is unknown, because the request may have reached the supplier before the exception.
+            # The supplier may have received the request before the exception, so the outcome is unknown.
             _log.exception("create.crashed", node_pool=name)
             return self._create_failed(name, Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)))
         return CreateAnswer(name=name, at=self.clock(), operation=operation)
@@ -163,7 +162,7 @@ class Actor(CallingActor[Answer]):
         try:
             if self._lack_of_lease() is None:
                 self.gate.pass_through(delete)
-                # The Lease is checked again, because the checks of the gate may have taken longer than the Lease lasts.
+                # The Lease is checked again, because the checks of the gate may take longer than the Lease lasts.
                 if self._lack_of_lease() is None:
                     return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
         except NeededError as error:
@@ -214,7 +213,7 @@ class Actor(CallingActor[Answer]):
             self.api.patch(object_path("pods", cost.name, namespace=cost.namespace), body)
 
     def _write_status(self, write: StatusWrite) -> None:
-        """Write a status unless its object has changed; if it has, a later round decides the new status."""
+        """Write a status. If the object has changed since the decision, write nothing: a later round decides again."""
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
@@ -222,7 +221,7 @@ class Actor(CallingActor[Answer]):
             self.api.patch(f"{path}/status", body)
 
     def _change(self, change: Callable[[], object], target: str) -> None:
-        """Make a change of a node, pod or status; record a rejection, after which a later round repeats the change."""
+        """Make a change. Record a failure, so that a later round repeats the change after a pause."""
         try:
             change()
         except ClusterError as error:
@@ -240,9 +239,9 @@ class Actor(CallingActor[Answer]):
             self._changing.discard(target)
 
     def rejected(self) -> Mapping[str, str]:
-        """Return the last error of each node, pod or other object whose changes were rejected for `_ALERT_SECONDS`."""
+        """Return the last error of each node, pod or other object whose changes have failed for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # The dictionary is copied, because other threads record rejections at the same time.
+        # Other threads change the dictionary at the same time, so a copy is read.
         return {
             target: rejection.error
             for target, rejection in sorted(self._rejected.copy().items())
@@ -250,7 +249,7 @@ class Actor(CallingActor[Answer]):
         }
 
     def alerts(self) -> tuple[Alert, ...]:
-        """Return one alert if Kubernetes has rejected the changes of an object for `_ALERT_SECONDS`; otherwise none."""
+        """Return one alert if the changes of at least one object have failed for `_ALERT_SECONDS`; otherwise none."""
         if not (rejected := self.rejected()):
             return ()
         message = (

@@ -1,13 +1,12 @@
-"""Reviews workloads when they are created or updated, and changes the selectors of Jobs. Pure.
+"""Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
-Objects and settings are arguments. A review reports only problems that the owner can correct by changing the workload;
-Events report stockouts, a pause and the demand of other workloads. A review rejects an object only if no nodes at all
-can serve it: an object that this provisioner does not serve may get nodes from another provisioner.
+A review reports only problems that the owner can correct in the workload. Events report other causes of a wait, such as
+a stockout, a pause or a limit that other workloads use. A review rejects an object only if no nodes at all can serve
+it, because another provisioner may create nodes for objects that this provisioner does not serve.
 
-Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
-changed selectors. Pods of other Jobs would wait for nodes that are never created, or would lose selectors that another
-controller reads. Values of existing selectors are not overwritten. The change does not depend on bounds and limits for
-the Jobs of a JobSet together.
+Selectors are changed like by the admission_controller of the Go provisioner, but only if the Job then gets a node pool.
+Otherwise its pods would wait for nodes that are never created, or lose selectors that another controller reads.
+Existing selectors keep their values. The change of a child Job does not depend on other slices of its JobSet.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,9 +39,9 @@ from provisioner.workloads.plain import misfit_of
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 #: Kinds whose pods have no index.
 _UNNUMBERED = ("Deployment", "ReplicaSet")
-#: Kinds that are reviewed, except objects that an object of these kinds controls, such as the Jobs of a JobSet.
+#: Kinds that are reviewed. Objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet, are not.
 KINDS = frozenset({*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
-#: API group and kind of owners that are reviewed themselves: the objects that they control are not reviewed again.
+#: API group and kind of controllers whose own review covers the objects that they control.
 REVIEWED_OWNERS = frozenset(
     {
         *(("apps", kind) for kind in (STATEFUL_SET, *_UNNUMBERED)),
@@ -54,11 +53,11 @@ REVIEWED_OWNERS = frozenset(
 _COUNTS = ("replicas", "parallelism", "completions")
 #: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of slices of an object that are checked: its first slices, and its last, whose name is the longest.
-#: The number is smaller if slices have several choices of capacity: a long review of one object delays all others.
+#: Maximum number of slices of an object that are checked (the first slices, and the last, whose name is the longest),
+#: and of their choices of capacity together. A longer review would delay the reviews of other objects.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-#: Kinds of workloads whose objects the provisioner reads. If another kind controls pods, only the pods are read.
+#: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
 _KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 #: Label of workloads that Kueue admits.
@@ -69,8 +68,7 @@ class _Pods(NamedTuple):
     template: Template
     #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
     number: int | None = None
-    #: Whether the pods may fill several slices: those of a StatefulSet one after the other, and those of a Job if they
-    #: ask for the variables of a multislice.
+    #: Whether the pods may fill several slices: the pods of a StatefulSet, and those of a Job that sets `MULTISLICE`.
     several: bool = False
 
 
@@ -93,7 +91,8 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, left_alone
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
-            # Only too many pods are reported as impossible: with too few pods, other pods may use the remaining hosts.
+            # Too many pods are impossible to serve. Too few are possible, because other pods may use the remaining
+            # hosts.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -119,7 +118,7 @@ def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
 
 def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
     if kind == WorkloadKind.LEADER_WORKER_SET.value:
-        # Both templates are checked, because the leader may request no chips, or another shape than the workers.
+        # The leader may request no chips, or another slice than the workers, so both templates are checked.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]
@@ -134,7 +133,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
-    """Whether the metadata of an object or template opts out of the provisioner, or requests Slice resources."""
+    """Whether an object or template opts out of the provisioner, or requests Slice resources or dynamic slicing."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -180,10 +179,10 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
-    the labels of the namespace are unknown. Errors come first. `slices` of each finding is 1.
+    the labels of the namespace are unknown. Findings are sorted by severity, errors first; their `slices` is 1.
 
-    The function makes no calls, and never raises. Its duration depends on the size of the object, not on the number of
-    slices: it checks at most 256 slices and 1,024 choices. Limits that only more slices exceed are reported by Events.
+    Makes no calls, and never raises. The duration depends on the size of the object, not on the number of its slices:
+    at most 256 slices and 1,024 choices are checked. If only further slices exceed a limit, Events report that.
     """
     document = Document(raw)
     most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -194,7 +193,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
 
 def _choices_of_slice(document: Document, settings: Settings) -> int:
-    """Return the maximum number of pairs of choice and zone of a slice, by the settings and all annotations."""
+    """Return an upper bound of the pairs of choice and zone of a slice, from the settings and all annotations."""
     choices, zones = max(1, len(settings.capacity)), max(1, len(settings.zones))
     for _, found in mappings_in(document.value):
         choices = max(choices, fields.text(found.get(constants.CAPACITY)).count(",") + 1)
@@ -221,7 +220,7 @@ class Judge:
 
 
 def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
-    """Answer the review of a StatefulSet's scale; `scaled` is the StatefulSet as read from the API server."""
+    """Answer the review of a change of a StatefulSet's scale; `scaled` is the StatefulSet before the change."""
     spec = fields.mapping(scaled.get("spec"))
     # The API server omits replicas if it is 0.
     replicas = fields.mapping(request.object.get("spec")).get("replicas", 0)
@@ -268,8 +267,8 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
-    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes. A
-    # finding about the placement of pods does not change them, and is no mistake in this sense.
+    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes.
+    # Findings about the placement of pods are not about the slice.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -292,8 +291,8 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only `_shape_problems` finds that a Job has more pods than hosts, which no nodes at all can serve. The finding
-        # of `judge` about the same request then also counts as impossible.
+        # Only `_shape_problems` finds that a Job has more pods than hosts, which no nodes can serve. The finding of
+        # `judge` about the same request then counts as impossible as well.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
@@ -309,7 +308,7 @@ def _of_slices(
 
 
 def _is_said(finding: Finding) -> bool:
-    """Whether a finding is reported: the owner can correct it, and the API server does not reject the object for it."""
+    """Whether a finding is reported. Findings that the owner cannot correct or that the API server reports are not."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -335,7 +334,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     """Return the settings without the pause, and without limits that only delay workloads or do not apply to `raw`."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
     if any(ended_before(fields.mapping(raw.get("spec"))).values()):
-        # The replicated jobs run one after the other, so the limits do not apply to the sum of their pools.
+        # Some replicated jobs start after others have ended, so the limits do not apply to the sum of all their pools.
         settings = replace(
             settings,
             max_chips=None,
@@ -380,11 +379,11 @@ _NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, c
 class JobChanges:
     """Changes that the administrator has configured for Jobs that request chips."""
 
-    #: Whether child Jobs of JobSets get a selector with a value that no other job has.
+    #: Whether child Jobs of JobSets get the selector JOB_KEY_SELECTOR, each with its own value.
     job_key: bool = False
     #: Value of the location hint selector that Jobs get; empty adds no selector.
     location_hint: str = ""
-    #: Whether selectors that request other capacity than on-demand are removed.
+    #: Whether selectors that request capacity other than on-demand are removed.
     on_demand: bool = False
 
 
@@ -394,13 +393,14 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job that starts with the changes of its selectors; admit other requests unchanged.
+    """Answer the review of a Job: if the request starts the Job, change its selectors; otherwise admit it unchanged.
 
-    `jobset` is the JobSet that `jobset_to_read` names, as read from the API server; None if it names none.
+    `jobset` is the JobSet that `jobset_to_read` names, as read from the API server. A child Job without it is admitted
+    unchanged.
     """
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
-    # Child Jobs that together fill a slice must select the same nodes.
+    # Child Jobs that together fill a slice must select the same nodes, so they get no selector with their own value.
     selectors = _changed(request, replace(changes, job_key=changes.job_key and jobs == 1))
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
@@ -416,7 +416,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
-    """Return the JobSet of a Job, reduced to the child Jobs of one slice; return a Job without a JobSet unchanged."""
+    """Return the JobSet of a child Job with only the child Jobs of one slice; return another Job unchanged."""
     if jobset is None:
         return job
     only = {"name": "only", "replicas": jobs, "template": {"metadata": job.get("metadata"), "spec": job["spec"]}}
@@ -444,10 +444,10 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 
 def _starts(request: Request) -> bool:
-    """Whether this request starts a child Job of a JobSet for the first time, or creates another Job.
+    """Whether a request starts a child Job of a JobSet for the first time, or creates a Job without a JobSet.
 
-    False if a ProvisioningRequest already requested the nodes, with the selectors of the unchanged pod template. After
-    the first start of a Job, its pod template can no longer be changed.
+    False if a ProvisioningRequest has requested the nodes already, with the selectors of the unchanged pod template.
+    Later starts do not count, because the pod template of a Job is immutable after the first start.
     """
     is_child, before = bool(_jobset_of(request)), request.old_object
     resumed = is_child and _is_suspended(before) and "startTime" not in fields.at(before, "status")

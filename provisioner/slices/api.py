@@ -1,6 +1,6 @@
-"""HTTP API, version 1, and files of the status page: paths, responses, and the OpenAPI document.
+"""Serves version 1 of the HTTP API, its OpenAPI document, and the files of the status page. All paths are read-only.
 
-All paths are read-only. Fields that are added to version 1 have a default; existing fields keep their name and meaning.
+Fields may be added to version 1, with a default; existing fields keep their name and meaning.
 """
 
 import functools
@@ -34,9 +34,9 @@ _ENCODER = msgspec.json.Encoder()
 
 class _Part(NamedTuple):
     summary: str
-    #: Fields of the response in addition to the version.
+    #: Types of the fields of the response, by name; every response also has the field `version`.
     fields: Mapping[str, Any]
-    #: Returns the values for `fields`, in the order of `fields`.
+    #: Returns the values of `fields`, in the same order.
     find: Callable[[Document], tuple[Any, ...]]
 
 
@@ -65,7 +65,7 @@ _PARTS: Mapping[str, _Part] = {
 
 
 def pages(board: Board) -> tuple[Page, ...]:
-    """Return the files of the status page and the paths of the API, whose responses are read from `board`."""
+    """Return the files of the status page and the paths of the API; the data come from `board`."""
     return (
         *file_pages("provisioner.slices"),
         Page(path=ROOT, make=lambda: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
@@ -81,7 +81,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return the response with a document. The ETag names the process, because each process counts its own versions."""
+    """Return a response about a document. Each process counts its own versions, so the ETag contains the process."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)

@@ -41,10 +41,10 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier that PROVIDER names, and an object that proves that GKE and Kubernetes are the same cluster.
+    """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes are the same cluster.
 
-    PROVIDER=gce needs no proof, because its node pools are objects of the Kubernetes API server. Raises ValueError if
-    PROVIDER is gke without a client in `gke`.
+    The proof is None for PROVIDER=gce, whose node pools are objects of the Kubernetes API server. Raises ValueError if
+    PROVIDER is gke and `gke` is None.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
@@ -136,7 +136,7 @@ def build(
 def make_gate(
     api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_namespace: str = ""
 ) -> Gate:
-    """Return the gate, which checks each pool before its delete, with its own threads."""
+    """Return the gate, with its own threads for the checks before deletes."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
     return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_namespace=node_namespace, for_each=for_each)

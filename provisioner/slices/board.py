@@ -1,6 +1,6 @@
-"""Serves the latest view, timeline and activity as JSON.
+"""Keeps the latest decision, timeline and activity, and builds the documents that the API serves from them.
 
-The loop publishes each round, which is cheap. A view is built on request, at most twice per second.
+The loop publishes each round without building anything. A document is built on request, at most twice per second.
 """
 
 import threading
@@ -22,9 +22,9 @@ from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
 from provisioner.slices.view.types import Entry, View
 
-#: Minimum interval in seconds between two builds of the view.
+#: Minimum interval in seconds between two builds of a document.
 _GAP_SECONDS = 0.5
-#: Time in seconds without a decision after which the view is reported as stalled; rounds run at least every 15 s.
+#: Time in seconds without a decision after which a document is stalled; rounds run at least every 15 s.
 _STALLED_SECONDS = 60.0
 MAX_JOURNAL_ENTRIES = 500
 
@@ -63,7 +63,6 @@ class Journal:
 
 
 def _namespace_of(entry: Entry) -> str:
-    """Return the namespace of the workload that an entry is about; empty without a workload."""
     return entry.workload.split("/")[1] if entry.workload else ""
 
 
@@ -83,7 +82,7 @@ class About:
 # The dataclass has no slots, because `cached_property` stores the view in the instance.
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Result of one round."""
+    """Snapshot and plan of one round, from which its view is built."""
 
     snapshot: Snapshot
     plan: Plan
@@ -93,7 +92,7 @@ class Published:
 
     @cached_property
     def view(self) -> View:
-        """View of the round, built when it is first read."""
+        """View of the round. The first read builds it."""
         return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
@@ -101,7 +100,7 @@ class Published:
 class Document:
     """Content of all responses of the API, except the settings."""
 
-    #: Number of changes since the process started, except changes of times.
+    #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
     #: Time at which the process created this response.
     served_at: datetime
@@ -112,7 +111,7 @@ class Document:
     leader: str
     #: Reasons why no decisions are made at the moment; empty if decisions are made.
     problems: tuple[str, ...]
-    #: Whether this process leads, but made no decision in the last minute, so that the view is old.
+    #: Whether this process leads, but has made no decision for a minute, so that `view` is old.
     stalled: bool
     #: View of the last decision; None before the first decision, or if `leading` is false.
     view: View | None
@@ -145,7 +144,7 @@ class Board:
         """Publish the snapshot and the plan of a round."""
         self.leading = True
         if snapshot.not_synced:
-            # `document` shows the view of the last decision, together with the problems that prevent a new decision.
+            # The API continues to show the last decision, and `problems` has the reasons why there is no newer one.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(
@@ -178,7 +177,7 @@ class Board:
         document = self._build(last.version if last is not None else 0)
         if last is None or _without_moments(document) != _without_moments(last):
             document = replace(document, version=document.version + 1)
-        # An unchanged document keeps its version, but gets the times of the last round and of this response.
+        # A document without changes keeps its version, but has new times.
         self._document = document
         return document
 
@@ -200,7 +199,7 @@ class Board:
 
 
 def _without_moments(document: Document) -> Document:
-    """Return a document without the times of its round and its response, which do not count as changes."""
+    """Return a document with constant times, because the times of a round and of a response do not count as changes."""
     view = document.view
     same = document.about.started_at
     return replace(document, served_at=same, view=replace(view, at=same) if view is not None else None)

@@ -1,10 +1,10 @@
-"""Checks a pool before its delete: proves the reason, and lists the pods on its nodes before and after cordoning them.
+"""Checks a pool before its delete: proves the reason, cordons its nodes, and lists the pods on them.
 
 Decisions are based on caches, which may be out of date, so these checks read the API server. A pool that pods still use
 is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not
 show that choice: if there may be such pods, the pool is kept cordoned for a minute before its delete. Between the last
 check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
-no pod before the delete has reached GKE, because the node reports its chips only several seconds later.
+no pod before the delete reaches GKE, because a new node reports its chips only after several seconds.
 
 `provisioner.model.membership` determines the nodes of a pool. A pool with fewer nodes than hosts is not deleted while
 pods of its workload are on a node whose pool is unknown.
@@ -32,9 +32,9 @@ from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_work
 
 _log = structlog.get_logger(__name__)
 
-#: Wait in seconds after a cordon. From the choice of a node to the binding, the scheduler takes far less time.
+#: Wait in seconds between a cordon and the delete. The scheduler needs far less time to bind a pod to a chosen node.
 BINDING_SECONDS = 60.0
-#: Reasons of deletes that are wrong if the workload still needs pools.
+#: Reasons of deletes that are false if the workload still needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
@@ -54,7 +54,7 @@ class SettlingError(KeptError):
 
 
 class _Closed(NamedTuple):
-    """Names and UIDs of a pool's cordoned nodes, and the monotonic time since which all of them have been cordoned."""
+    """Names and UIDs of the cordoned nodes of a pool, and monotonic time since which all of them have been cordoned."""
 
     nodes: frozenset[tuple[str, str]]
     since: float
@@ -72,19 +72,19 @@ class Gate:
     node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
     for_each: ForEach = one_by_one
-    #: A node with a pod that keeps the pool, by pool. As long as the node has such a pod, no other node is checked.
+    #: Node with a pod that keeps the pool, by pool. While the node has such a pod, no other nodes are checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
-    #: Pools whose nodes the gate has cordoned, and has not uncordoned since.
+    #: Pools whose nodes are cordoned by the gate.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
 
     def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
-        """Forget all pools except those whose delete is still requested."""
+        """Forget all pools except those in `asked_for`, whose delete is still planned."""
         for name in {*list(self._kept_on), *list(self._closed)}.difference(asked_for):
             self._kept_on.pop(name, None)
             self._closed.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
-        """Prove the reason of a delete, cordon the nodes, and check that no pod that keeps the pool is on them.
+        """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool.
 
         Raises SettlingError, without uncordoning the nodes, if the delete must wait.
         """
@@ -96,11 +96,11 @@ class Gate:
         nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
-        # If the pool is kept, nodes that an earlier attempt cordoned are uncordoned as well.
+        # Nodes that an earlier attempt cordoned. They are uncordoned as well if the pool is kept.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
         def close(name: str) -> None:
-            # The node is recorded before the call, because a cordon whose response is lost must be undone as well.
+            # The node is recorded before the call, because the cordon takes effect even if its response is lost.
             closed.append(name)
             live.cordon(self.api, name)
 
@@ -136,7 +136,7 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """Raise SettlingError until all nodes have been cordoned for BINDING_SECONDS; a new node restarts this time."""
+        """If the delete must wait, raise SettlingError until all nodes have been cordoned for BINDING_SECONDS."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not nodes <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(nodes, now)
@@ -157,7 +157,7 @@ class Gate:
             )
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], known: frozenset[tuple[str, str]]) -> None:
-        """Raise KeptError if the pool has nodes that are not cordoned, or that were not checked."""
+        """Raise KeptError if the pool now has a node that is not cordoned or was not checked."""
         unlabelled = [node.name for node in nodes if not node.labelled]
 
         def unchecked() -> list[str]:
@@ -181,7 +181,7 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # If a reason in `_ENDED` were true, `living` would be None, so the workload still needs pools.
+            # The workload still needs pools, so each reason in `_ENDED` is false.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
@@ -209,9 +209,9 @@ class Gate:
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod belongs to the stuck slice whose pool is replaced: such a pod does not keep the pool."""
+    """Whether a pod is of the stuck slice whose pool is replaced. Pods of this slice do not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # If only the pods of a Job are served, `delete.kind` is POD, but `pod.kind` in the list of a node's pods is not.
+    # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 

@@ -2,13 +2,13 @@
 
 The hints are:
 
-- the times since which pools are idle; otherwise a deletion delay of an hour would restart,
+- the times since which pools are idle; otherwise a deletion delay of an hour would begin again,
 - back-off; otherwise a create that blocks the cluster for half an hour, or creates a useless pool, would be repeated,
 - the slice that last ran on each pool,
 - the times of the creates of the last hour, for the limit on them,
-- the attempts of creates that no list confirms yet, so that a create is sent again with the same name.
+- the attempt numbers of creates that no list confirms yet, so that a repeated create has the same pool name.
 
-Invalid sections, and entries beyond the size limit, are left out: losing them is safe. A failed read is repeated until
+Losing hints is safe: invalid sections, and entries beyond the size limit, are left out. A failed read is repeated until
 it succeeds, because the next write would otherwise replace hints that were never read. A failed write does not raise;
 the last writer wins.
 """
@@ -32,7 +32,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _K = TypeVar("_K", BackoffKey, SliceId)
-#: Number of an attempt, bounded so that a corrupt hint does not lead to very long names of pools.
+#: Number of an attempt, which is part of a pool's name; bounded, because a corrupt hint could have any length.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -40,8 +40,8 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Entries beyond the size limit are left out. The slices that last ran on pools are left out first, because the pods
-    on a pool usually show its slice.
+    Beyond the size limit, the slices that last ran on pools are left out first, because the pods on a pool usually show
+    its slice.
     """
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
@@ -56,7 +56,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
-    # At least the name and the two brackets of each section are written, even if all its entries are left out.
+    # The name and the two brackets of a section are written even if all its entries are left out.
     left = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
         text[name] = _cut(entries, left + 2)
@@ -65,7 +65,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
-    """Return a memory that contains only the saved hints; an invalid section is left out."""
+    """Return a memory with nothing but the saved hints; an invalid section is logged and left out."""
     refused = _backoffs(data, "refused", list[tuple[SliceId, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
@@ -94,7 +94,6 @@ def _open_attempts(memory: Memory) -> dict[SliceId, int]:
 
 
 def _latest(backoffs: Iterable[tuple[_K, Backoff]]) -> list[tuple[_K, Backoff]]:
-    """Return the back-offs that end last, at most `bounds.HINTED_BACKOFFS`."""
     return sorted(backoffs, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
 
 
@@ -113,7 +112,7 @@ def _backoffs(
 
 
 def _cut(entries: list[Any], most: int) -> str:
-    """Return the first entries, as many as fit into `most` characters, as JSON."""
+    """Return entries as JSON of at most `most` characters; the last entries are left out if necessary."""
     text = _dump(entries)
     while entries and len(text) > most:
         entries = entries[: max(0, len(entries) * most // len(text))]
@@ -143,7 +142,9 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints, empty if there is no ConfigMap. Raises ClusterError, and logs it once per cause."""
+        """Return the stored hints; empty if the ConfigMap does not exist. Raises ClusterError, and logs it once per
+        cause.
+        """
         try:
             stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:
@@ -172,7 +173,7 @@ class HintsStore:
         return before != self._last_cause
 
     def _write(self, data: Mapping[str, str]) -> None:
-        """Create the ConfigMap, or change only its data: its installer may have set labels and annotations."""
+        """Create the ConfigMap or change its data. Labels and annotations are not changed: a user may have set them."""
         try:
             self._api.patch(self._path, {"data": dict(data)})
         except NotFound:

@@ -25,16 +25,16 @@ from provisioner.slices.planning.round import Round, Snapshot, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
-#: Maximum age in seconds of the list of node pools for creates; deletes need a list of the same round.
+#: Maximum age in seconds of the list of node pools for a create. A delete needs a list of its own round.
 _CREATE_LIST_AGE_SECONDS = 5.0
 #: Minimum interval in seconds between two writes of the hints, and between two reads until one succeeds.
 _HINTS_GAP_SECONDS = 2.0
-#: Time in seconds without a decision after which owners of waiting slices are notified.
+#: Time in seconds without a decision after which the owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0
-#: Interval in seconds between two notifications of the owners of waiting slices.
+#: Minimum interval in seconds between two notifications of these owners.
 _STALLED_GAP_SECONDS = 30.0
-#: Minimum interval in seconds between two changes of the catalogue. After each, no decision is possible until the pods
-#: and workloads have been listed again.
+#: Minimum interval in seconds between two changes of the catalogue of machine types. A change delays decisions until
+#: the pods and workloads have been listed again.
 _CATALOGUE_GAP_SECONDS = 60.0
 
 
@@ -60,24 +60,23 @@ class Loop(RoundLoop[answers.Answer]):
     _problems: tuple[str, ...] = ()
     #: Monotonic time since which no decision has been possible; None if the last round made a decision.
     _stalled_since: float | None = None
-    #: Monotonic time of the last notification of owners that no decision is possible; None if none was sent.
+    #: Monotonic time of the last notification that no decision is possible; None before the first one.
     _notified_stalled: float | None = None
-    #: The last round, whose slices and pools the next round reuses; None after a change of the catalogue of machine
-    #: types.
+    #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
-    #: Monotonic time of the last change of the catalogue of machine types.
+    #: Monotonic time of the last change of the catalogue of machine types, which is process-wide.
     _extended_monotonic: float = float("-inf")
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
         RoundLoop.run(self)
         if self.is_leader():
-            # Without the Lease, another process may lead, and may have saved its own hints.
+            # If this process no longer leads, another process may have saved newer hints.
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decisions can be made; empty if they can. Waiting for the Lease is not such a reason."""
+        """Return why no decision is possible; empty if decisions are possible, or if another process leads."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
@@ -126,11 +125,13 @@ class Loop(RoundLoop[answers.Answer]):
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def fold(self, answer: answers.Answer) -> None:
-        """Record the answer of a call in the memory."""
+        """Record the answer of a call in `memory`."""
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all times after the clock was set, also those of the list of pools, the proof and the timeline."""
+        """Shift all stored times by the change of the clock: of the memory, the list of pools, the proof and the
+        timeline.
+        """
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -138,23 +139,25 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add the MachineConfigs of the cluster to the catalogue; return whether it lacks some until a later round."""
+        """Add the cluster's MachineConfigs to the catalogue of machine types; return whether the catalogue still lacks
+        some.
+        """
         watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
         listed = watch.records() if watch is not None else {}
-        # Between two changes, at least one decision is made, even if a user edits MachineConfigs all the time.
+        # Between two changes, at least one decision is made, even if a user edits MachineConfigs continuously.
         waits = self._stalled_since is not None or now - self._extended_monotonic < _CATALOGUE_GAP_SECONDS
         if before and waits:
             return {**before, **listed} != before
         self._machine_configs = extend_catalogue(listed, before)
         if self._machine_configs is not before:
             self._last_round, self._extended_monotonic = None, now
-            # Pods and workloads are parsed again, because the catalogue determines how many pods form a slice.
+            # The number of pods of a slice depends on the catalogue, so pods and workloads are parsed again.
             for objects in (self.watches.pods, *self.watches.workloads.values()):
                 objects.invalidate()
         return False
 
     def _prepare(self) -> float:
-        """Prove the cluster and read the hints; return the seconds until the next attempt, 0 if both succeeded."""
+        """Prove the cluster and read the hints; return the seconds until the next attempt, 0 if both are done."""
         proof = self.identity
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)
@@ -180,7 +183,7 @@ class Loop(RoundLoop[answers.Answer]):
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan is discarded, because its changes need a newer list of the pools.
+            # The plan is discarded, because its creates and deletes need a newer list of the pools.
             self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()
@@ -192,8 +195,8 @@ class Loop(RoundLoop[answers.Answer]):
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
         snapshot, before = observe(), self._machine_configs
-        # The catalogue must contain all MachineConfigs that the snapshot counts as known, so the catalogue is updated
-        # after the snapshot. If this changes the catalogue, or must wait, the snapshot is taken again.
+        # The catalogue must contain all MachineConfigs of the snapshot, so it is updated after the snapshot was taken.
+        # If the catalogue has changed or still lacks some, the snapshot is taken again.
         lacks_some = self._follow_catalogue()
         if lacks_some or self._machine_configs is not before:
             snapshot = observe(lacks_machine_configs=lacks_some)

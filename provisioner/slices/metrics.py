@@ -1,12 +1,13 @@
 """Defines all metrics of the provisioner, and measures each round.
 
-Labels are bounded: they are kinds, phases, methods and reasons, never names of workloads or pools. Namespaces are
-labels only if a limit names them, or if they are among the first hundred that use chips (`account_of`). docs/metrics.md
-is generated from the texts in this module.
+Labels are bounded: they are kinds, phases, methods and reasons, never names of workloads or pools. A namespace is a
+label only if a limit names it, or if it is among the first hundred that use chips (`account_of`). docs/metrics.md is
+generated from the texts in this module.
 
-A chip counts while its node exists, so a pool that GKE cannot create does not count. A start-up begins when the
-scheduler finds the leader pod unschedulable; the pod's condition has this time, so a restart of the provisioner does
-not lose it. Stages that a slice had reached when this process first saw the slice waiting are not measured.
+Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
+begins when the scheduler finds the leader pod unschedulable. This time is in the pod's condition, so a restart of the
+provisioner does not lose it. If a slice has reached a stage before this process first sees it, the stage is not
+measured.
 """
 
 import time
@@ -35,7 +36,7 @@ from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
-#: Value of the label `state` for the chips of a pool, by phase of the pool.
+#: Value of the label `state` of the metric `chips`, by phase of the pool.
 CHIP_STATES = {
     Phase.WANTED: "wanted",
     Phase.BLOCKED: "wanted",
@@ -47,26 +48,27 @@ CHIP_STATES = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
-#: Value of the labels `phase` and `state` for split pools and slices.
+#: Value of the labels `phase` and `state` for pools and slices in state `State.SPLIT`.
 SPLIT = "split"
-#: Phases for which the time since the pool was planned is measured.
+#: Phases for which `time_to_phase_seconds` is measured, in the order in which a pool enters them.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 #: Upper bounds in seconds of the histogram of start-ups: from a start on an existing pool to hours of a stockout.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
-#: Kind of failure of a pool whose nodes did not become ready in time, although GKE reports no failure.
+#: Value of the label `kind` for pools whose nodes were not ready in time, although GKE reports no failure.
 NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Value of the label `workload_namespace` beyond the maximum number of namespaces. Names of namespaces have no "_".
+#: Value of the label `workload_namespace` if the namespace is unknown, or beyond their maximum number. Names of
+#: namespaces have no "_".
 OTHERS = "_other"
 
 
 class Use(Enum):
     """Use of a chip."""
 
-    #: A slice counts on the pool, but none of its pods is bound there: before its start, or between two restarts.
+    #: No pod is bound to the pool yet, or between two restarts of the workload, but a slice counts on the pool.
     STARTING = "starting"
     #: Unfinished pods are bound to the pool.
     RUNNING = "running"
@@ -79,7 +81,7 @@ class Use(Enum):
 # The fields are values of enumeration members, not the members, because each round hashes an account for each pool, and
 # the hash of a member is slow.
 class Account(NamedTuple):
-    """Labels by which chips are counted."""
+    """Values of the labels by which the use of chips is counted."""
 
     namespace: str
     accelerator: str
@@ -125,7 +127,7 @@ LABELS = {
 
 
 class Metrics(LoopMetrics):
-    """Metrics of one process. Any thread may change them; only the loop's thread shows the values of rounds."""
+    """Metrics of one process. Any thread may change counters and histograms; only the loop's thread calls `show`."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
@@ -166,7 +168,7 @@ class Metrics(LoopMetrics):
             self.pool_failures.labels(kind)
 
     def set_unknown_sources(self, names: Iterable[str]) -> None:
-        """Show which optional sources of facts are unknown at the moment."""
+        """Show the optional sources (`model.sources`) that are unknown at the moment."""
         text = "1 while an optional source of facts, which the cluster has, is forbidden, fails or is not read yet."
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
 
@@ -187,11 +189,11 @@ _TRYING = frozenset({Phase.WANTED, Phase.CREATING, Phase.PROVISIONING})
 
 
 class Startup(NamedTuple):
-    """Start-up of a slice that waits, or waited in the last round."""
+    """Start-up of a slice whose leader pod is not bound yet."""
 
     leader_uid: str
     since: datetime
-    #: Stages that have been measured, or were reached before the slice was first seen.
+    #: Stages that have been measured, or that the slice had reached before this process first saw it.
     reached: frozenset[Stage]
 
 
@@ -209,7 +211,7 @@ def follow(
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
     """Return the start-ups of waiting slices, and each newly reached stage with its seconds since the start-up began.
 
-    `before` has the start-ups of the last round.
+    `before` has the start-ups that the last call returned.
     """
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
@@ -235,7 +237,7 @@ def follow(
 
 
 def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
-    """Return the use of a pool's chips; None if no node exists, or if the number of chips is unknown."""
+    """Return the use of a pool's chips; None if the pool has no nodes, or if the number of their chips is unknown."""
     accelerator, host_chips = supply.machine
     capacity, chips = supply.pool.capacity, host_chips * len(supply.nodes)
     if not chips:
@@ -246,7 +248,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return `wanted`; if there would be too many accounts or namespaces, with the namespace OTHERS."""
+    """Return `wanted`. Its namespace becomes OTHERS if there would be too many accounts or namespaces."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}
@@ -265,7 +267,7 @@ class Meter:
     monotonic: Callable[[], float] = time.monotonic
     _waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
     _uses: tuple[PoolUse, ...] = ()
-    #: Chip-seconds and costs since the start of the process, by account.
+    #: Chip-seconds since the start of the process, by account. `_costs` has their costs.
     _chip_seconds: dict[Account, float] = field(default_factory=dict)
     _costs: dict[Account, float] = field(default_factory=dict)
     _counted_monotonic: float = 0.0
@@ -303,7 +305,7 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # Both counters of the account begin at 0, because `increase` ignores the first value of a counter.
+                # Both counters begin at 0, because `increase` ignores the first value of a time series.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)
@@ -312,7 +314,8 @@ class Meter:
 def usage_of(
     chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
 ) -> Iterator[Shown]:
-    """Yield the use of chips since the start of the process, and the current cost of the pools in `priced`."""
+    """Yield the metrics of used chips since the start of the process, and of the current cost of the pools in `priced`.
+    """
     per_hour: defaultdict[Account, float] = defaultdict(float)
     unpriced = 0
     for use in priced:
@@ -329,7 +332,7 @@ def usage_of(
 def values_of(
     plan: Plan, pools: Iterable[NodePool], waits: Mapping[str, float], now: datetime, *, deletion_delay_seconds: float
 ) -> Iterator[Shown]:
-    """Yield the values of one round; `waits` are the seconds that each leader pod has waited, by UID of the pod."""
+    """Yield the metrics of one round; `waits` has the seconds that each leader pod has waited, by UID of the pod."""
     memory = plan.memory
     text = "Slices that workloads request, by phase; split: a pool of the slice is not its own alone."
     slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
@@ -344,7 +347,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A postponed delete counts as blocked also during the next attempt; otherwise the value would drop each time.
+    # During another attempt, a postponed delete still counts as blocked; otherwise the value would drop each time.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -353,7 +356,7 @@ def values_of(
     text = "How long the leader pod that waits longest has been unschedulable, by what its slice waits for."
     causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
-    # A pool whose workload or machine type is unknown is not overdue, because the workload may still need the pool.
+    # The workload may still need a pool whose workload or machine type is unknown, so such a pool is not overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
     moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
     since = min(filter(None, moments), default=now)
@@ -388,7 +391,6 @@ def values_of(
 
 
 def _largest(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the largest value of each key, at least 0."""
     largest: dict[str, float] = {}
     for key, value in values:
         largest[key] = max(largest.get(key, 0.0), value)
@@ -404,7 +406,7 @@ def _phase_of(state: PoolState) -> str:
 
 
 def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each cause of each wait, a kind of failure or a limit, with the UID of the waiting slice's leader pod."""
+    """Yield each cause of a wait (a kind of failure or a limit) with the UID of the waiting slice's leader pod."""
     memory, ctx = plan.memory, plan.round
     if ctx is None:
         return
@@ -412,7 +414,8 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # A slice whose create tries capacity that failed before is not in `plan.waits`, but waits because of that failure.
+    # If a create tries capacity that failed before, its slice is not in `plan.waits`, but still waits for that
+    # capacity.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
