@@ -61,8 +61,7 @@ class Actor(CallingActor[Answer]):
     api: Api
     gate: Gate
     executor: Executor
-    #: Runs deletes, and changes of nodes, pods and statuses. The checks before the delete of a large pool take long, so
-    #: creates and look-ups have their own executor.
+    #: Runs deletes and other changes. Checks before the delete of a large pool take long, and must not delay creates.
     slow_executor: Executor
     #: Nodes, pods and objects with a status whose change was submitted and has not ended: each has at most one such
     #: change.
@@ -126,8 +125,6 @@ class Actor(CallingActor[Answer]):
         executor: Executor,
         failed: Callable[[PoolName, Failure], Answer],
     ) -> None:
-        """Submit a create or delete; if no thread can be started, its answer is a failure of kind UNAVAILABLE."""
-
         def not_sent(why: str) -> Answer:
             return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
 
@@ -221,7 +218,6 @@ class Actor(CallingActor[Answer]):
             self.api.patch(f"{path}/status", body)
 
     def _change(self, change: Callable[[], object], target: str) -> None:
-        """Make a change. Record a failure, so that a later round repeats the change after a pause."""
         try:
             change()
         except ClusterError as error:

@@ -49,7 +49,6 @@ REVIEWED_OWNERS = frozenset(
         *((kind.api_version.partition("/")[0], kind.value) for kind in WorkloadKind),
     }
 )
-#: Fields that hold the number of pods or groups.
 _COUNTS = ("replicas", "parallelism", "completions")
 #: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -60,7 +59,6 @@ _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
 _KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
-#: Label of workloads that Kueue admits.
 _QUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -267,8 +265,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
-    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes.
-    # Findings about the placement of pods are not about the slice.
+    # Environment variables depend on the slice, so they are checked only if no finding is about the slice.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -291,8 +288,8 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only `_shape_problems` finds that a Job has more pods than hosts, which no nodes can serve. The finding of
-        # `judge` about the same request then counts as impossible as well.
+        # Only `_shape_problems` finds too many pods for the slice, which is impossible to serve. The finding of `judge`
+        # about the same request is then impossible as well.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []

@@ -92,7 +92,7 @@ class Published:
 
     @cached_property
     def view(self) -> View:
-        """View of the round. The first read builds it."""
+        """View of the round."""
         return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
@@ -102,7 +102,6 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time at which the process created this response.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.

@@ -32,7 +32,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _K = TypeVar("_K", BackoffKey, SliceId)
-#: Number of an attempt, which is part of a pool's name; bounded, because a corrupt hint could have any length.
+#: Number of an attempt; bounded, so that a corrupt hint does not lead to very long names of pools.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -142,9 +142,7 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints; empty if the ConfigMap does not exist. Raises ClusterError, and logs it once per
-        cause.
-        """
+        """Return the stored hints; empty without a ConfigMap. Raises ClusterError, and logs it once per cause."""
         try:
             stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:

@@ -129,9 +129,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all stored times by the change of the clock: of the memory, the list of pools, the proof and the
-        timeline.
-        """
+        """Shift all stored times: of the memory, the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -139,9 +137,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add the cluster's MachineConfigs to the catalogue of machine types; return whether the catalogue still lacks
-        some.
-        """
+        """Add the cluster's MachineConfigs to the catalogue of machine types; return whether some must wait."""
         watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
         listed = watch.records() if watch is not None else {}
         # Between two changes, at least one decision is made, even if a user edits MachineConfigs continuously.
@@ -173,7 +169,6 @@ class Loop(RoundLoop[answers.Answer]):
         return 0.0
 
     def _adapted(self) -> Settings:
-        """Return the settings, adapted to the release channel of the cluster."""
         return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
 
     def _decide(self) -> tuple[Plan, Snapshot]:
@@ -207,7 +202,6 @@ class Loop(RoundLoop[answers.Answer]):
         return plan, snapshot
 
     def _due_in_seconds(self) -> float:
-        """Return the seconds until the node pools must be listed; 0 or less if the list is due."""
         every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
         return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds)
 

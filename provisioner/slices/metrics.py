@@ -60,8 +60,7 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Value of the label `workload_namespace` if the namespace is unknown, or beyond their maximum number. Names of
-#: namespaces have no "_".
+#: Namespace in labels if it is unknown or exceeds the maximum number. Names of namespaces have no "_".
 OTHERS = "_other"
 
 
@@ -74,7 +73,6 @@ class Use(Enum):
     RUNNING = "running"
     #: Nothing needs the pool, or the pool has failed.
     IDLE = "idle"
-    #: The pool is being deleted.
     DRAINING = "draining"
 
 
@@ -314,8 +312,7 @@ class Meter:
 def usage_of(
     chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
 ) -> Iterator[Shown]:
-    """Yield the metrics of used chips since the start of the process, and of the current cost of the pools in `priced`.
-    """
+    """Yield the metrics of chips used since the process started, and of the current cost of the pools in `priced`."""
     per_hour: defaultdict[Account, float] = defaultdict(float)
     unpriced = 0
     for use in priced:

@@ -65,14 +65,12 @@ DEVICES = Collection(
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
-#: PodTemplates that ProvisioningRequests and CapacityBuffers refer to.
 TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
-#: Objects that determine where the volumes of pods are.
 _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
 _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
 _NAMESPACES = Collection(name="namespaces", resource="namespaces")
-#: Names of the watches whose absence or failure does not prevent decisions.
+#: Names of the watches without which decisions are possible.
 OPTIONAL = frozenset(
     (
         *(
@@ -82,37 +80,36 @@ OPTIONAL = frozenset(
         *(kind.resource for kind in KINDS.values() if kind.optional),
     )
 )
-#: Time in seconds for which the CRD of a kind must be missing before its workloads count as deleted: their pools cost
-#: money, but an API server that starts may answer 404 for a short time, although the CRD exists.
+#: Time in seconds for which the CRD of a kind must be missing before its workloads count as deleted. The time is long,
+#: because an API server that starts may answer 404 for an existing CRD.
 _GONE_AFTER_SECONDS = 86_400.0
-#: Pause in seconds after a failed list of node pools. Each further failure doubles the pause, up to the cap.
+#: Pause in seconds after the first failed list of node pools. Each further failure doubles it, up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
-#: Maximum share of one processor that periodic lists take. Listing 1,000 node pools of GKE takes 0.12 s of processor
-#: time.
+#: Maximum share of one processor for periodic lists. A list of 1,000 GKE node pools takes 0.12 s of processor time.
 _MAX_LISTING_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
-    """The list-watches of one controller."""
+    """All list-watches of the controller of slices."""
 
     workloads: Mapping[WorkloadKind, Watch[Workload]]
     pods: Watch[Pod]
     nodes: Watch[Node]
-    #: The setting SERVE_PODS, which determines the watched pods of kind POD.
+    #: Setting SERVE_PODS, which determines which pods have the kind POD.
     serve_pods: str = "none"
     #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
-    #: Watch of ResourceSlices; a record has the name of a node and the number of chips that the node offers.
+    #: Watch of ResourceSlices; a record is the name of a node and the number of chips that it offers.
     devices: Watch[tuple[str, int]] | None = None
-    #: Watches of the objects that determine where the volumes of pods are.
+    #: Watches of objects that show in which zones the volumes of pods are.
     claims: Watch[Claim] | None = None
     volumes: Watch[frozenset[str]] | None = None
     storage_classes: Watch[StorageClass] | None = None
-    #: Watch of the labels of namespaces; None unless an opt-in label is set.
+    #: Watch of the labels of namespaces; None without an opt-in label.
     namespaces: Watch[dict[str, str]] | None = None
-    #: Watch of the ConfigMap that pauses the creation of pools; a record is the creation time of the ConfigMap.
+    #: Watch of the ConfigMap that pauses creates; a record is the time at which it was created.
     pause: Watch[datetime] | None = None
     #: Watch of the MachineConfigs, in which the cluster lists its TPU types.
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
@@ -143,7 +140,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Return the watches, not started yet, for `kinds`; if None, for the kinds that the settings serve."""
+    """Return the watches, not started, for the workloads of `kinds`; if None, of the kinds that the settings serve."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -153,11 +150,11 @@ def make_watches(
     def watch_in_all(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch a collection in the namespaces that the settings name, or in all namespaces if they name none."""
+        """Watch a collection in the served namespaces, or in all namespaces if the settings name none."""
         places = dict.fromkeys(namespaces) or ("",)
         return CombinedWatch([watch(replace(collection, namespace=place), parse, bound) for place in places])
 
-    # Records that are reduced because of a bound keep the opt-in label, which decides whether they are served.
+    # Records that a bound shortens keep the opt-in label, because it decides whether they are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -171,11 +168,11 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Pods have no common label. The parser drops pods that are not served, unless they take up the chips of a node.
+    # Pods have no common label, so all unfinished pods are watched, and the parser drops most of them.
     pods = Collection(name="pods", resource="pods", query={"fieldSelector": UNFINISHED})
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
-    # These labels select the nodes of the provisioner's pools; other nodes are not watched.
+    # Only nodes of the provisioner's pools are watched.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
     own = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     with_asks = any(not kind.has_pods for kind in kinds)
@@ -199,31 +196,30 @@ def make_watches(
 
 
 def _parse_resource_slice(raw: object) -> tuple[str, int]:
-    """Return the name of a node and the number of its devices; all chips of a node are in one ResourceSlice."""
+    """Return the name of a node and the number of its chips, which are all in one ResourceSlice."""
     spec = fields.at(raw, "spec")
     return fields.name(spec.get("nodeName")), len(fields.sequence(spec.get("devices")))
 
 
 @dataclass(slots=True, kw_only=True)
 class PoolList:
-    """Lists the node pools and keeps the last list. Used only by the loop's thread."""
+    """Lists the node pools, and keeps the last list. Used only by the loop's thread."""
 
     supplier: Supplier
     clock: Callable[[], datetime]
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for the list was sent; None until the first success.
     listed_at: datetime | None = None
-    #: Reason why the last attempt failed; empty if it succeeded.
+    #: Reason of the last failure; empty if the last attempt succeeded.
     problem: str = ""
     failures: int = 0
-    #: Returns the processor time of this thread in seconds.
     processor_seconds: Callable[[], float] = time.thread_time
-    #: Processor time that the last list took, in seconds.
+    #: Processor time in seconds that the last successful list took.
     cost_seconds: float = 0.0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def age_seconds(self, now: datetime) -> float:
-        """Return the age of the list in seconds; infinite if there was none."""
+        """Return the age of the list in seconds; infinite before the first success."""
         return float("inf") if self.listed_at is None else (now - self.listed_at).total_seconds()
 
     def due_in_seconds(self, now: datetime, *, every_seconds: float) -> float:
@@ -234,7 +230,7 @@ class PoolList:
         return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
-        """List the pools; return False if that failed. After a failure, no decision may use the old list."""
+        """List the pools; return whether this succeeded. After a failure, no decision is made until a list succeeds."""
         requested_at = self.tried_at = self.clock()
         started = self.processor_seconds()
         try:
@@ -252,7 +248,7 @@ class PoolList:
         return True
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift the times, so that the age of the list is the same after the clock was set."""
+        """Shift the times after the clock was set, so that the age of the list remains correct."""
         self.listed_at, self.tried_at = shifted(self.listed_at, by), shifted(self.tried_at, by)
 
     def by_name(self) -> dict[PoolName, NodePool]:
@@ -261,9 +257,10 @@ class PoolList:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return why no decision may be based on the watches; empty if decisions may be based on them.
+    """Return the reasons why no decision may be based on the watches; empty if one may.
 
-    Each kind of workload must have been listed once, because hints about slices without a listed workload are dropped.
+    A required watch must be complete and fresh. An optional watch must have been listed or have failed once, because
+    decisions drop hints about slices whose workload is missing.
     """
     doubts = (
         doubt_of(name, watch)
@@ -274,17 +271,17 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
 
 
 def read_sources(watches: Watches) -> dict[str, Knowledge]:
-    """Return the knowledge of each optional source that is watched, by name."""
+    """Return the state of each optional source that is watched, by name."""
     return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
 
 
 def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
-    """Return the names of the optional sources that are unknown."""
+    """Return the names of the sources in the state UNKNOWN."""
     return frozenset(name for name, knowledge in sources.items() if knowledge is Knowledge.UNKNOWN)
 
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
-    """Return the kinds whose workloads are not watched, or cannot be read; all other kinds are served."""
+    """Return the kinds whose workloads are not watched or cannot be read. The other kinds are served."""
     plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
     lacking = {name for name, knowledge in sources.items() if knowledge is not Knowledge.KNOWN}
     return frozenset(plain).union(
@@ -303,12 +300,11 @@ def take_snapshot(
     *,
     lacks_machine_configs: bool = False,
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` are the names of objects whose writes Kubernetes keeps rejecting.
+    """Return the input of one decision; `rejected` has the names of objects whose changes have failed for a long time.
 
-    With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue does not contain all of them.
+    With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue lacks some of their types.
     """
-    # The state of the watches is read before their records, so that a watch that becomes synced in between counts as
-    # not synced.
+    # The states of the watches are read before their records: a watch that is synced in between counts as not synced.
     reasons, sources = not_synced(watches), read_sources(watches)
     if lacks_machine_configs:
         sources[MACHINE_CONFIGS] = Knowledge.UNKNOWN
@@ -353,7 +349,7 @@ def take_snapshot(
 
 
 def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
-    """Return volumes, claims and storage classes; None in place of a kind whose source is unknown."""
+    """Return volumes, claims and storage classes, each None if its source is unknown."""
 
     def known(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
         return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None
@@ -367,9 +363,9 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
 
 
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
-    """Return a node; if it has no google.com/tpu, with the chips that its ResourceSlice offers.
+    """Return a node; if it reports no google.com/tpu, with the chips of its ResourceSlice.
 
-    While ResourceSlices cannot be read, a ready node whose label names the TPU driver counts as having all chips of its
+    If ResourceSlices are unknown, a ready node whose label names the TPU driver counts as having all chips of its
     machine. Otherwise slices that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)

@@ -27,20 +27,19 @@ from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: Interval in seconds between Events of a notice that lasts. It is slightly longer than the 300 s for which
-#: `EventRecorder` does not repeat an Event.
+#: Interval in seconds between Events of a lasting notice. `EventRecorder` does not repeat an Event within 300 s.
 _REPEAT_SECONDS = 310.0
-#: Minimum interval in seconds between two log lines for a notice that ends and returns.
+#: Minimum interval in seconds between two log lines about a notice that ended and returned.
 _LOG_AGAIN_SECONDS = 10.0
-#: Maximum number of past notices that are remembered, so that a notice that returns soon is not reported again.
+#: Maximum number of remembered past notices. A remembered notice that returns soon is not reported again.
 _MAX_PAST_NOTICES = 4096
-#: Identity of a notice: UID of its first object, reason, and key or message.
+#: UID of the first object of a notice, reason, and key (or, without a key, message).
 _Identity = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class _Reported:
-    """Times of the last Event and of the last log line about a notice, on the monotonic clock."""
+    """Monotonic times of the last Event and of the last log line about a notice."""
 
     emitted_at: float = float("-inf")
     logged_at: float = float("-inf")
@@ -52,27 +51,26 @@ class Reporter:
 
     recorder: EventRecorder
     metrics: Metrics
-    #: None if rounds are not measured, as in the simulation.
+    #: Measures rounds; None in the simulation.
     meter: Meter | None = None
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: Submitted creates by pool, for the Events after their answers.
+    #: Submitted creates by pool. Their answers cause Events on the objects in the creates.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
-    #: Submitted deletes by pool, for the Events after their answers.
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
-    #: Pools that were not deleted, because the API server reported that their workload still needs them.
+    #: Pools whose delete was refused with NEEDED: this answer is logged once per pool.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
-    #: Pools and phases whose time was measured: a pool that becomes ready a second time is not measured again.
+    #: Pools and phases whose time was measured. A pool that becomes ready again is not measured again.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    #: Kind and pool of each current alert; the pool is empty if the alert is not about one pool.
+    #: Kind and pool of each current alert; the pool is empty if the alert is about several or none.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _current_notices: set[_Identity] = field(default_factory=set)
-    #: Last reports of current and past notices, in the order in which the notices ended; current notices come last.
+    #: Last reports of notices. Past notices come first, in the order of their ends; current notices come last.
     _reported: OrderedDict[_Identity, _Reported] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -80,7 +78,7 @@ class Reporter:
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         states = plan.states
-        # The plan lacks pools that no longer exist. Their last states are kept for this report of their end.
+        # The plan lacks pools that no longer exist, so their last states are kept for the report that they are gone.
         self._states = {**self._states, **states}
         for transition in plan.transitions:
             try:
@@ -138,7 +136,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # Each attempt to delete a pool that is still needed has this answer, so only the first answer is logged.
+            # Every attempt to delete the pool may get this answer, so only the first one is logged.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -170,7 +168,7 @@ class Reporter:
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:
-            # Earlier phases are measured as well: the pool may have passed several phases since the last round.
+            # Earlier phases are measured as well, because the pool may have passed several phases since the last round.
             for phase in TIMED_PHASES[: TIMED_PHASES.index(new) + 1]:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))
@@ -196,7 +194,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # If a pool is deleted between two rounds, its last phase is not DELETING, but its delete was accepted.
+        # The last phase of a pool that vanished between two rounds is not DELETING, although its delete was accepted.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -207,22 +205,25 @@ class Reporter:
         self._delete_accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Emit an Event about the delete of a pool: on its workload or, if that does not exist, on one of its nodes."""
+        """Emit an Event about the delete of a pool: on the workload or, if it no longer exists, on a node of the pool.
+        """
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
             self.recorder.emit(ref, reason, message, warning=warning, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Report the notices that are new or due again; `notices` must contain all current notices."""
+        """Report the notices that are new or due again. `notices` must have all current notices: the others count as
+        ended.
+        """
         now, current = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
             if identity in current:
-                # Slices of one workload may have the same notice, which is reported once.
+                # Slices of a workload may have the same notice, which is reported once.
                 continue
             current.add(identity)
-            # A current notice moves to the end, so that the notices that ended first are also forgotten first.
+            # Current notices move to the end, so that the first entries are the notices that ended first.
             last = self._reported[identity] = self._reported.pop(identity, _Reported())
             if identity not in self._current_notices and now - last.logged_at >= _LOG_AGAIN_SECONDS:
                 self._log_notice(notice)
@@ -236,7 +237,7 @@ class Reporter:
             self._reported.popitem(last=False)
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
-        """Log an alert when it begins and when it ends; the metric shows it in between."""
+        """Log an alert when it begins and when it ends."""
         now = {(alert.kind, alert.pool): alert.message for alert in alerts}
         for kind, pool in sorted(now.keys() - self._alerts):
             message = now[kind, pool]
@@ -248,7 +249,7 @@ class Reporter:
         self._alerts = frozenset(now)
 
     def _log_of(self, pool: PoolName) -> structlog.stdlib.BoundLogger:
-        """Return a logger whose lines name a pool, and its workload and slice if they are known."""
+        """Return a logger whose lines have a pool, and its workload and slice if they are known."""
         log = cast(structlog.stdlib.BoundLogger, _log.bind(node_pool=pool))
         state = self._states.get(pool)
         if state is None or not state.named.name:
@@ -261,7 +262,7 @@ class Reporter:
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
 
     def _log_notice(self, notice: Notice) -> None:
-        """Write a notice to the log and the journal; the last object of a notice is always the workload."""
+        """Write a notice to the log and the journal. The last of its objects is always the workload."""
         first, last = notice.objects[0], notice.objects[-1]
         _log.warning(
             "slice.notice",

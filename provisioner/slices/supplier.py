@@ -1,21 +1,20 @@
-"""Interfaces to a supplier of node pools, such as GKE: the loop calls `Supplier`, planning calls `PoolRules`.
+"""Defines the interfaces to a supplier of node pools, such as GKE: `Supplier` for the loop, `PoolRules` for planning.
 
-Each supplier has a folder in suppliers/. `PoolRules` are pure. The following contract of a `Supplier` is checked for
-every supplier by one suite of tests (tests/slices/suppliers/conformance.py):
+Each supplier has a folder in suppliers/. `PoolRules` are pure. One suite of tests checks the contract of `Supplier` for
+every supplier (tests/slices/suppliers/conformance.py):
 
-- Every method may be called from many threads, and never waits for a long operation: a create or delete returns once
-  the supplier has accepted it, before its result is known. `SupplierError` is the only exception.
+- Any thread may call a method. A method never waits for a long operation: a create or delete returns when the supplier
+  has accepted it, before its result is known. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
   every other failure, nothing has changed.
-- **Complete lists.** `list_pools` returns every pool of the cluster, also pools of other clients, because their names
-  are in use. A pool that cannot be parsed is included with status UNKNOWN. A pool is listed from the moment that its
-  create was accepted until nothing is left of it.
-- `get_operation` finds an operation until some time after its end. NOT_FOUND does not reveal its result: look at the
-  pool.
-- `create_pool` sends nothing after `blocked` has returned a failure: it calls `blocked` right before each request.
-- A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS; planning learns the limit from that, and
+- **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, because their
+  names are in use. A pool that cannot be parsed is included with status UNKNOWN. A pool is listed from the time at
+  which its create was accepted until nothing is left of it.
+- `get_operation` finds an operation until some time after its end. NOT_FOUND does not reveal the result: read the pool.
+- `create_pool` calls `blocked` right before each request, and sends nothing after `blocked` has returned a failure.
+- A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS. Planning learns the limit from that, and
   counts each pool that is being created or deleted as an operation.
 """
 
@@ -40,57 +39,60 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
-#: Advice for the reader of a message that a supplier is unavailable.
+#: Advice in messages that a supplier is unavailable.
 _AWAY = (
     "The provisioner asks again every few seconds; if the failure lasts, check the provisioner's network and "
     "https://status.cloud.google.com."
 )
-#: Returns the reason why nothing may be changed now; None if changes are allowed.
+#: Returns why nothing may be changed now; None if changes are allowed.
 Blocked = Callable[[], Failure | None]
 
 
 class SupplierError(CallError):
-    """The only exception of a supplier."""
+    """The only exception that a supplier raises."""
 
 
 def with_remedy(error: Exception) -> str:
-    """Return the message of an error; if the supplier is unavailable, with advice on what to do."""
+    """Return the message of an error, with advice on what to do if the supplier is unavailable."""
     is_away = isinstance(error, CallError) and error.failure.kind is FailureKind.UNAVAILABLE
     return f"{str(error).rstrip('.')}. {_AWAY}" if is_away else str(error)
 
 
 class UnmeetableError(ValueError):
-    """No node pool can serve the slice in its present form; the message contains the reason and the remedy."""
+    """No node pool can serve the slice unless the slice or a setting changes; the message has the reason and the
+    remedy.
+    """
 
 
 class ImpossibleError(UnmeetableError):
-    """No provider's nodes can serve the slice: Google sells no such slice, or the request contradicts itself."""
+    """No nodes of any provider can serve the slice: Google sells no such slice, or the request contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """Rules of a supplier's node pools. Their functions are pure."""
+    """Rules of a supplier's node pools. All functions are pure."""
 
     supplier_name: str
-    #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
+    #: Interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods select, and that nodes only have if the request for the pool has them.
+    #: Labels of Google or Kubernetes that pods may select. A node has such a label only if the request for its pool has
+    #: it.
     passed_on: frozenset[str]
-    #: Further labels of Google or Kubernetes that a pod may request for its nodes, because they switch on a feature of
-    #: the supplier, and no other program relies on them.
+    #: Other labels of Google or Kubernetes that pods may set on their nodes: the label switches on a feature of the
+    #: supplier, and no other program relies on it.
     copyable: frozenset[str]
-    #: Returns a request with the properties that this supplier's pools need, including labels that nodes only have if
-    #: the pool requests them. Depends on the slice's shape and its pods' requirements. Raises UnmeetableError.
+    #: Adds what this supplier's pools need for the slice to a request, such as labels in `passed_on`. Raises
+    #: UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
-    #: Predicts how the scheduler will see a node of a pool.
+    #: Returns a new node of a pool as the scheduler will see it.
     expected_node: Callable[[NodePool], NodeView]
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return rules that predict nodes with the allocatable CPU and memory of the newest node of their machine type.
+    """Return rules that predict the CPU and memory of new nodes from the newest existing node of the same machine type.
 
-    The newest node is most similar to nodes that are created next, for example in its version. If the amounts have not
-    changed since an earlier call, the same object is returned.
+    The newest node has most in common with new nodes, for example the version. The same amounts lead to the same
+    object.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -122,14 +124,14 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 
 
 def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
-    """Return the bytes of memory that a node reserves as huge pages."""
+    """Return the bytes that a node reserves as huge pages."""
     return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
 def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
-    """Return the view of a node with the whole CPU, memory and boot disk of its machine, without the system's share.
+    """Return the view of a node with all CPU, memory and boot disk of its machine, including the share of the system.
 
-    Huge pages are not changed, because their amount is set exactly by the settings of the node.
+    Huge pages are not changed: the settings of the node set their amount exactly.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
@@ -151,28 +153,28 @@ class Supplier(Protocol):
 
     @property
     def rules(self) -> PoolRules:
-        """The rules of these node pools."""
+        """Rules of these node pools."""
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster. Changes nothing."""
+        """Return all node pools of the cluster."""
 
     def unknown_sources(self) -> frozenset[str]:
-        """Return the names of optional sources (`model.sources`) whose facts about listed pools could not be read."""
+        """Return the names of optional sources (`model.sources`) whose data about listed pools could not be read."""
 
     def get_pool(self, name: PoolName) -> NodePool:
-        """Return one node pool. Changes nothing.
+        """Return one node pool.
 
-        Fails with NOT_FOUND if the pool does not exist now; a create with an unknown outcome may still take effect.
+        Fails with NOT_FOUND if the pool does not exist now. A create whose outcome is unknown may still take effect.
         """
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Submit the creation of a node pool, and of the resources that it needs. Does not retry a failed call."""
+        """Submit the creation of a node pool and of the resources that it needs. A failed call is not retried."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes. Does not retry a failed call.
+        """Submit the deletion of a node pool with all its nodes. A failed call is not retried.
 
-        Fails with OPERATION_IN_THE_WAY also if the pool is already being deleted.
+        Fails with OPERATION_IN_THE_WAY if the pool is already being deleted.
         """
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Return an operation. A failed operation is a result with a failure, not an exception. Changes nothing."""
+        """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""
