@@ -102,6 +102,7 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
+    #: Time of this response.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.

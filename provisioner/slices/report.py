@@ -57,7 +57,7 @@ class Reporter:
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: Submitted creates by pool. Their answers cause Events on the objects in the creates.
+    #: Submitted creates by pool, for the Events about their answers.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
@@ -205,16 +205,16 @@ class Reporter:
         self._delete_accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Emit an Event about the delete of a pool: on the workload or, if it no longer exists, on a node of the pool.
-        """
+        """Emit an Event about the delete of a pool on its workload or, if that does not exist, on one of its nodes."""
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
             self.recorder.emit(ref, reason, message, warning=warning, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Report the notices that are new or due again. `notices` must have all current notices: the others count as
-        ended.
+        """Report the notices that are new or due again.
+
+        `notices` must contain all current notices: a missing notice counts as ended.
         """
         now, current = self.monotonic(), set[_Identity]()
         for notice in notices:

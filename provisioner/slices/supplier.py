@@ -59,9 +59,7 @@ def with_remedy(error: Exception) -> str:
 
 
 class UnmeetableError(ValueError):
-    """No node pool can serve the slice unless the slice or a setting changes; the message has the reason and the
-    remedy.
-    """
+    """No node pool can serve the slice as it is; the message has the reason and the remedy."""
 
 
 class ImpossibleError(UnmeetableError):
@@ -91,8 +89,8 @@ class PoolRules:
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict the CPU and memory of new nodes from the newest existing node of the same machine type.
 
-    The newest node has most in common with new nodes, for example the version. The same amounts lead to the same
-    object.
+    The newest node has most in common with new nodes, for example the version. If the amounts have not changed, the
+    result is the object that an earlier call returned.
     """
     newest: dict[str, Node] = {}
     for node in nodes:

@@ -5,7 +5,7 @@ import re
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.view.types import SliceView, State
 
-#: Maximum number of characters of a reason that a headline contains as a whole, so that it fits on three lines of 80.
+#: Maximum number of characters of a reason that is not shortened; longer headlines exceed three lines of 80 characters.
 _MAX_REASON = 140
 #: Pattern of the next step at the end of a reason, by state. Reasons of other states contain no next step.
 _STEPS = {
@@ -17,9 +17,9 @@ _STEPS = {
 
 
 def brief(slice_: SliceView) -> tuple[str, str]:
-    """Return the cause and the next step of a slice's state in a few words, and the rest of its reason.
+    """Return the cause and the next step of a slice's state in a few words, and the rest of the reason.
 
-    The rest is empty if the reason is short. A reason may contain texts of GKE of any length before the next step.
+    The rest is empty if the reason is short. Before the next step, a reason may contain texts of GKE of any length.
     """
     reason = slice_.reason
     if slice_.state not in _STEPS or (not slice_.next_step and len(reason) <= _MAX_REASON):

@@ -40,25 +40,25 @@ from provisioner.slices.view.types import (
 )
 from provisioner.tpu import ACCELERATORS
 
-#: States by precedence: the state of a slice with pools in several states is the first of them in this list.
+#: States by precedence. If the pools of a slice have several states, the first of them is the state of the slice.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of a pool with pods. A slice that shares the pool and still waits for a node there has another state.
+#: States of pools with pods. If a slice shares such a pool and has no pod there yet, its own state differs.
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
-#: Chips of the pools with a planned delete, and the time of the first of these deletes, by scope of a limit.
+#: By scope of a limit: chips of the pools with a planned delete, and the time of the first of these deletes.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum number of characters of a message in the view: twice the maximum of an Event.
 _MAX_CHARACTERS = 2048
-#: Maximum number of characters of a topology that is not valid: that of a label's value.
+#: Maximum number of characters of an invalid topology: the limit for values of labels.
 _MAX_TOPOLOGY = 63
 #: Phases in which a pool without pods is still shown as the pool of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
-#: Text in place of the capacity if the back-off is of a request whose pool failed.
+#: Text in place of a capacity if a request is in back-off because its pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
@@ -76,7 +76,7 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
 
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
-    """Return the place of a slice in the line for a limit or for capacity that failed; None if it waits for neither."""
+    """Return the place of a slice in the line for a limit or for capacity that failed before; None without a place."""
     scope = wait.scope
     if wait.kind not in (WaitKind.LIMIT, WaitKind.CHOICES) or not wait.of:
         return None
@@ -96,7 +96,6 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> Queu
 def _capacity_view(
     snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
 ) -> CapacityView:
-    """Return the number of chips by state, and the limits and back-offs that prevent further creates."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
         wait = plan.waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
@@ -163,8 +162,8 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
-    # While pods of a deleted controller terminate, a new controller may have the same name, so that two slices have one
-    # id. The slice with a leader pod comes last, and is shown.
+    # Two slices have one id if a new controller has the name of a deleted one whose pods still terminate. The slice
+    # with a leader pod comes last, and replaces the other slice.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
     slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
@@ -188,7 +187,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
-    """Return notices by the UID of their first object, which is the leader pod or, without a slice, the workload."""
+    """Return notices by the UID of their first object, which is the leader pod or, without one, the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
     for notice in notices:
         view = NoticeView(reason=notice.reason, message=_shortened(notice.message), warning=notice.warning)
@@ -197,12 +196,12 @@ def _by_object(notices: Iterable[Notice]) -> _Notices:
 
 
 def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice]) -> dict[SliceId, PoolState]:
-    """Return the pool that determines the state of a slice, for each slice that has or wants a pool."""
+    """Return, for each slice that has or wants a pool, the pool that determines the state of the slice."""
     states: dict[SliceId, PoolState] = {}
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # No slice uses this failed or deleted pool, so the slice that it was created for shows its state.
+            # No slice uses this ending pool, so it determines the state of the slice that it was created for.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -217,8 +216,8 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _ENDING)
-    # If the leader pod is not bound, the slice has left its old pool, where its last pods may still terminate. The next
-    # pool, which may have another shape, then determines the state.
+    # If the leader pod is not bound, the slice has left the pool, although its last pods may still terminate there. The
+    # next pool then determines the state.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -235,15 +234,12 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round(texts.Known):
-    """Data from which the views of all slices and pools of a round are built."""
-
     decided: Round
     notices: _Notices
     policy: ServingPolicy
     prices: Prices
     #: Nodes with unfinished pods.
     occupied: Collection[str]
-    #: Slices of several hosts that do not have one node pool to themselves.
     split: Collection[SliceId]
 
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:
@@ -269,11 +265,11 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # An earlier leader pod has used the pool, so the state begins with the current leader pod.
+                # The pool entered the state with an earlier leader pod, so the state of the slice begins with the
+                # current one.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The slice has waited since its leader pod became unschedulable; its next pool may have had another
-                # name before.
+                # The slice may have waited for a pool of another name before, so its wait begins with the leader pod's.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,
@@ -344,7 +340,7 @@ class _Round(texts.Known):
         return self.notices.get(leader.uid, ()) if leader is not None else ()
 
     def _events_of(self, slice_: Slice | None) -> dict[str, str]:
-        """Return the first message about a slice for each Event reason; empty without a slice."""
+        """Return the first message about a slice by reason of its Event; empty without a slice."""
         events: dict[str, str] = {}
         for notice in self._notices_of(slice_):
             events.setdefault(notice.reason, notice.message)

@@ -33,7 +33,7 @@ _MAX_ACTIVITY_ENTRIES = 10
 _RANDOM_LETTERS = 5
 #: Maximum number of characters before the random characters, because Kubernetes cuts generated names to 63 characters.
 _MAX_STEM = 58
-#: Names of kinds, including the short names of kubectl.
+#: Kinds by the names that users may type, including the short names of kubectl.
 _KINDS: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
     "lws": WorkloadKind.LEADER_WORKER_SET,
@@ -48,11 +48,11 @@ _KINDS: Mapping[str, str] = {
     "nodepool": "pool",
     "workload": "workload",
 }
-#: Kinds in a name by which a workload is found; "" if the name has no kind.
+#: Kinds in KIND/NAME for which workloads are searched; "" for a NAME without KIND.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: For each kind of object that creates controllers for its pods: their kind, and the pattern of their names' suffix.
+#: By kind of an object: kind of the controllers of pods that the object creates, and pattern of their names' suffix.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
-#: Kinds of objects that are no workloads, but control pods. With these kinds, `explain` finds workloads by name.
+#: Kinds that `explain` accepts although they are no workloads: it finds the workloads of their pods by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
@@ -78,7 +78,7 @@ class Explanation:
     #: Kind of the object: slice, workload or pool.
     kind: str
     id: str
-    #: Sentences with the state of the object, the reason and duration of the state, and the next step.
+    #: Sentences with the state, its duration and reason, and the next step.
     headline: str
     facts: tuple[tuple[str, str], ...]
     notices: tuple[NoticeView, ...]
@@ -105,7 +105,7 @@ def explain(
             if _is(workload.id, workload.name, name, namespace) and kind in ("", "workload", workload.kind)
         ]
     if kind in ("", "slice"):
-        # A slice with the name of its workload, such as the slice of a Job, is explained only with the workload.
+        # If a slice has the name of its workload, as for a Job, only the workload is explained.
         explained = {explanation.id for explanation in found if explanation.kind == "workload"}
         found += [
             _slice(view, slice_, now, activity)
@@ -119,7 +119,7 @@ def explain(
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
-    """Return the workloads that a controller KIND/NAME controls, such as Jobs of a CronJob; empty for other kinds."""
+    """Return the workloads of the controller KIND/NAME, such as the Jobs of a CronJob; empty for other kinds."""
     kind, _, rest = name.partition("/")
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
@@ -168,24 +168,24 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KINDS.get(kind.lower().partition(".")[0])
-    # A name with more than one slash is the id of an object, so its first part is not a kind to split off.
+    # A name with more than one slash is the id of an object, so its first part is no KIND.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 
 def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
-    """Whether `name` is the id of an object, or its short name in `namespace`; if this is empty, in any namespace."""
+    """Whether `name` is the id of an object, or its short name in `namespace` (in any namespace if that is empty)."""
     return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to according to its name; several slices are possible."""
+    """Return the slices that a pod may belong to by its name: the slice that it leads, otherwise similar names."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
     leaders = [slice_view for slice_view in in_namespace if slice_view.leader == name]
     return leaders or [slice_view for slice_view in in_namespace if _is_pod_of(slice_view, name)]
 
 
 def _is_pod_of(each: SliceView, name: str) -> bool:
-    """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of "train-2"."""
+    """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of Job "train-2"."""
     if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         of_group = f"{each.workload.rpartition('/')[2]}-{each.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
@@ -197,7 +197,7 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
     if len(stem) == _MAX_STEM:
         # Kubernetes cuts long names, so the index may be incomplete or missing.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
-    # A name without an index matches only a slice without a leader pod: pods without an index have no leader.
+    # A name without an index matches only a slice without a leader pod, because leaders have an index.
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
 
 
@@ -215,7 +215,7 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {other.name}", other.reason) for other in others),
         ),
-        # Notices that repeat the reason in the headline, or the failures of choices in the facts, are left out.
+        # Notices that repeat the headline or the facts are left out.
         notices=tuple(notice for notice in each.notices if not _is_repeated(notice, each)),
         activity=_news(view, each, _about(activity, each.workload, each.pool)),
     )
@@ -226,12 +226,12 @@ def _is_repeated(notice: NoticeView, each: SliceView) -> bool:
 
 
 def _is_in_reason(message: str, each: SliceView) -> bool:
-    """Whether the message about a slice contains the reason of its state, or the reason contains the message."""
+    """Whether a message contains the reason of a slice's state, or the reason contains the message."""
     return bool(each.reason) and (each.reason in message or message in each.reason)
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries about a slice without texts of its headline and facts; all entries without a slice."""
+    """Return the entries without the texts in the headline and facts of a slice; unchanged without a slice."""
     if each is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, each))
@@ -239,14 +239,13 @@ def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tu
 
 
 def _short(view: View, each: SliceView, text: str) -> str:
-    """Return a text in which "as above" replaces the failures of a slice's choices, because the facts contain them."""
-    # The back-off has "…" in place of the name of the instance that GKE could not create.
+    """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
+    # In the back-off, "…" replaces the name of the instance that GKE could not create.
     failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs_of(view, each) if backoff.message)
     return reduce(lambda short, failure: re.sub(failure.replace("…", "[^']*"), "as above", short), failures, text)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the whole reason, the place in the queue for a limit, users of the limit, and the choices in back-off."""
     if why := brief(each)[1]:
         yield "why", why
     if (queue := each.queue) is not None:
@@ -277,7 +276,7 @@ def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
 
 
 def _answer(view: View, each: SliceView, now: datetime) -> str:
-    """Return the state of a slice, its place, the cause and the next step: short enough for three lines."""
+    """Return the state of a slice, its place in the queue, the cause and the next step, on at most three lines."""
     pools = [pool.name for pool in view.pools if each.id in (pool.slice, *pool.other_slices)]
     where = (f"on {first_of(pools)}",) if each.state is State.SPLIT and pools else ()
     return _doing(replace(each, reason=brief(each)[0]), now, where)
@@ -290,15 +289,14 @@ def _doing(each: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # While no decision is possible, the time of the next try may pass without a try.
+        # The time of the next try passes without a try if no decision is possible then.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     words = f"{words} ({', '.join(about)})" if about else words
-    # The reason RUNS is left out, because it only repeats the state.
     return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return the time since `since` as text; with `is_least`, as "more than", because the start was earlier."""
+    """Return the time since `since` as text, preceded by "more than" if the true start is earlier (`is_least`)."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
@@ -346,7 +344,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline has the reason of the first slice. Facts about slices with the same reason do not repeat it.
+    # The headline has the reason of the first slice, so facts about slices with the same reason do not repeat it.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices
@@ -378,7 +376,7 @@ _WORKLOAD_DOING = {
     "failed": "has failed",
     "deleting": "is being deleted",
 }
-#: States of slices by urgency: the headline of a workload explains its most urgent slice.
+#: States by urgency. The headline of a workload explains its most urgent slice.
 _WORST = (
     *(State.REJECTED, State.FAILED, State.SPLIT, State.WAITING, State.NONE, State.CREATING),
     *(State.JOINING, State.READY, State.DRAINING, State.IDLE, State.DELETING, State.RUNNING),
@@ -416,7 +414,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    """Explain a pool that was deleted, or a pool that Events name and that does not exist yet."""
+    """Explain a pool that was deleted, or that Events name although it does not exist yet."""
     last = track.segments[-1]
     slice_ = next((slice_view for slice_view in view.slices if slice_view.id == last.slice), None)
     if last.until is not None:
@@ -441,6 +439,6 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
-    """Return the last `_MAX_ACTIVITY_ENTRIES` entries about a workload or a pool; "" means no workload or no pool."""
+    """Return the last entries about a workload or a pool; "" for no workload or no pool."""
     about = [entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)]
     return tuple(about[-_MAX_ACTIVITY_ENTRIES:])

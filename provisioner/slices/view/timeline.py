@@ -1,4 +1,4 @@
-"""Records the states of each node pool over time, from the round that first wanted it. Bounded, and only in memory."""
+"""Records the states of each node pool over time, from the first round that wanted it. Bounded; lost at a restart."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -23,7 +23,7 @@ class Segment:
     """Period in which a pool was in one state for one slice."""
 
     state: State
-    #: The ids of slice and workload; empty if the pool was for none.
+    #: Ids of the slice and of its workload; empty if the pool was for none.
     slice: str
     workload: str
     since: datetime
@@ -40,23 +40,23 @@ class Track:
 
     @property
     def is_of_interest(self) -> bool:
-        """Whether the pool was created, or its slice still waits for it. Events may name pools that never existed."""
+        """Whether the pool was created or is still wanted. Events may name pools that were never created."""
         last = self.segments[-1]
         return last.until is None or any(segment.state is not State.WAITING for segment in self.segments)
 
 
 class Timeline:
-    """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
+    """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
 
-    If all tracks together have too many segments, the oldest track of a deleted pool is dropped, in the namespace whose
-    deleted pools have the most segments.
+    If all tracks together have too many segments, tracks of deleted pools are dropped. The first to be dropped is the
+    oldest one in the namespace whose deleted pools have the most segments.
     """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Phase, state and slice of each pool in the last round; a new segment begins when one of them changes.
+        #: Phase, state and slice of each pool in the last round. A new segment can only begin after a change of these.
         self._marks: dict[PoolName, Hashable] = {}
-        #: Times at which the deleted pools were first missing in a round, earliest first.
+        #: Times at which deleted pools were first missing in a round, earliest first.
         self._ended: dict[PoolName, datetime] = {}
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
@@ -85,7 +85,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # The pool may have been in this state before this process first saw it, if the plan has the earlier time.
+            # The pool may have entered its state before this process first saw it, if the plan has that time.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]

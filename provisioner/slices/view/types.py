@@ -1,4 +1,4 @@
-"""Types of the view, which the API returns as JSON, and functions for the state, slice and workload of a pool."""
+"""Types of the view, which the API returns as JSON, and functions that derive its fields from the state of a pool."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,9 +14,9 @@ class State(StrEnum):
 
     #: The slice gets no node pool unless its workload or a setting is changed.
     REJECTED = "rejected"
-    #: The leader pod cannot be scheduled, and there is no node pool yet.
+    #: The leader pod is unschedulable, and no node pool exists for it yet.
     WAITING = "waiting"
-    #: The create has been sent.
+    #: The create of the node pool has been sent.
     CREATING = "creating"
     #: The node pool exists; not all of its hosts are ready.
     JOINING = "joining"
@@ -31,7 +31,7 @@ class State(StrEnum):
     IDLE = "idle"
     DELETING = "deleting"
     FAILED = "failed"
-    #: A slice neither has nor wants a node pool.
+    #: The slice neither has nor wants a node pool.
     NONE = "none"
 
 
@@ -47,7 +47,7 @@ class Host(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """Message for the owner of a workload, with the text of the Event."""
+    """Reason and message of an Event for the owner of a workload."""
 
     reason: str
     message: str
@@ -56,7 +56,7 @@ class NoticeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadView:
-    """Object whose pods request TPUs, such as a JobSet."""
+    """Object that requests TPUs, such as a JobSet."""
 
     #: Id in the form kind/namespace/name.
     id: str
@@ -65,13 +65,12 @@ class WorkloadView:
     name: str
     uid: str
     created_at: datetime
-    #: State of the workload: lives, suspended, completed, failed, deleting.
+    #: One of: lives, suspended, completed, failed, deleting.
     state: str
-    #: Chips of the workload's slices.
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
-    #: Notices about the workload as a whole.
+    #: Notices about the workload without those about its slices.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -79,12 +78,12 @@ class WorkloadView:
 class QueueView:
     """Place of a slice in the line for one limit, or for capacity that failed before."""
 
-    #: The limit with its scope, such as "the limit of all node pools"; or the capacity.
+    #: What the slices in line wait for, such as "the limit of all node pools".
     resource: str
-    #: Position in the line; 1 is next. Slices that start together have the same place.
+    #: Position, 1 for the next slice. Slices that start together have one position.
     place: int
     length: int
-    #: Ids of the first slices ahead in the line.
+    #: Ids of at most three slices ahead, the next one first.
     ahead: tuple[str, ...]
     #: Workloads whose node pools use most of the limit, with their chips.
     users: tuple[str, ...]
@@ -92,7 +91,7 @@ class QueueView:
     other_users: int
     #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
-    #: Earliest time at which an unneeded node pool that counts against the limit is deleted; None without such a pool.
+    #: Earliest time at which one of these pools is deleted; None without such a pool.
     idle_until: datetime | None
 
 
@@ -102,20 +101,18 @@ class SliceView:
 
     #: Id in the form kind/namespace/workload/group.
     id: str
-    #: Id of the slice's workload.
     workload: str
     #: Name of the child Job or group.
     group: str
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the slice was in this state when the process first saw it, so that the state began before `since`.
+    #: Whether the state began before `since`, the time at which this process first saw the slice.
     since_start: bool
-    #: Sentence with the reason of the state.
     reason: str
-    #: Why the slice waits or is rejected, in a few words such as "stockout"; empty in other states.
+    #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
     cause: str
-    #: What to do apart from waiting; empty if nothing helps, or if the reason contains it.
+    #: What to do apart from waiting; empty if nothing helps, or if `reason` contains it.
     next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
@@ -123,18 +120,18 @@ class SliceView:
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool, if the pool exists or is being created; otherwise empty.
+    #: Name of the slice's node pool; empty if no pool exists or is being created for it.
     pool: str
     accelerator: str
     machine_type: str
     topology: str
     chips: int
     hosts: int
-    #: Number of unfinished pods, and number of bound pods among them.
+    #: Number of unfinished pods, and number of those that are bound to nodes.
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in the line for a limit or for capacity that failed before; None if the slice waits for neither.
+    #: Place in a line for scarce resources; None if the slice is in no line.
     queue: QueueView | None = None
 
 
@@ -145,20 +142,19 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the pool was in this state when the process first saw it, so that the state began before `since`.
+    #: Whether the state began before `since`, the time at which this process first saw the pool.
     since_start: bool
-    #: Sentence with the reason why the pool is kept or deleted.
+    #: Why the pool is kept or deleted.
     reason: str
     #: Id of the first slice that uses or counts on the pool; empty if no slice does.
     slice: str
     #: Ids of the other slices that use, count on or share the pool.
     other_slices: tuple[str, ...]
-    #: Id of the workload that the pool is for, or was created for; empty if unknown.
+    #: Id of the workload that uses the pool or, without one, for which it was created; empty if unknown.
     workload: str
-    #: Namespace of `workload`.
     namespace: str
     zone: str
-    #: Kind of capacity: on-demand, spot, reservation, flex-start.
+    #: One of: on-demand, spot, reservation, flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is in no reservation.
     reservation: str
@@ -172,23 +168,23 @@ class PoolView:
     unready_nodes: tuple[str, ...]
     #: Cost of the existing hosts per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
     cost_per_hour: float | None
-    #: Earliest time of the delete, and its reason; None and empty if no delete is planned.
+    #: Earliest time of the delete; None if no delete is planned.
     delete_at: datetime | None
     delete_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """Choice of capacity, or request, that failed and is not tried again before `until`."""
+    """Capacity or request that failed, or slice whose creates failed; no create is sent for it before `until`."""
 
-    #: Zone, machine type, shape and terms as one text; the slice's id if only one slice is delayed.
+    #: Zone, machine type, shape and terms as one text; id of the slice if only one slice is delayed.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; if a request failed for other reasons than capacity, the slices that are delayed.
+    #: Topology and hosts, such as "4x4 on 4"; a description of the delayed slices if the request itself failed.
     shape: str
     terms: str
-    #: Kind of the failure: stockout, quota, permission, ...
+    #: Kind of the failure, such as stockout, quota or permission.
     kind: str
     #: Message of GKE or Compute Engine.
     message: str
@@ -201,16 +197,16 @@ class BackoffView:
 class CapacityView:
     """Chips by state, and the limits and back-offs that prevent creates."""
 
-    #: Chips by state; states without chips are included.
+    #: Number of chips by state; every state has a key.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Node pool operations in progress in the cluster.
+    #: Number of node pool operations in progress in the cluster.
     operations: int
-    #: Learned maximum of `operations`; None a minute after GKE's last rejection.
+    #: Maximum of `operations`, learned from GKE's rejections; None if GKE rejected none for a minute.
     operations_limit: int | None
     creation_paused: bool
-    #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
+    #: Currency of costs, such as USD; empty if CHIP_HOUR_PRICES names none.
     currency: str = ""
 
 
@@ -224,9 +220,9 @@ class AlertView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The whole read model at one time."""
+    """State of all slices, pools and capacity after one decision."""
 
-    #: Time of the decision that the view shows.
+    #: Time of the decision.
     at: datetime
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
@@ -239,19 +235,19 @@ class View:
 class Entry:
     """One decision, or the result of a decision."""
 
-    #: Number of the entry, counted from 1 since the process started.
+    #: Number of the entry since the process started, from 1.
     number: int
     at: datetime
-    #: Kind of the entry: create, delete, pool, notice, alert.
+    #: One of: create, delete, pool, notice, alert.
     kind: str
     message: str
     warning: bool
-    #: Node pool and workload (kind/namespace/name) of the entry; either may be empty.
+    #: Name of the node pool, and id of the workload; each is empty if the entry has none.
     pool: str
     workload: str
 
 
-#: State that users see, by phase of the pool.
+#: State by phase of the pool.
 STATES = {
     Phase.WANTED: State.WAITING,
     Phase.BLOCKED: State.WAITING,
@@ -264,25 +260,25 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
-#: Phases in which a split is shown. In other phases, a pool has no pods yet, or it is more important that it ends.
+#: Phases in which a split is shown. In other phases, the pool has no pods yet, or its end is more important.
 _WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 
 def state_of(pool: PoolState) -> State:
-    """Return the state of a pool that exists or is planned; SPLIT if it has pods of a split slice."""
+    """Return the state of an existing or planned pool; SPLIT if it has pods of a split slice."""
     return State.SPLIT if pool.split and pool.phase in _WITH_PODS else state_of_use(pool)
 
 
 def state_of_use(pool: PoolState) -> State:
-    """Return the state of a pool that exists or is planned, without regard to split slices."""
+    """Return the state of an existing or planned pool as if no slice were split."""
     return State.DRAINING if pool.draining else STATES[pool.phase]
 
 
 def workload_of_pool(state: PoolState) -> str:
-    """Return the id of the workload that a pool is for, or was created for; empty if unknown."""
+    """Return the id of the workload that uses a pool or, without one, for which it was created; empty if unknown."""
     return state.named.id if state.named.name else ""
 
 
 def slice_of_pool(state: PoolState) -> str:
-    """Return the id of the slice that a pool is for; empty if the pool is for no slice."""
+    """Return the id of the slice of a pool; empty if the pool is for no slice."""
     return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""
