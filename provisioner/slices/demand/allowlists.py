@@ -1,7 +1,7 @@
 """Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
 
-A pod that is not served gets no pool, no Event and no log line of its own. The functions `*_problem` return the reason
-why a name is not allowed, with the setting to change, or an empty text if the name is allowed.
+A pod that is not served gets no pool and no log line. Its workload gets an Event only if it requests Slice resources.
+The functions `*_problem` return why a name is not allowed, with the setting to change; empty if the name is allowed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ class NotServed(NamedTuple):
     """Reason why no pools are created for the pods of a workload."""
 
     why: str
-    #: Whether the owner opted out on purpose, so that the owner has nothing to change.
+    #: Whether the owner opted out on purpose, and therefore has nothing to change.
     meant: bool = False
 
 
@@ -34,9 +34,9 @@ NO_SELECTORS = NotServed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPolicy:
-    """Conditions under which pods are served."""
+    """Settings that decide which pods are served."""
 
-    #: Namespaces that are served; empty if all are.
+    #: Served namespaces; empty if all namespaces are served.
     namespaces: frozenset[str] = frozenset()
     #: Key and value of a label that the pod or its namespace must have; None if no label is required.
     opt_in_label: tuple[str, str] | None = None
@@ -44,17 +44,17 @@ class ServingPolicy:
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
-        """Whether pools may be created for a pod with these requirements."""
+        """Whether pools may be created for a pod."""
         return self.why_not(workload, requirements) is None
 
     def why_not(self, workload: Workload, requirements: Requirements) -> NotServed | None:
-        """Return why no pools may be created for a pod with these requirements; None if they may."""
+        """Return why no pools may be created for a pod; None if they may."""
         if asks_for_slices(workload.labels, workload.annotations):
             return NotServed(f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources", meant=True)
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload requests Slice resources, and would be served if it did not request them."""
+        """Whether a workload is not served only because it requests Slice resources."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -63,7 +63,7 @@ class ServingPolicy:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
-        # Pods for dynamic slicing are not served. They have their topology in this annotation, not in a nodeSelector.
+        # Pods for dynamic slicing have their topology in this annotation instead of a nodeSelector, and are not served.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
@@ -124,7 +124,7 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
 
 
 def node_setting_problem(name: str, text: str, settings: Settings) -> str:
-    """Return why a workload may not choose the value of a node setting; empty if it may."""
+    """Return why a workload may not choose this value of a node setting; empty if it may."""
     patterns = [pattern for allowed, pattern in settings.allowed_node_settings if allowed == name]
     most = max((int(pattern) for pattern in patterns if pattern.isdecimal()), default=-1)
     if text.isdecimal() and int(text) <= most:

@@ -1,9 +1,9 @@
-"""Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods.
+"""Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
-With these leader pods, later steps treat requests and buffers like any other demand, with the same queue, limits and
-rules to match pools. A request is served as a whole. The leaders of a served request no longer wait: the request only
-keeps its pools until pods run on them. The leaders of a buffer always wait: if other pods use the pool of a slice, the
-slice gets another pool.
+With these leader pods, later steps treat requests and buffers like workloads, with the same queue, limits and rules to
+match pools. A request is served as a whole. The leaders of a served request no longer wait: the request only keeps its
+pools until pods run on them. The leaders of a buffer always wait, so a slice whose pool is used by other pods gets
+another pool.
 """
 
 from collections import Counter
@@ -30,7 +30,6 @@ from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, shape_of, w
 from provisioner.workloads import PROVISIONING_REQUEST
 
 _Workloads = Mapping[WorkloadUid, Workload]
-#: PodTemplates by namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
 
 
@@ -39,8 +38,9 @@ def with_slices(
 ) -> tuple[_Workloads, list[Pod]]:
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
-    With `unlisted`, the catalogue may be incomplete, and a template without a valid shape counts as missing. Requests
-    named in `rejected` get no slices: Kubernetes always rejects their status, so no controller would see their pools.
+    If the catalogue of machine types may be incomplete (`unlisted`), a template without a valid shape counts as
+    missing. Requests in `rejected` get no slices: Kubernetes rejects their status, so no controller would see their
+    pools.
     """
     asking = [
         workload
@@ -67,7 +67,7 @@ def _with_slices(
 ) -> Workload:
     """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
 
-    A request or buffer with a problem gets no slices. In this case, the templates only determine whether it is served.
+    If the workload has a problem, it gets no slices, and its templates only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -99,11 +99,11 @@ def _with_slices(
 
 
 class _MissingError(Exception):
-    """A template, or the object that a buffer refers to, does not exist (yet)."""
+    """A template or the scalable object of a buffer does not exist (yet)."""
 
 
 def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
-    """Yield a group for each pod set with chips. Its `replicas` are the slices that the pods of the pod set fill."""
+    """Yield a group for each pod set with chips; its `replicas` is the number of slices that the pods fill."""
     found = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
     if not any(template.chips for template, _ in found):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
@@ -118,7 +118,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the group of a buffer; its number of slices is the smallest that replicas, percentage and limits allow."""
+    """Return the group of a buffer. The lowest of replicas, percentage and limit is its number of slices."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
@@ -199,10 +199,10 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 def awaiting_request(
     slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload], unknown: AbstractSet[str] = frozenset()
 ) -> dict[SliceId, Slice]:
-    """Return the slices whose pods consume a living ProvisioningRequest, with the name of the request in `request`.
+    """Return the slices whose pods consume a living ProvisioningRequest, with its name in the field `request`.
 
-    While requests or their templates are among the `unknown` sources, each request counts as living, because a slice
-    must not get a second pool.
+    If ProvisioningRequests or PodTemplates are `unknown`, every request counts as living; otherwise a slice might get a
+    second pool.
     """
     hidden = not unknown.isdisjoint((PROVISIONING_REQUEST.resource, POD_TEMPLATES))
     live = {

@@ -1,4 +1,4 @@
-"""Derives the names and keys of a workload's groups of pods from its spec, and finds groups by name or key. Pure."""
+"""Derives the names and keys of a workload's groups from its spec, and finds groups by name or key. Pure."""
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,9 +11,10 @@ from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
 
 
-# Slice IDs are tuples, because they are keys of most mappings, and hashed tens of thousands of times in one decision.
+# Slice IDs are tuples, because each decision hashes them tens of thousands of times, and a tuple's hash is fast.
 class SliceId(NamedTuple):
-    """Identity of a slice: restarts of the workload keep it, but a later workload of the same name has other IDs."""
+    """Identity of a slice. A restart of the workload does not change it; a new workload of the same name has other IDs.
+    """
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -24,7 +25,7 @@ class SliceId(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """Group of pods that exist, or group that has no pods but is named by a node pool or by the memory."""
+    """Group that has pods, or that a node pool or the memory refers to."""
 
     #: Name of the group; empty if unknown.
     name: str
@@ -32,7 +33,7 @@ class Wanted:
 
 
 class ListedGroup(NamedTuple):
-    """One group that a workload's spec lists. Groups sort in the order of the spec."""
+    """Group that a workload's spec lists. Groups sort in the order of the spec."""
 
     #: Index of the entry (such as a replicated job) in the spec.
     place: int
@@ -43,7 +44,7 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield the groups in `wanted` that the spec lists; for a workload of kind POD, the groups with pods."""
+    """Yield the groups in `wanted` that the spec lists; for a workload of kind POD, those that have pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
         names = sorted((entry.name, key) for key, entry in wanted.items() if entry.pods)
@@ -54,7 +55,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     unnamed: list[GroupKey] = []
     for key, entry in wanted.items():
         if group_key(workload.namespace, entry.name) != key:
-            # The name is unknown, or was read from a label, which has only the beginning of a long name.
+            # The name is unknown, or is only the beginning of a long name, from a label.
             unnamed.append(key)
             continue
         name, index = parts_of_group(workload.name, entry.name)
@@ -62,7 +63,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             continue
         place, group = groups[name]
         most = group.replicas + (group.surge if entry.pods else 0)
-        # The name composed from the index must equal the given name: "07" is not an index.
+        # The index must be written as in names of groups: "07" is not an index.
         if index < most and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
     if unnamed:
@@ -71,7 +72,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
 
 
 def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[WorkloadKind, str, GroupKey], SliceId]:
-    """Return the slices of some workloads, by kind, namespace and the key of their group."""
+    """Return the slices of workloads by kind, namespace and key of the group."""
     return {
         (workload.kind, workload.namespace, key): SliceId(workload.uid, key)
         for workload in workloads
@@ -87,7 +88,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of its entry in the spec and its index, None if it has no index."""
+    """Split the name of a group into the name of its entry in the spec and its index, which is None if missing."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -98,10 +99,9 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
 def _groups_by_key(
     namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
 ) -> Mapping[GroupKey, ListedGroup]:
-    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`.
+    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`. Used if the full name of a group is unknown.
 
     Each of `entries` is the index of an entry in the spec, its name, its replicas, and whether its groups are numbered.
-    Needed only for references without the full name of a group: in the memory, and in labels with a long name.
     """
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
@@ -113,7 +113,7 @@ def _groups_by_key(
 
 
 def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield, for each entry of the spec that requests chips, the first group whose key is not in `found`."""
+    """Yield the first group that is not in `found`, for each entry of the spec that requests chips."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue
@@ -126,7 +126,7 @@ def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator
 
 
 def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    """Return the name of the group with this index in the entry `group` of a workload's spec."""
+    """Return the name of a group by its entry in the workload's spec and its index."""
     if not numbered:
         return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"

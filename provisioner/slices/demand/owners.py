@@ -15,11 +15,11 @@ def with_owners(
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
     """Return the workloads, including the workloads of kind POD, and the pods.
 
-    If several child Jobs are one slice, their pods get the name of one of these Jobs as the name of their group.
+    If several child Jobs form one slice, their pods get the name of one of these Jobs as the name of their group.
 
-    With SERVE_PODS=all, pods of a Job that is not served get kind POD. Whether the kind is POD or JOB, the workload has
-    the UID of the Job, so a pool keeps its slice when the Job is served later. A pod in another namespace whose owner
-    has this UID belongs to another workload.
+    With SERVE_PODS=all, pods of a Job that is not served get kind POD. Their workload has the UID of the Job, so a pool
+    keeps its slice if the Job is served later. Users can write owner references, so pods of different namespaces never
+    belong to one workload of kind POD.
     """
     joins = {
         workload.full_name: workload
@@ -39,7 +39,9 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod; if several child Jobs are one slice, with their common group and the pod's index in this group."""
+    """Return a pod; if its child Job is only a part of a slice, with the group of the slice and its index in that
+    group.
+    """
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

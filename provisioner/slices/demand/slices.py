@@ -5,7 +5,7 @@ LeaderWorkerSet, a Job, or a pod of any other controller. The group must request
 slice wants a pool once its leader pod is unschedulable. Slices are derived only for groups that have pods, or that a
 node pool or the memory refers to, so the work depends on the existing objects and not on the size of specs.
 
-Further wishes are read from annotations of the pod, or of its workload if the pod lacks the annotation.
+Wishes, such as zones, are read from annotations of the pod or, if the pod lacks an annotation, of its workload.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips, but not to templates.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
-#: Maximum difference between the clocks of the API server (creation of pods) and of workload controllers (suspension).
+#: Assumed maximum difference between the clocks of the API server (creation) and of workload controllers (suspension).
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
 _KEYS = (constants.SAME_ZONE, constants.ALL_OR_NOTHING, constants.CAPACITY, constants.ZONES, constants.MAX_RUN_DURATION)
@@ -49,7 +49,7 @@ _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Wishes of a pod in annotations. If an annotation is missing or invalid, its field has the default value."""
+    """Values of a pod's annotations. A field has its default if the annotation is missing or invalid."""
 
     #: Choices of capacity in order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
@@ -58,16 +58,16 @@ class Wishes:
     same_zone: bool | None = None
     all_or_nothing: bool | None = None
     max_run_seconds: float | None = None
-    #: Error messages of annotations that cannot be parsed, by annotation.
+    #: Error messages of invalid annotations, by annotation.
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
-    """Read the annotations of a pod; an annotation that the pod does not have is read from its workload."""
+    """Read the annotations of a pod; those that the pod lacks are read from its workload."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
-# The result is cached, because the annotations are the same in every round and in most pods of a workload.
+# The result is cached: annotations are the same in every round, and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
     asked = dict(zip(_KEYS, texts, strict=True))
@@ -101,33 +101,33 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements of the leader pod, without the marks of admission (`model.placement`); without a leader pod, of the
-    #: template.
+    #: Requirements of the leader pod without the marks of admission (`model.placement`), or of the template if the
+    #: leader pod does not exist or requests no chips.
     requirements: Requirements
-    #: Key in the marks of the leader pod, or of another pod if the leader pod has no marks; empty if no pod is marked.
+    #: Key in the marks of admission on the leader pod or, if it has none, on another pod; empty without marks.
     mark: str = ""
-    #: Node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if none.
+    #: Node that a marked leader pod selects by hostname, as Kueue's topology-aware scheduling does; empty if none.
     host: str = ""
-    #: Leader pod that is neither finished nor being deleted; None without such a pod.
+    #: Leader pod; None if it does not exist, has finished or is being deleted.
     leader: Pod | None
-    #: All unfinished pods of the group, including those of earlier incarnations.
+    #: Unfinished pods of the group, including those that are being deleted.
     pods: tuple[Pod, ...]
     parallelism: int
-    #: Time in seconds after which the Job ends; 0 if it has no deadline.
+    #: `activeDeadlineSeconds` of the Job; 0 if it has no deadline.
     deadline_seconds: int
     #: Whether the child Job has succeeded, so that the slice no longer wants a pool.
     ended: bool
-    #: Number of slices of the workload, including this slice and slices whose pods do not exist yet.
+    #: Number of slices of the workload, including slices whose pods do not exist yet.
     siblings: int
     wishes: Wishes
-    #: Name of the living ProvisioningRequest that requests the slice's pool; empty if there is no such request.
+    #: Name of the living ProvisioningRequest that requested the pool of the slice; empty if none did.
     request: str = ""
     served: bool
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
-    #: Value that is equal for slices that may get one pool with a node for each slice: namespace, mark and
-    #: requirements. None if the slice does not share pools: only a single pod of kind POD on a single host does.
+    #: Equal for slices that may get one pool with a node for each of them. None if the slice does not share pools: only
+    #: single pods of kind POD on single-host machines do.
     share: Hashable = None
 
     @property
@@ -150,7 +150,7 @@ class Slice:
 
     @property
     def shown_id(self) -> str:
-        """Name that users see and can type: kind/namespace/name/group."""
+        """Id that users see and can type: kind/namespace/name/group."""
         return f"{self.workload.full_name.id}/{self.group_name}"
 
     @property
@@ -171,7 +171,7 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs from which the slices were derived, except for the policy."""
+    """Slices of one workload, and the inputs except for the policy from which they were derived."""
 
     workload: Workload
     #: Key, name (empty if unknown) and pods of each group that has pods, or that a pool or the memory refers to.
@@ -198,9 +198,9 @@ def find_by_workload(
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    These are the slices with pods and the slices in `referred`, whose values are names of groups, empty if unknown. If
-    the workload has further slices, one slice of each entry in the spec represents them. Results in `last`, which must
-    be from the same policy, are reused for workloads whose spec, pods and references have not changed.
+    Only slices with pods and slices in `referred` are returned, and one further slice of each entry in the spec as a
+    representative of the others. The values of `referred` are names of groups, empty if unknown. Results in `last`,
+    which must be from the same policy, are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -221,7 +221,7 @@ def find_by_workload(
         there = wanted[uid]
         asked = tuple([(key, group.name, tuple(group.pods)) for key, group in there.items()])
         before = last.get(uid)
-        # Equal objects are nearly always the same Python objects, so the comparison is cheap.
+        # Equal objects are mostly the same Python objects, so the comparison is cheap.
         if before is None or before.workload != workload or before.wanted != asked:
             before = Found(workload, asked, _slices_of(workload, there, policy))
         found[uid] = before
@@ -233,8 +233,8 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     others = 0
     for entry in listed_groups(workload, wanted):
-        # Chips that a webhook adds are not in the template, only in pods. A suspended workload has no pods, so its
-        # groups count.
+        # A webhook may add chips to the pods of a template without chips, so groups with pods count. A suspended
+        # workload has no pods, so all its groups count.
         with_chips = bool(groups[entry.place].template.chips)
         if with_chips or wanted[entry.key].pods or workload.suspended:
             listed.append(entry)
@@ -247,7 +247,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             with_pods = len(there) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [entry for entry in listed if entry not in surplus]
-    # `siblings` includes groups without pods, because their pods will be created.
+    # Groups without pods are included, because their pods will be created.
     siblings = others
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
@@ -278,12 +278,12 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    # The template gets the toleration that GKE's API server adds to the pods that are created from it.
+    # GKE's API server adds this toleration to pods with chips, so pods of the template will have it.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    # A leader pod without chips runs on a node of its workers, so the requirements are those of the workers' template.
+    # A leader pod without chips runs on a node of its workers, so the workers' template has the requirements.
     if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
@@ -292,8 +292,7 @@ def _slice(
         inherited = {key: text for key, text in workload.annotations.items() if key in _INHERITED}
         if inherited:
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
-    # The mark of any pod is used, because pods that were created before the installation of the admission policy have
-    # none.
+    # Pods that are older than the admission policy have no mark, so the mark of any pod counts.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     mark = next(filter(None, marks), "")
     shape: tpu.Shape | None = None
@@ -304,7 +303,7 @@ def _slice(
         problem = str(error)
     annotations = requirements.annotations
     if workload.kind is WorkloadKind.POD:
-        # The final number of pods is unknown, so the slices of a workload of kind POD never wait for each other.
+        # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
         shape = shape if not problem else None
@@ -328,7 +327,7 @@ def _slice(
         ended=ended,
         siblings=siblings,
         wishes=read_wishes(annotations, workload.annotations),
-        # If a workload exceeds a bound, its slices are not served; the bound is reported once, on the workload.
+        # If a workload has a problem, its slices are not served, and the problem is reported once, on the workload.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
@@ -340,7 +339,7 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
-        # Pods of a StatefulSet have different volume claims, so only the zones and disks of their volumes are compared.
+        # Pods of a StatefulSet have different claims, so only the zones and disks of their volumes are compared.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
     return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
@@ -348,8 +347,8 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
     """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
 
-    Pods that are being deleted do not count. During a restart, two pods may have the same index; then the pod without a
-    node is the leader, because this pod needs a pool.
+    Pods that are being deleted do not count. If two pods have the same index during a restart, the leader is the pod
+    without a node, because it needs a pool.
     """
     candidates = [
         pod
@@ -363,8 +362,8 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Whether a leader pod is older than the last suspension or resume of its workload, and requests another slice.
 
-    Such a pod exists only in a stale cache: the workload was changed while it was suspended. The age is also
-    compared, because a webhook may have changed the pod, so that it differs from the template.
+    Such a pod is only in a stale cache, because a suspended workload was changed. The age matters, because a webhook
+    may have changed a current pod, so that it also differs from the template.
     """
     changed_at = workload.suspension_changed_at
     return (
@@ -379,20 +378,20 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements; with resource claims, `chips` is set to the chips of a host in the current catalogue."""
+    """Return the requirements; with resource claims, the chips are those of a host in the current catalogue."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))
 
 
 def selected_machines(requirements: Requirements) -> tuple[str, str, str]:
-    """Return the accelerator, the topology and the machine type that pods select, each empty if they select none."""
+    """Return the selected accelerator, topology and machine type, each empty if the pods select none."""
     find = requirements.node_selector.get
     return find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""), find(constants.INSTANCE_TYPE, "")
 
 
 def shape_of(requirements: Requirements) -> tpu.Shape:
-    """Return the shape that pods request. Raises ShapeError if the requirements do not describe a valid shape."""
+    """Return the shape that pods request. Raises ShapeError if the request is not valid."""
     accelerator, topology, machine_type = selected_machines(requirements)
     if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)

@@ -23,7 +23,7 @@ class Segment:
     """Period in which a pool was in one state for one slice."""
 
     state: State
-    #: Ids of the slice and of its workload; empty if the pool was for none.
+    #: Id of the slice; empty if the pool was for none. `workload` is the id of its workload.
     slice: str
     workload: str
     since: datetime

@@ -107,7 +107,7 @@ class SliceView:
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began before `since`, the time at which this process first saw the slice.
+    #: Whether the state began earlier: `since` is then the time at which this process first saw the slice.
     since_start: bool
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
@@ -127,7 +127,7 @@ class SliceView:
     topology: str
     chips: int
     hosts: int
-    #: Number of unfinished pods, and number of those that are bound to nodes.
+    #: Number of unfinished pods; `bound_pods` of them are bound to nodes.
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
@@ -142,7 +142,7 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the state began before `since`, the time at which this process first saw the pool.
+    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
     since_start: bool
     #: Why the pool is kept or deleted.
     reason: str
@@ -197,7 +197,7 @@ class BackoffView:
 class CapacityView:
     """Chips by state, and the limits and back-offs that prevent creates."""
 
-    #: Number of chips by state; every state has a key.
+    #: Number of chips by state of their pool; 0 for a state without pools.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
@@ -242,7 +242,7 @@ class Entry:
     kind: str
     message: str
     warning: bool
-    #: Name of the node pool, and id of the workload; each is empty if the entry has none.
+    #: Name of the node pool; empty if the entry is not about one. `workload` is an id or empty.
     pool: str
     workload: str
 
