@@ -13,8 +13,7 @@ from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, W
 
 # Slice IDs are tuples, because each decision hashes them tens of thousands of times, and a tuple's hash is fast.
 class SliceId(NamedTuple):
-    """Identity of a slice. A restart of the workload does not change it; a new workload of the same name has other IDs.
-    """
+    """Identity of a slice. A restart of the workload keeps it; a new workload of the same name has other IDs."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey

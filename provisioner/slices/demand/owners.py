@@ -39,9 +39,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod; if its child Job is only a part of a slice, with the group of the slice and its index in that
-    group.
-    """
+    """Return a pod; if its child Job is a part of a slice, with the group of the slice and the index in that group."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

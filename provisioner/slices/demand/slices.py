@@ -101,8 +101,8 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements of the leader pod without the marks of admission (`model.placement`), or of the template if the
-    #: leader pod does not exist or requests no chips.
+    #: Requirements of the leader pod without the marks of admission (`model.placement`); those of the template if no
+    #: leader pod exists, or if only the template requests chips.
     requirements: Requirements
     #: Key in the marks of admission on the leader pod or, if it has none, on another pod; empty without marks.
     mark: str = ""
@@ -127,7 +127,7 @@ class Slice:
     shape: tpu.Shape | None
     shape_problem: str
     #: Equal for slices that may get one pool with a node for each of them. None if the slice does not share pools: only
-    #: single pods of kind POD on single-host machines do.
+    #: single-host slices of kind POD do.
     share: Hashable = None
 
     @property
@@ -171,7 +171,7 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs except for the policy from which they were derived."""
+    """Slices of one workload, and the inputs of their derivation without the policy."""
 
     workload: Workload
     #: Key, name (empty if unknown) and pods of each group that has pods, or that a pool or the memory refers to.
@@ -362,8 +362,8 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Whether a leader pod is older than the last suspension or resume of its workload, and requests another slice.
 
-    Such a pod is only in a stale cache, because a suspended workload was changed. The age matters, because a webhook
-    may have changed a current pod, so that it also differs from the template.
+    The workload was changed while it was suspended, and the cache still has the old pod. The age matters, because a
+    webhook may have changed a current pod, so that it also differs from the template.
     """
     changed_at = workload.suspension_changed_at
     return (

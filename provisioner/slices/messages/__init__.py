@@ -1,4 +1,4 @@
 """Creates the texts about decisions: reasons of waits and states, notices, alerts and statuses. Pure.
 
-In the planner, only `pipeline` imports these modules, for its last stage. Decisions have kinds and facts, but no texts.
+In the planner, only the last stage of `pipeline` imports these modules; decisions contain kinds and facts, no texts.
 """

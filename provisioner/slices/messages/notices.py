@@ -1,4 +1,4 @@
-"""Creates notices for the owners of workloads, and alerts for the administrator, each with what to do. Pure."""
+"""Creates notices for owners of workloads and alerts for the administrator, with what to do. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return a notice if pods leave chips of their slice unused; the notice names a smaller machine type, if any."""
+    """Return a notice if pods leave chips of their slice unused. It names a smaller machine type if there is one."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()
@@ -54,7 +54,7 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
 
 
 def not_created(workload: Workload) -> str:
-    """Return the message that no pools are created for a workload because of its `problem`."""
+    """Return the message that no pools are created for a workload with a `problem`."""
     return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
 
 
@@ -106,7 +106,7 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
-    """Whether the leader pod waits for pods of its gang that JobSet creates only once the leader is scheduled."""
+    """Whether a leader pod waits for its gang, whose other pods JobSet only admits once the leader is scheduled."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
@@ -126,7 +126,7 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Ro
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:
-    """Return a message about selectors that the labels of the new nodes may not match; empty without such selectors."""
+    """Return a message about selectors that new nodes may not match; empty without such selectors."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ""
@@ -141,7 +141,7 @@ def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules
 
 
 def not_marked(ctx: Round) -> Iterator[Notice]:
-    """Report workloads whose slices should start together, but cannot, because admission did not mark their pods."""
+    """Report workloads whose slices cannot start together as configured, because admission did not mark their pods."""
     waiting = {
         slice_.workload.uid: slice_.workload
         for slice_ in ctx.slices.values()
@@ -181,7 +181,7 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant, because a change of the pools in the message must not create a new Event.
+        # The key is constant: if the pools in the message change, the Event is repeated instead of a new one.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -210,7 +210,7 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
 
 
 def of_stuck(found: Stuck, ctx: Round) -> Notice:
-    """Return the notice about a slice that is stuck."""
+    """Return the notice about a stuck slice."""
     slice_, pool = ctx.slices[found.slice_id], ctx.supply[found.pool]
     key, message = _key_and_message(found, slice_, pool, ctx)
     return notice(slice_, constants.STUCK, message, key=key)
@@ -251,7 +251,7 @@ def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, ctx: Round) -> t
 
 
 def refusal(found: Stuck, ctx: Round) -> str:
-    """Return the message that pods are unschedulable on a ready pool, for the Event and for the slice's back-off."""
+    """Return the message that pods are unschedulable although their pool is ready, for Events and back-off."""
     slice_, first = ctx.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
     message = (
         f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
@@ -264,7 +264,7 @@ def refusal(found: Stuck, ctx: Round) -> str:
 
 
 def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Report unschedulable pods for which no pool is created, because the leader pod of their slice does not wait."""
+    """Report unschedulable pods that get no pool, because the leader pod of their slice is bound or has ended."""
     limit = ctx.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
     have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.supply for name in names)}
@@ -284,7 +284,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Notify the owners of slices about the maintenance of a host of their pool, announced or in progress."""
+    """Report announced or current maintenance of a host to the owners of the slices on its pool."""
     for name, slice_id in _users(matching):
         node = ctx.supply[name].maintenance if name in ctx.supply else None
         if node is None or node.maintenance_at is None or slice_id not in ctx.slices:
@@ -296,7 +296,7 @@ def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Notify the owners of slices whose reservation ends soon, or before the deadline of their Job."""
+    """Report a reservation that ends soon, or before the deadline of a Job, to the owners of the slices in it."""
     for name, slice_id in _users(matching):
         pool, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
         if pool is None or slice_ is None or slice_.leader is None or (end := pool.pool.ends_at) is None:
@@ -311,13 +311,13 @@ def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
-    """Yield the pools that slices count on or hold, each with its slice."""
+    """Yield each pool that a slice counts on or holds, with the slice."""
     yield from matching.claimed.items()
     yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
 
 
 def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
-    """Report the pools whose delete has been postponed for too long, and pools that keep a transitional status."""
+    """Report pools whose delete has been postponed for 10 minutes, and pools in `hanging`."""
     deletes, supply, now = ctx.memory.deletes, ctx.supply, ctx.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
@@ -325,10 +325,9 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        # A workload that is not watched may need its pool, so keeping the pool is right, and needs no alert.
+        # If the workload is not watched, it may need the pool, so the postponement is right and needs no alert.
         and not (call.needed and supply[name].undecided)
     }
-    # The alerts have the order of `supply`, because the order of a set of names is different in each process.
     for name in (name for name in supply if name in hanging):
         where = f"look at it and at its operations in {ctx.rules.supplier_name}"
         messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
@@ -336,7 +335,7 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
 
 
 def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
-    """Report that the workloads of many pools vanished at once; `vanished` is the number of these pools."""
+    """Report that the workloads of `vanished` pools disappeared at the same time; no alert if 0."""
     if vanished:
         message = (
             f"The workloads of {vanished} of {len(ctx.supply)} node pools are gone, but the provisioner did not see "
@@ -347,7 +346,7 @@ def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
 
 
 def how_it_hangs(pool: Supply, now: datetime) -> str:
-    """Return a phrase with a pool's transitional status, its start and its reason; empty if the status is stable."""
+    """Return a phrase with the transitional status of a pool, its start and its reason; empty for other statuses."""
     if pool.passing is None:
         return ""
     status, since = pool.passing

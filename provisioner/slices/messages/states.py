@@ -22,7 +22,7 @@ from provisioner.slices.planning.plan import DeleteReason, DeleteWait, PoolState
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Supply
 
-#: Reason of a slice or pool that runs and needs no attention.
+#: Reason of a running slice or pool that needs no attention.
 RUNS: Final = "Pods run on it."
 #: Reason of a delete, as users read it.
 WHY_DELETED = {
@@ -37,7 +37,7 @@ WHY_DELETED = {
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
-#: Cause for which a delete waits after its deletion delay has ended, as users read it.
+#: Cause, other than the deletion delay, for which a delete waits, as users read it.
 WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
@@ -45,7 +45,7 @@ WHY_LATE = {
         f"{BRAKE_PAUSE.total_seconds():.0f} s is deleted"
     ),
 }
-#: Reason for which a slice that waits does not use an idle pool, as users read it.
+#: Reason why a waiting slice does not use an idle pool, as users read it.
 WHY_UNUSED = {
     Refusal.TURN: "its workload waits for its turn to start all slices together, or can never start them",
     Refusal.FORGED: "its pods select a label that the provisioner writes for slices of another namespace",
@@ -66,13 +66,13 @@ WHY_UNUSED = {
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Age above which a ready node without chips counts as having lost them: a new node reports its chips earlier.
+#: Minimum age of a ready node without chips that has lost them; a newer node may not have reported them yet.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Data of one round from which the texts about all its slices and pools are derived."""
+    """Data of one round for the texts about its slices and pools."""
 
     memory: Memory
     now: datetime
@@ -80,7 +80,7 @@ class Known:
     slices: Mapping[SliceId, Slice]
     #: UIDs of the existing workloads, by name.
     uids: Mapping[WorkloadName, WorkloadUid]
-    #: Nodes with unfinished pods whose grace period has passed.
+    #: Names of nodes with unfinished pods whose grace period has passed.
     lingering: Collection[str]
 
 
@@ -98,7 +98,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
-    """Return why a slice waits, or the state of its pods and its pool; `events` has its Events' messages by reason."""
+    """Return why a slice waits, or the state of its pods and pool; `events` has messages by reason of the Event."""
     supply = known.supply.get(state.name)
     if supply is None:
         return "The create of its node pool is about to be sent."
@@ -112,7 +112,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
-    """Return the stockout or quota failure of the capacity of a pool that is being created; None without one."""
+    """Return the last stockout or quota failure of a pool's capacity; None without one, or if a pool came up since."""
     supply = known.supply.get(state.name)
     if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None
@@ -121,14 +121,14 @@ def last_failure(state: PoolState, known: Known) -> Backoff | None:
 
 
 def of_split(events: Mapping[str, str]) -> str:
-    """Return where the pods of a split slice are; `events` has the messages of its Events by reason."""
-    # A slice without a leader pod has no Event of its own, only an Event on its workload, which `events` lacks.
+    """Return where the pods of a split slice are; `events` has messages by reason of the Event."""
+    # Without a leader pod, the only Event is on the workload, and is not in `events`.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
     return events.get(constants.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Append a warning if a node of the pool has lost its chips: the kubelet would fail pods that restart there."""
+    """Append a warning if a node has lost its chips, because the kubelet would fail pods that restart there."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -145,7 +145,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
 
 
 def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
-    """Return how a slice uses its pool; empty if the phase of the pool is the better explanation."""
+    """Return how a slice uses its pool; empty if the phase of the pool explains more."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
         return (
@@ -181,7 +181,7 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
 
 
 def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) -> str:
-    """Return why a slice has no pool, and why none is planned for it."""
+    """Return why a slice has no pool and none is planned for it."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
@@ -211,7 +211,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) ->
 
 
 def _without_pods(slice_: Slice) -> str:
-    """Return what to check if a slice has no pods, such as the Events of the controller that should create them."""
+    """Return what to check if a slice has no pods."""
     name, group = slice_.workload.name, slice_.group_name
     groups = (job for job in slice_.workload.groups if group.startswith(f"{name}-{job.name}-"))
     if after := next((job.after for job in groups), ""):
@@ -231,7 +231,7 @@ def _without_pods(slice_: Slice) -> str:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is the slice that has the pool, None without a slice."""
+    """Return why an existing pool is kept or deleted; `owner` is the slice that uses it, None without one."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)
@@ -242,7 +242,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool that no pod uses is kept, because the API server reports that its workload still needs pools."""
+    """Whether an idle pool is kept, because the API server shows that its workload still needs pools."""
     call = memory.pool(state.name).delete
     return call is not None and call.needed and state.phase is Phase.IDLE
 
@@ -263,7 +263,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _unused(state: PoolState, supply: Supply, known: Known) -> str:
-    """Return why a waiting slice of the pool's topology does not use the idle pool; empty if no such slice waits."""
+    """Return why a waiting slice of the same topology does not use an idle pool; empty if no such slice waits."""
     if state.unused is None:
         return ""
     slice_id, refusal = state.unused
@@ -326,7 +326,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-    # The phase is FAILED. `of_pool` handles idle pools, and a pool that is not listed yet has no `supply`.
+    # The phase is FAILED: `of_pool` handles IDLE, and pools without a sent create have no `supply`.
     lost = unready(supply) if supply.lost else "no reason is given."
     return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 

@@ -1,8 +1,8 @@
 """Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
-Kueue reads the conditions of a request: it resumes the workload once Provisioned is true, and retries with the next
-flavor after Failed. BookingExpired ends the booking of the request, so that a workload that is evicted later makes a
-new request. Therefore BookingExpired becomes true as soon as pods run on all pools of the request.
+Kueue reads the conditions of a request. It resumes the workload once Provisioned is true, and tries the next flavor
+after Failed. BookingExpired ends the booking, so it becomes true as soon as pods run on all pools of the request: if
+the workload is evicted later, Kueue creates a new request.
 """
 
 from collections import defaultdict
@@ -33,15 +33,14 @@ from provisioner.workloads.asks import NODE_POOLS
 
 #: Expected duration of a create until this process has measured one.
 _USUAL = timedelta(minutes=5)
-#: A type of condition with its condition; `_write` adds the time of the last transition.
+#: Type of a condition and the condition. `_write` adds the time of the last transition.
 _Typed = tuple[str, Condition]
 
 
-# The dataclass has no slots, because `cached_property` stores values in the instance. `with_nodes`, `ended` and
-# `awaited` are only computed if a request has a booking.
+# The dataclass has no slots, because `cached_property` stores values in the instance.
 @dataclass(frozen=True)
 class _Facts:
-    """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
+    """Data of one round on which statuses depend. Requests are identified by namespace and name."""
 
     ctx: Round
     matching: Matching
@@ -61,7 +60,7 @@ class _Facts:
     def ended(self) -> AbstractSet[tuple[str, str]]:
         """Requests whose pools no pod will use any more, because the workload that consumes the request has ended.
 
-        A suspended workload has not ended: it may not have started yet.
+        Suspended workloads are not among them, because they may not have started yet.
         """
         over = [workload for workload in self.ctx.workloads.by_uid.values() if workload.finished or workload.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
@@ -69,9 +68,10 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose booking may be extended: a leader pod has waited for less than the booking time.
+        """Requests whose booking may be extended: an unbound leader pod has waited for less than the booking time.
 
-        If no leader pod waits, the pods may run on pools of other requests: the scheduler binds them to any that fits.
+        Without such a pod, unused pools may remain unused: the scheduler may have bound the pods to pools of other
+        requests.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
@@ -86,7 +86,7 @@ class _Facts:
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first waiting slice waits, without amounts that other workloads change; empty if none."""
+        """Return why the first waiting slice waits, without amounts of other workloads; empty if none waits."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 
@@ -109,7 +109,8 @@ def statuses(
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
-        # A request without a topology is checked as if it had one, so that a status reports the missing topology.
+        # A request without a topology is checked as if it had one: its status then reports that the topology is
+        # missing.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.
@@ -157,10 +158,10 @@ def _is_free(pool: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: pools are used or lost, the workload has ended, or the time is over."""
+    """Yield the condition that ends a booking: its pools are used or lost, its workload or its time has ended."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(name) for name in ask.named]
-    # A pool with nodes exists, even if it is missing in the supplier's list.
+    # A pool with nodes exists, even if the supplier does not list it.
     known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
@@ -181,12 +182,12 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # A time in the future counts as `now`: a clock was ahead, or a user wrote the status.
+    # A time in the future counts as `now`: the clock of its writer was wrong.
     return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices. If some are missing, add why the first of them waits, or the expected time."""
+    """Return the number of ready slices, and why the first of the others waits or when they are expected."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):
@@ -199,7 +200,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the names of a request's pools, and the values by which pods can select all these pools."""
+    """Return the names of a request's pools, and values by which pods can select the pools."""
     pools = [facts.place[slice_.id].name for slice_ in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

@@ -15,13 +15,13 @@ from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
-#: Start of the message about a request that cannot be served.
+#: Start of the message about a request that is not valid.
 NO_POOL = "No TPU node pool is created: "
-#: Cause for which creates and deletes wait while the supplier accepts no more operations.
+#: What creates and deletes wait for if the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
-#: Maximum number of characters of each failure in an Event that names several choices.
+#: Maximum number of characters of each failure in a message about several choices.
 _MAX_FAILURE = 200
-#: Cause of a wait in a few words, by kind of wait; `cause` returns a more exact text for limits and failed choices.
+#: Cause of a wait in a few words, if `cause` finds no limit and no failures of choices.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
@@ -43,10 +43,10 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits for which each new text is a new Event. For other kinds, a new text repeats the existing Event.
+#: Kinds of waits whose Events have no key, unless the wait has causes. Each new text is then a new Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
-#: What to do apart from waiting, by the kind of failure of a create. Messages of other failures contain what to do.
+#: What to do apart from waiting, by kind of failure. The messages of other failures contain what to do.
 _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
@@ -54,7 +54,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
 
 
 def cause(wait: WaitsFor) -> str:
-    """Return why a slice waits, in a few words such as "stockout"; the status command groups slices by this text."""
+    """Return why a slice waits, in a few words such as "stockout". The command `status` groups slices by this text."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
     if wait.kind is WaitKind.PAUSE:
@@ -82,14 +82,14 @@ def next_step(wait: WaitsFor) -> str:
 
 
 def next_step_after(*failures: Backoff) -> str:
-    """Return what to do, apart from waiting, after failed creates of a slice's choices of capacity."""
+    """Return what to do, apart from waiting, after failures of choices of capacity; empty if nothing helps."""
     return " ".join(dict.fromkeys(filter(None, (_NEXT_STEPS.get(last.failure.kind) for last in failures))))
 
 
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
     """Return why a slice waits, as the text of an Event.
 
-    `lasting` is for statuses: it leaves out places in the queue, and amounts that change with other workloads.
+    For statuses, `lasting` leaves out places in the queue and other amounts that change because of other workloads.
     """
     text = _sentence(wait, ctx, lasting=lasting)
     if wait.kind is WaitKind.LIMIT and wait.position and not lasting:
@@ -100,7 +100,7 @@ def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
 
 
 def note(wait: WaitsFor, ctx: Round) -> str:
-    """Return a shorter form of `message` for the view, which lists the failure of each choice separately."""
+    """Return a shorter form of `message` for the view, which lists failures of choices separately."""
     if len(failed := distinct(wait.blockers)) > 1:
         kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
         return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
@@ -108,7 +108,7 @@ def note(wait: WaitsFor, ctx: Round) -> str:
 
 
 def note_of(state: PoolState, plan: Plan) -> str:
-    """Return why a pool is in its phase: why it is not created yet, or the note about an existing pool."""
+    """Return why a pool is not created yet, or the note about an existing pool."""
     wait = plan.waits.get(state.slice_id) if state.phase.before_create and state.slice_id is not None else None
     return note(wait, plan.decided) if wait is not None else state.note
 
@@ -116,7 +116,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield a notice for each waiting slice, except slices that share the pool of another (values of `joined`)."""
+    """Yield notices about waiting slices and, in the values of `joined`, the slices that share their pools."""
     for slice_id, wait in found.items():
         if slice_id not in joined or wait.silent:
             continue
@@ -125,14 +125,14 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step else text
         key = _key(wait)
-        # The key for a slice that shares the pool lacks the name of the pool, which changes with each further slice: a
-        # new key would lead to a new Event.
+        # Keys for slices that share the pool lack its name: the name changes with further slices, and a new key would
+        # cause a new Event.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
 
 def _key(wait: WaitsFor) -> str:
-    """Return the key by which Events about a wait count as the same Event; empty if only Events with equal texts do."""
+    """Return the key of the Event about a wait; Events with equal keys are one Event. Empty if the text is the key."""
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value

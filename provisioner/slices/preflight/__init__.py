@@ -1,6 +1,6 @@
-"""Checks of an installation before its first workload, for `tpu-provisioner check` and for the log of `run`.
+"""Checks an installation before its first workload, for `tpu-provisioner check` and for the log of `run`.
 
-Checks change nothing. `run_checks` reports a check that fails for any reason as a finding, and never raises.
+Checks change nothing. `run_checks` never raises: an error in a check becomes a finding.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +18,11 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check."""
+    """Result of one check."""
 
-    #: Name of the check; empty until `of` adds it.
     name: str = ""
     status: Status
     message: str
-    #: What to do; empty if nothing has to be done.
     advice: str = ""
 
     def of(self, name: str) -> Self:
@@ -52,7 +50,7 @@ def failed(message: str, advice: str = "") -> Finding:
 
 
 def unknown(why: str, advice: str = "") -> Finding:
-    """Return the finding of a check that could not read the data that it needs, with the reason `why`."""
+    """Return the finding of a check that could not read its data, with the reason."""
     return warning(f"not known: {why}", advice)
 
 

@@ -21,20 +21,19 @@ from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
-#: Checks whose findings `ClusterProof` logs, so that `log_findings` does not log them.
+#: Checks that `log_findings` leaves out, because `ClusterProof` logs their findings.
 _LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
-#: Name of a check, and the function that runs it.
 _Check = tuple[str, Callable[[], Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Settings to check, and clients for the checks."""
+    """Settings to check, and clients of the checks."""
 
     settings: Settings
-    #: None if no kubeconfig is usable; the caller reports this.
+    #: None if the kubeconfig is not usable, which the caller reports.
     api: KubeApi | None
-    #: None if there are no credentials for GKE, which the caller reports, or if the provider is not GKE.
+    #: None if the provider is not GKE, or if credentials are missing, which the caller reports.
     gke: GkeClient | None
     now: Callable[[], datetime] = wall_clock
 
@@ -71,7 +70,6 @@ def _run(name: str, check: Callable[[], Finding]) -> Finding:
     except (GkeError, ClusterError) as error:
         return failed(str(error)).of(name)
     except Exception as error:  # noqa: BLE001 - the boundary of each check
-        # A bug in one check must not prevent the other checks.
         _log.exception("check.crashed", check=name)
         return unknown(f"the check itself failed: {error!r}").of(name)
 
@@ -107,7 +105,7 @@ def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
 
 
 def log_findings(subject: Subject) -> None:
-    """Run all checks, and log each finding that is not OK, and the number of findings by status. Never raises."""
+    """Run all checks; log each finding that is not OK, and the number of findings by status. Never raises."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

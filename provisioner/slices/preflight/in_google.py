@@ -1,7 +1,6 @@
 """Checks that call Google: the cluster, its node pools, permissions, and the resources that settings name.
 
-Lists the IAM permissions that the provisioner requires. The roles in docs/install.md and in Terraform grant exactly
-PROJECT_PERMISSIONS and ACT_AS.
+The roles in docs/install.md and in Terraform grant exactly PROJECT_PERMISSIONS and ACT_AS.
 """
 
 import itertools
@@ -19,13 +18,13 @@ from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE,
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
-#: Maximum number of reservations that are checked, because each takes one call per zone.
+#: Maximum number of checked reservations: each takes one call per zone.
 _MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
-#: Permission on the nodes' service account.
+#: Required permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Optional permission to read the reservations of a project. Without it, the ends of the reservations are unknown.
+#: Optional permission to read reservations. Without it, their ends are unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -79,7 +78,7 @@ def check_auto_provisioning(found: Cluster) -> Finding:
 
 
 def check_workload_identity(found: Cluster) -> Finding:
-    """Check whether the controller's pod can have an IAM identity of its own, instead of the identity of its node."""
+    """Check whether the controller's pod can have its own IAM identity instead of the identity of its node."""
     if found.workload_pool and found.pools_without_identity:
         pools = found.pools_without_identity
         return warning(
@@ -149,7 +148,7 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the reservations that settings name, by project and name, each with the zones in which pods may use it.
 
-    First come the reservations in CAPACITY, then those in ALLOWED_RESERVATIONS without a wildcard; at most 20.
+    Reservations in CAPACITY come first, then those in ALLOWED_RESERVATIONS without a wildcard; at most 20 in total.
     """
     everywhere = tuple(settings.zones or (settings.zone,))
     found: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -18,13 +18,13 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: A Lease counts as not held if its last renewal is older than this number of seconds. The Go provisioner renews its
-#: Lease every 2 s, and holds it for 15 s after a renewal.
+#: A Lease counts as not held if its last renewal is older. The Go provisioner renews its Lease every 2 s, for 15 s
+#: each.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Name of the admission policy that adds node selectors to the pods of slices, and of the policy's binding; name of the
-#: configuration of the webhooks that do the same in clusters without the policy.
+#: Names of the admission policy that marks pods (and of its binding), and of the configuration of the webhooks that do
+#: so in clusters without the policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"
@@ -33,14 +33,14 @@ _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """Permission for one verb on a resource, or only on the object `name`. An empty namespace means all namespaces."""
+    """Permission for a verb on a resource or, with `name`, on one object. An empty namespace means all namespaces."""
 
     group: str
     resource: str
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Whether the right is needed only by a check, by the command `drain`, or for the deletion costs of pods.
+    #: Whether only a check, the command `drain` or the deletion costs of pods need the right.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that are used. If SERVED_NAMESPACES is set, workloads and pods are watched only there."""
+    """Return all rights that the provisioner uses; on workloads and pods, only in SERVED_NAMESPACES if it is set."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -69,7 +69,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *(Right("", sources.VOLUMES, verb) for verb in ("list", "watch")),
         *(Right("storage.k8s.io", sources.STORAGE_CLASSES, verb) for verb in ("list", "watch")),
         Right("resource.k8s.io", DEVICE_CLASSES, "list", optional=True),
-        # Only `drain` needs this right, and only if the kind exists.
+        # Only `drain` needs this right, if the kind exists.
         Right(_NODE_GROUPS, _PLURAL, "list", optional=True),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", sources.MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
@@ -82,7 +82,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # If OPT_IN_LABEL is not set, only check_placement needs the namespaces, so the right is optional.
+        # Without OPT_IN_LABEL, only `check_placement` reads namespaces.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
@@ -103,7 +103,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Check the API server's version; return a warning if the identity may not read it. Raises Unavailable."""
+    """Check the version of the API server; warn if the identity may not read it. Raises Unavailable."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:
@@ -130,7 +130,7 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Check whether the API server serves a kind of workloads in the API version that the provisioner reads."""
+    """Check that the API server serves a kind of workloads in the version that the provisioner reads."""
     served = kind.root.removeprefix("/apis/")
     try:
         resources = fields.mappings(api.get(kind.root).get("resources"))
@@ -144,7 +144,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
 
 
 def is_granted(api: Api, right: Right) -> bool:
-    """Return whether the API server grants a right to this identity. Every user may ask that. Raises ClusterError."""
+    """Return whether this identity has a right. Any identity may create such a review. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
     spec = {"resourceAttributes": {key: value for key, value in named.items() if value and key != "optional"}}
@@ -156,7 +156,7 @@ def is_granted(api: Api, right: Right) -> bool:
 
 
 def check_rights(api: Api, settings: Settings) -> Finding:
-    """Check that every right in `rights_used` is granted; return a warning if only optional rights are missing."""
+    """Check that all `rights_used` are granted; warn if only optional rights are missing. Raises ClusterError."""
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
@@ -169,7 +169,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
 
 
 def check_pause(api: Api, namespace: str) -> Finding:
-    """Check whether the creation of node pools is paused. Raises ClusterError."""
+    """Check that the creation of node pools is not paused. Raises ClusterError."""
     path = collection_path("configmaps", namespace=namespace)
     for found in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
         return warning(
@@ -181,7 +181,7 @@ def check_pause(api: Api, namespace: str) -> Finding:
 
 
 def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
-    """Check that the Go provisioner does not run, by the last renewal of its Lease."""
+    """Check by the last renewal of its Lease that the Go provisioner does not run."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
         holder, renewed = holder_of(api, constants.ORIGINAL_LEASE_NAME, namespace=namespace)

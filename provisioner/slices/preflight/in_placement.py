@@ -1,4 +1,4 @@
-"""Checks whether admission marks pods: adds node selectors by which the pods of a slice run on its node pool only.
+"""Checks that admission marks pods: adds node selectors with which the pods of a slice run only on its node pool.
 
 Jobs may work without these node selectors, so no finding of this module is a failure.
 """
@@ -31,7 +31,7 @@ from provisioner.workloads import kinds_served
 _T = TypeVar("_T")
 
 _ROOT = f"/apis/{ADMISSION_GROUP}/v1"
-#: End of the policy's condition on namespaces if the component placement-all-namespaces is installed.
+#: End of the policy's condition on namespaces with the component placement-all-namespaces.
 _ALL_NAMESPACES = '!= "off"'
 _INSTALL = (
     "Enable the component placement; before Kubernetes 1.36, the components webhook and webhook-placement: "
@@ -45,8 +45,9 @@ _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 def check_placement(api: Api, settings: Settings) -> Finding:
     """Check that admission marks pods in all namespaces with workloads that request chips. Raises ClusterError.
 
-    If the identity may create pods, the dry run of a create shows whether pods are marked. Also check that no
-    DeviceClass offers TPUs as a resource that admission does not know, because pods that request it are not marked.
+    If the identity may create pods, the dry run of a create shows whether pods are marked. Also warn about
+    DeviceClasses that offer TPUs as a resource that admission does not know, because it does not mark pods that request
+    this resource.
     """
     try:
         by, everywhere = _installed(api)
@@ -91,7 +92,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the policy or webhook that marks pods, empty if none; and whether namespaces need no label for it."""
+    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label on namespaces."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -101,14 +102,14 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
-        # The webhook server may mark pods in all namespaces, but its setting PLACEMENT_NAMESPACES cannot be read here.
-        # With any value of the setting, the label has an effect.
+        # The setting PLACEMENT_NAMESPACES of the webhook server cannot be read here. The label has an effect with any
+        # value.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 
 
 def _read(api: Api, resource: str, name: str) -> Mapping[str, Any] | None:
-    """Return an object; None if it does not exist, or if the API server does not know its kind."""
+    """Return an object; None if it or its kind does not exist."""
     try:
         return api.get(object_path(resource, name, root=_ROOT))
     except NotFound:
@@ -123,17 +124,17 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 
 def _unseen_class(raw: Any) -> str | None:
-    """Return the name of a DeviceClass if it offers TPUs as an extended resource that admission does not know."""
+    """Return the name of a DeviceClass that offers TPUs as an extended resource unknown to admission, or None."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
-    # A DeviceClass without selectors offers the devices of all drivers, including TPUs.
+    # A DeviceClass without selectors offers the devices of all drivers.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in selector for selector in selectors)
     seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
     return _label_of(raw)[0] if of_tpus and not seen else None
 
 
 def _with_workloads(api: Api, settings: Settings) -> set[str]:
-    """Return the served namespaces with workloads that request chips and have not ended."""
+    """Return the served namespaces with unfinished workloads that request chips."""
     return {
         workload.namespace
         for kind in kinds_served(settings).values()
@@ -145,7 +146,7 @@ def _with_workloads(api: Api, settings: Settings) -> set[str]:
 
 
 def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
-    """Return the objects of a collection that `parse` can read; empty if the kind is not served or not permitted."""
+    """Return the objects that `parse` can read; empty if the kind is not served or not permitted."""
 
     def read(raw: Any) -> _T | None:
         with contextlib.suppress(MalformedObject):
@@ -155,12 +156,12 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
     try:
         return [record for record in list_all(api, path, {}, read) if record is not None]
     except (NotFound, Forbidden):
-        # No finding is needed: `check_kind` reports a kind that is not served, and `check_rights` a missing right.
+        # Other checks report a kind that is not served (`check_kind`) and a missing right (`check_rights`).
         return []
 
 
 def _trial(api: Api, namespace: str) -> str:
-    """Create a pod of a child Job as a dry run; return the problem, empty if admission added the marks to the pod."""
+    """Create a pod of a child Job as a dry run; return the problem, empty if admission marked the pod."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
