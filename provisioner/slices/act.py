@@ -1,8 +1,8 @@
 """Carries out plans: submits calls to the supplier and to Kubernetes, and returns their answers to the loop.
 
-Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. If a
-change of a node, pod or status fails, a later round repeats the change after a pause of at most 60 s. If the changes of
-an object have failed for 10 minutes, an alert names the object.
+Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. A
+failed change of a node, pod or status is repeated by a later round, after a pause of at most 60 s. If the changes of an
+object have failed for 10 minutes, an alert names it.
 """
 
 import contextlib
@@ -63,8 +63,7 @@ class Actor(CallingActor[Answer]):
     executor: Executor
     #: Runs deletes and other changes. Checks before the delete of a large pool take long, and must not delay creates.
     slow_executor: Executor
-    #: Nodes, pods and objects with a status whose change was submitted and has not ended: each has at most one such
-    #: change.
+    #: Nodes, pods and objects whose last change was submitted and has not ended: no second change is submitted then.
     _changing: set[str] = field(default_factory=set)
     #: Failed changes by node, pod or object with a status. Written by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)

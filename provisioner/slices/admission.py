@@ -1,8 +1,8 @@
 """Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
 A review reports only problems that the owner can correct in the workload. Events report other causes of a wait, such as
-a stockout, a pause or a limit that other workloads use. A review rejects an object only if no nodes at all can serve
-it, because another provisioner may create nodes for objects that this provisioner does not serve.
+a stockout or a pause. A review rejects an object only if no nodes at all can serve it, because another provisioner may
+create nodes for objects that this provisioner does not serve.
 
 Selectors are changed like by the admission_controller of the Go provisioner, but only if the Job then gets a node pool.
 Otherwise its pods would wait for nodes that are never created, or lose selectors that another controller reads.
@@ -50,7 +50,6 @@ REVIEWED_OWNERS = frozenset(
     }
 )
 _COUNTS = ("replicas", "parallelism", "completions")
-#: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Maximum number of slices of an object that are checked (the first slices, and the last, whose name is the longest),
 #: and of their choices of capacity together. A longer review would delay the reviews of other objects.
@@ -89,8 +88,7 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, left_alone
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
-            # Too many pods are impossible to serve. Too few are possible, because other pods may use the remaining
-            # hosts.
+            # Too many pods cannot be served. Too few can, because other pods may use the remaining hosts.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -179,8 +177,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Findings are sorted by severity, errors first; their `slices` is 1.
 
-    Makes no calls, and never raises. The duration depends on the size of the object, not on the number of its slices:
-    at most 256 slices and 1,024 choices are checked. If only further slices exceed a limit, Events report that.
+    Makes no calls, and never raises. The duration depends only on the size of the object, because at most 256 slices
+    and 1,024 choices are checked. If only further slices exceed a limit, Events report that.
     """
     document = Document(raw)
     most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -288,8 +286,8 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only `_shape_problems` finds too many pods for the slice, which is impossible to serve. The finding of `judge`
-        # about the same request is then impossible as well.
+        # Only `_shape_problems` finds too many pods, which cannot be served; the finding of `judge` is then impossible,
+        # too.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
@@ -392,8 +390,7 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
     """Answer the review of a Job: if the request starts the Job, change its selectors; otherwise admit it unchanged.
 
-    `jobset` is the JobSet that `jobset_to_read` names, as read from the API server. A child Job without it is admitted
-    unchanged.
+    `jobset` is the JobSet that `jobset_to_read` names. Without it, a child Job is admitted unchanged.
     """
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
@@ -454,7 +451,6 @@ def _starts(request: Request) -> bool:
 
 
 def _is_other(key: str, value: object) -> bool:
-    """Whether a selector requests capacity other than on-demand."""
     other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != "standard")
     return other or key.startswith("cloud.google.com/reservation-")
 

@@ -17,7 +17,6 @@ from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView
 
 ROOT: Final = "/api/v1"
-#: Description in Markdown, for the OpenAPI document and docs/api.md.
 DESCRIPTION: Final = """The JSON behind the status page and the commands: what exists, why it waits, and what happens \
 next. Read-only. Version 1 keeps its names and their meanings; fields may be added.
 

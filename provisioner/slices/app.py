@@ -43,8 +43,7 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes are the same cluster.
 
-    The proof is None for PROVIDER=gce, whose node pools are objects of the Kubernetes API server. Raises ValueError if
-    PROVIDER is gke and `gke` is None.
+    The proof is None for PROVIDER=gce, whose node pools are Kubernetes objects. Raises ValueError if GKE has no client.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

@@ -32,8 +32,8 @@ MAX_JOURNAL_ENTRIES = 500
 class Journal:
     """The last decisions and their results, as sentences. Safe to use from any thread; lost with the process.
 
-    If the journal is full, the namespace with the most entries loses its oldest entry, so that one unstable workload
-    does not displace the entries of other namespaces.
+    If the journal is full, the namespace with the most entries loses its oldest one, so that an unstable workload
+    cannot displace the entries of other namespaces.
     """
 
     def __init__(self, *, max_entries: int = MAX_JOURNAL_ENTRIES) -> None:
@@ -141,10 +141,9 @@ class Board:
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
-        """Publish the snapshot and the plan of a round."""
+        """Publish a round. If no decision was possible, the API continues to show the last one."""
         self.leading = True
         if snapshot.not_synced:
-            # The API continues to show the last decision, and `problems` has the reasons why there is no newer one.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(

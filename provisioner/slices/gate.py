@@ -6,8 +6,7 @@ show that choice: if there may be such pods, the pool is kept cordoned for a min
 check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
 no pod before the delete reaches GKE, because a new node reports its chips only after several seconds.
 
-`provisioner.model.membership` determines the nodes of a pool. A pool with fewer nodes than hosts is not deleted while
-pods of its workload are on a node whose pool is unknown.
+A pool with fewer nodes than hosts is not deleted while pods of its workload are on a node whose pool is unknown.
 """
 
 import time
@@ -46,7 +45,6 @@ class SettlingError(KeptError):
     """The pool is cordoned, but pods for which the scheduler chose a node before the cordon may still be bound."""
 
     def __init__(self, wait_seconds: float) -> None:
-        """`wait_seconds` is the time until the delete may be sent."""
         super().__init__(
             f"its nodes are cordoned for {BINDING_SECONDS:.0f} s, in case the scheduler has just placed a pod on them"
         )

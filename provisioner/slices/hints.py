@@ -8,9 +8,8 @@ The hints are:
 - the times of the creates of the last hour, for the limit on them,
 - the attempt numbers of creates that no list confirms yet, so that a repeated create has the same pool name.
 
-Losing hints is safe: invalid sections, and entries beyond the size limit, are left out. A failed read is repeated until
-it succeeds, because the next write would otherwise replace hints that were never read. A failed write does not raise;
-the last writer wins.
+Losing hints is safe, so invalid sections and entries beyond the size limit are left out, and a failed write does not
+raise. A failed read is repeated until it succeeds; otherwise the next write would replace hints that were never read.
 """
 
 import json
@@ -40,8 +39,7 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Beyond the size limit, the slices that last ran on pools are left out first, because the pods on a pool usually show
-    its slice.
+    Beyond the size limit, the last users of pools are left out first: the pods on a pool usually show its slice.
     """
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)

@@ -31,10 +31,9 @@ _CREATE_LIST_AGE_SECONDS = 5.0
 _HINTS_GAP_SECONDS = 2.0
 #: Time in seconds without a decision after which the owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0
-#: Minimum interval in seconds between two notifications of these owners.
+#: Minimum interval in seconds between two notifications that no decision is possible.
 _STALLED_GAP_SECONDS = 30.0
-#: Minimum interval in seconds between two changes of the catalogue of machine types. A change delays decisions until
-#: the pods and workloads have been listed again.
+#: Minimum interval in seconds between two changes of the catalogue: after each, pods and workloads are listed again.
 _CATALOGUE_GAP_SECONDS = 60.0
 
 
@@ -65,7 +64,7 @@ class Loop(RoundLoop[answers.Answer]):
     #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
-    #: Monotonic time of the last change of the catalogue of machine types, which is process-wide.
+    #: Monotonic time of the last change of the catalogue of machine types.
     _extended_monotonic: float = float("-inf")
 
     def run(self) -> None:
@@ -76,7 +75,9 @@ class Loop(RoundLoop[answers.Answer]):
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decision is possible; empty if decisions are possible, or if another process leads."""
+        """Return why no decision is possible; empty if one is possible. Waiting for the Lease does not count as a
+        reason.
+        """
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
@@ -191,7 +192,7 @@ class Loop(RoundLoop[answers.Answer]):
         )
         snapshot, before = observe(), self._machine_configs
         # The catalogue must contain all MachineConfigs of the snapshot, so it is updated after the snapshot was taken.
-        # If the catalogue has changed or still lacks some, the snapshot is taken again.
+        # If the catalogue changes or still lacks some, the snapshot is taken again.
         lacks_some = self._follow_catalogue()
         if lacks_some or self._machine_configs is not before:
             snapshot = observe(lacks_machine_configs=lacks_some)

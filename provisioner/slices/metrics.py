@@ -5,9 +5,8 @@ label only if a limit names it, or if it is among the first hundred that use chi
 generated from the texts in this module.
 
 Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
-begins when the scheduler finds the leader pod unschedulable. This time is in the pod's condition, so a restart of the
-provisioner does not lose it. If a slice has reached a stage before this process first sees it, the stage is not
-measured.
+begins when the leader pod becomes unschedulable; the pod's condition has this time, so a restart does not lose it.
+Stages that a slice has reached before this process first sees it are not measured.
 """
 
 import time
@@ -76,8 +75,7 @@ class Use(Enum):
     DRAINING = "draining"
 
 
-# The fields are values of enumeration members, not the members, because each round hashes an account for each pool, and
-# the hash of a member is slow.
+# Each round hashes an account for each pool. Members of enumerations hash slowly, so the fields have their values.
 class Account(NamedTuple):
     """Values of the labels by which the use of chips is counted."""
 
@@ -102,7 +100,6 @@ def _values(values: Iterable[Enum]) -> str:
     return ", ".join(f"`{enum.value}`" for enum in values)
 
 
-#: Meaning of labels, for docs/metrics.md.
 LABELS = {
     "phase": f"the phase of a node pool, or `{SPLIT}`: {_values(Phase)}",
     "stage": "the stage of a slice's start",
@@ -411,8 +408,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # If a create tries capacity that failed before, its slice is not in `plan.waits`, but still waits for that
-    # capacity.
+    # A slice whose create tries capacity that failed before is not in `plan.waits`, but still waits for capacity.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

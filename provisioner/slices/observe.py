@@ -80,8 +80,7 @@ OPTIONAL = frozenset(
         *(kind.resource for kind in KINDS.values() if kind.optional),
     )
 )
-#: Time in seconds for which the CRD of a kind must be missing before its workloads count as deleted. The time is long,
-#: because an API server that starts may answer 404 for an existing CRD.
+#: Seconds for which a CRD must be missing before its workloads count as deleted: a starting API server may answer 404.
 _GONE_AFTER_SECONDS = 86_400.0
 #: Pause in seconds after the first failed list of node pools. Each further failure doubles it, up to the cap.
 _RELIST_SECONDS = 1.0
@@ -97,7 +96,7 @@ class Watches:
     workloads: Mapping[WorkloadKind, Watch[Workload]]
     pods: Watch[Pod]
     nodes: Watch[Node]
-    #: Setting SERVE_PODS, which determines which pods have the kind POD.
+    #: Setting SERVE_PODS, which decides which pods have the kind POD.
     serve_pods: str = "none"
     #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
@@ -172,7 +171,6 @@ def make_watches(
     pods = Collection(name="pods", resource="pods", query={"fieldSelector": UNFINISHED})
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
-    # Only nodes of the provisioner's pools are watched.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
     own = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     with_asks = any(not kind.has_pods for kind in kinds)

@@ -237,7 +237,6 @@ class Reporter:
             self._reported.popitem(last=False)
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
-        """Log an alert when it begins and when it ends."""
         now = {(alert.kind, alert.pool): alert.message for alert in alerts}
         for kind, pool in sorted(now.keys() - self._alerts):
             message = now[kind, pool]
@@ -249,7 +248,6 @@ class Reporter:
         self._alerts = frozenset(now)
 
     def _log_of(self, pool: PoolName) -> structlog.stdlib.BoundLogger:
-        """Return a logger whose lines have a pool, and its workload and slice if they are known."""
         log = cast(structlog.stdlib.BoundLogger, _log.bind(node_pool=pool))
         state = self._states.get(pool)
         if state is None or not state.named.name:

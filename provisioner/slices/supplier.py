@@ -4,14 +4,14 @@ Each supplier has a folder in suppliers/. `PoolRules` are pure. One suite of tes
 every supplier (tests/slices/suppliers/conformance.py):
 
 - Any thread may call a method. A method never waits for a long operation: a create or delete returns when the supplier
-  has accepted it, before its result is known. `SupplierError` is the only exception.
+  has accepted it, before its result is known. It is not retried after a failure. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
   every other failure, nothing has changed.
 - **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, because their
-  names are in use. A pool that cannot be parsed is included with status UNKNOWN. A pool is listed from the time at
-  which its create was accepted until nothing is left of it.
+  names are in use. A pool that cannot be parsed has status UNKNOWN. A pool is listed from the time at which its create
+  was accepted until nothing is left of it.
 - `get_operation` finds an operation until some time after its end. NOT_FOUND does not reveal the result: read the pool.
 - `create_pool` calls `blocked` right before each request, and sends nothing after `blocked` has returned a failure.
 - A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS. Planning learns the limit from that, and
@@ -73,14 +73,13 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods may select. A node has such a label only if the request for its pool has
-    #: it.
+    #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the request for the pool has
+    #: them.
     passed_on: frozenset[str]
-    #: Other labels of Google or Kubernetes that pods may set on their nodes: the label switches on a feature of the
-    #: supplier, and no other program relies on it.
+    #: Labels of Google that pods may set on their nodes: each only switches on a feature, and no other program relies
+    #: on it.
     copyable: frozenset[str]
-    #: Adds what this supplier's pools need for the slice to a request, such as labels in `passed_on`. Raises
-    #: UnmeetableError.
+    #: Returns a request with what the supplier needs for the slice, such as labels. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Returns a new node of a pool as the scheduler will see it.
     expected_node: Callable[[NodePool], NodeView]
@@ -89,8 +88,7 @@ class PoolRules:
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict the CPU and memory of new nodes from the newest existing node of the same machine type.
 
-    The newest node has most in common with new nodes, for example the version. If the amounts have not changed, the
-    result is the object that an earlier call returned.
+    The newest node has most in common with new nodes. If the amounts have not changed, an earlier result is returned.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -122,7 +120,6 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 
 
 def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
-    """Return the bytes that a node reserves as huge pages."""
     return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
@@ -160,18 +157,16 @@ class Supplier(Protocol):
         """Return the names of optional sources (`model.sources`) whose data about listed pools could not be read."""
 
     def get_pool(self, name: PoolName) -> NodePool:
-        """Return one node pool.
-
-        Fails with NOT_FOUND if the pool does not exist now. A create whose outcome is unknown may still take effect.
+        """Return one node pool. Fails with NOT_FOUND if it does not exist now, even if a lost create may still create
+        it.
         """
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Submit the creation of a node pool and of the resources that it needs. A failed call is not retried."""
+        """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes. A failed call is not retried.
-
-        Fails with OPERATION_IN_THE_WAY if the pool is already being deleted.
+        """Submit the deletion of a node pool with all its nodes. Fails with OPERATION_IN_THE_WAY if it is being
+        deleted.
         """
 
     def get_operation(self, name: OperationName) -> Operation:

@@ -98,10 +98,7 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
 def _groups_by_key(
     namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
 ) -> Mapping[GroupKey, ListedGroup]:
-    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`. Used if the full name of a group is unknown.
-
-    Each of `entries` is the index of an entry in the spec, its name, its replicas, and whether its groups are numbered.
-    """
+    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`. Used if a group's full name is unknown."""
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
         for place, name, replicas, numbered in entries

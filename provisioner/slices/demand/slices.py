@@ -126,8 +126,7 @@ class Slice:
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
-    #: Equal for slices that may get one pool with a node for each of them. None if the slice does not share pools: only
-    #: single-host slices of kind POD do.
+    #: Equal for slices that may share a pool, each with a node of it. None except for single-host slices of kind POD.
     share: Hashable = None
 
     @property

@@ -24,7 +24,6 @@ from provisioner.slices.planning.round import Supply
 
 #: Reason of a running slice or pool that needs no attention.
 RUNS: Final = "Pods run on it."
-#: Reason of a delete, as users read it.
 WHY_DELETED = {
     DeleteReason.WORKLOAD_GONE: "its workload is gone",
     DeleteReason.WORKLOAD_FINISHED: "its workload has finished",
@@ -211,7 +210,6 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) ->
 
 
 def _without_pods(slice_: Slice) -> str:
-    """Return what to check if a slice has no pods."""
     name, group = slice_.workload.name, slice_.group_name
     groups = (job for job in slice_.workload.groups if group.startswith(f"{name}-{job.name}-"))
     if after := next((job.after for job in groups), ""):

@@ -53,7 +53,6 @@ class _Facts:
 
     @cached_property
     def with_nodes(self) -> AbstractSet[PoolName]:
-        """Names of the pools that have nodes."""
         return {node.pool_name for node in self.ctx.snapshot.nodes}
 
     @cached_property
@@ -82,7 +81,6 @@ class _Facts:
         }
 
     def ready(self, slices: Iterable[Slice]) -> int:
-        """Return the number of ready slices."""
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
@@ -109,8 +107,7 @@ def statuses(
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
-        # A request without a topology is checked as if it had one: its status then reports that the topology is
-        # missing.
+        # A request without a topology is also checked, so that its status reports the missing topology.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.

@@ -125,8 +125,8 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step else text
         key = _key(wait)
-        # Keys for slices that share the pool lack its name: the name changes with further slices, and a new key would
-        # cause a new Event.
+        # Keys for sharing slices lack the name of the pool, because it changes with each of them and would cause new
+        # Events.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 

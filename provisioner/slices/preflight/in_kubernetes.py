@@ -18,13 +18,11 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: A Lease counts as not held if its last renewal is older. The Go provisioner renews its Lease every 2 s, for 15 s
-#: each.
+#: A Lease counts as not held if its last renewal is older. The Go provisioner renews its Lease every 2 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Names of the admission policy that marks pods (and of its binding), and of the configuration of the webhooks that do
-#: so in clusters without the policy.
+#: Names of the admission policy (and its binding) that marks pods, and of the webhooks that do so without the policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"

@@ -102,8 +102,7 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
-        # The setting PLACEMENT_NAMESPACES of the webhook server cannot be read here. The label has an effect with any
-        # value.
+        # The webhook's setting PLACEMENT_NAMESPACES cannot be read here, but the label works with any value of it.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 

@@ -265,8 +265,7 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # The pool entered the state with an earlier leader pod, so the state of the slice begins with the
-                # current one.
+                # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
                 # The slice may have waited for a pool of another name before, so its wait begins with the leader pod's.

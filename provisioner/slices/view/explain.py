@@ -439,6 +439,5 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
-    """Return the last entries about a workload or a pool; "" for no workload or no pool."""
     about = [entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)]
     return tuple(about[-_MAX_ACTIVITY_ENTRIES:])

@@ -48,8 +48,8 @@ class Track:
 class Timeline:
     """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
 
-    If all tracks together have too many segments, tracks of deleted pools are dropped. The first to be dropped is the
-    oldest one in the namespace whose deleted pools have the most segments.
+    Beyond the maximum number of segments, the oldest track is dropped, in the namespace whose deleted pools have the
+    most segments. Only tracks of deleted pools are dropped.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,6 @@ class Timeline:
 
 
 def _namespace_of(track: Track) -> str:
-    """Return the namespace of the last workload of a pool; empty if the pool never had a workload."""
     return next((segment.workload.split("/")[1] for segment in reversed(track.segments) if segment.workload), "")
 
 

@@ -16,7 +16,6 @@ class State(StrEnum):
     REJECTED = "rejected"
     #: The leader pod is unschedulable, and no node pool exists for it yet.
     WAITING = "waiting"
-    #: The create of the node pool has been sent.
     CREATING = "creating"
     #: The node pool exists; not all of its hosts are ready.
     JOINING = "joining"
@@ -27,11 +26,10 @@ class State(StrEnum):
     SPLIT = "split"
     #: The workload has ended or is suspended, but still has pods on the pool.
     DRAINING = "draining"
-    #: Nothing needs the node pool.
     IDLE = "idle"
     DELETING = "deleting"
     FAILED = "failed"
-    #: The slice neither has nor wants a node pool.
+    #: The slice has no node pool, and none is planned.
     NONE = "none"
 
 
@@ -87,11 +85,10 @@ class QueueView:
     ahead: tuple[str, ...]
     #: Workloads whose node pools use most of the limit, with their chips.
     users: tuple[str, ...]
-    #: Number of further workloads whose node pools use the limit.
     other_users: int
     #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
-    #: Earliest time at which one of these pools is deleted; None without such a pool.
+    #: Earliest time at which an unneeded node pool that counts is deleted; None without such a pool.
     idle_until: datetime | None
 
 
@@ -247,7 +244,6 @@ class Entry:
     workload: str
 
 
-#: State by phase of the pool.
 STATES = {
     Phase.WANTED: State.WAITING,
     Phase.BLOCKED: State.WAITING,
