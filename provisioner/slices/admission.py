@@ -286,8 +286,8 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only `_shape_problems` finds too many pods, which cannot be served; the finding of `judge` is then impossible,
-        # too.
+        # Only `_shape_problems` finds too many pods, which cannot be served; the finding of `judge` then is impossible
+        # as well.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []

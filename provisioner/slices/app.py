@@ -41,9 +41,9 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes are the same cluster.
+    """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes use the same cluster.
 
-    The proof is None for PROVIDER=gce, whose node pools are Kubernetes objects. Raises ValueError if GKE has no client.
+    PROVIDER=gce needs no proof, because its node pools are Kubernetes objects. Raises ValueError if GKE has no client.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

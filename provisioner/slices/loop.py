@@ -75,9 +75,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decision is possible; empty if one is possible. Waiting for the Lease does not count as a
-        reason.
-        """
+        """Return why no decision is possible; empty if one is possible. A missing Lease is not a reason."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
@@ -130,7 +128,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all stored times: of the memory, the list of pools, the proof and the timeline."""
+        """Shift all stored times, including those of the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:

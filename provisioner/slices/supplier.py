@@ -59,7 +59,7 @@ def with_remedy(error: Exception) -> str:
 
 
 class UnmeetableError(ValueError):
-    """No node pool can serve the slice as it is; the message has the reason and the remedy."""
+    """No node pool can serve the slice unless the slice changes; the message has the reason and the remedy."""
 
 
 class ImpossibleError(UnmeetableError):
@@ -79,7 +79,7 @@ class PoolRules:
     #: Labels of Google that pods may set on their nodes: each only switches on a feature, and no other program relies
     #: on it.
     copyable: frozenset[str]
-    #: Returns a request with what the supplier needs for the slice, such as labels. Raises UnmeetableError.
+    #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Returns a new node of a pool as the scheduler will see it.
     expected_node: Callable[[NodePool], NodeView]
@@ -157,17 +157,13 @@ class Supplier(Protocol):
         """Return the names of optional sources (`model.sources`) whose data about listed pools could not be read."""
 
     def get_pool(self, name: PoolName) -> NodePool:
-        """Return one node pool. Fails with NOT_FOUND if it does not exist now, even if a lost create may still create
-        it.
-        """
+        """Return one node pool. Fails with NOT_FOUND if it does not exist, even if a create may still take effect."""
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes. Fails with OPERATION_IN_THE_WAY if it is being
-        deleted.
-        """
+        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if it has begun."""
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""

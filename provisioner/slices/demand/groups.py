@@ -87,7 +87,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of its entry in the spec and its index, which is None if missing."""
+    """Split the name of a group into the name of its entry in the spec and its index, None without an index."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")

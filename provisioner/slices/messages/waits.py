@@ -17,7 +17,7 @@ from provisioner.slices.planning.round import Round
 
 #: Start of the message about a request that is not valid.
 NO_POOL = "No TPU node pool is created: "
-#: What creates and deletes wait for if the supplier accepts no more operations.
+#: Cause for which creates and deletes wait if the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in a message about several choices.
 _MAX_FAILURE = 200

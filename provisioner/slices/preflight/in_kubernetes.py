@@ -80,7 +80,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # Without OPT_IN_LABEL, only `check_placement` reads namespaces.
+        # Only `check_placement` lists namespaces if OPT_IN_LABEL is not set.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(

@@ -49,7 +49,7 @@ _BEST = (
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
-#: By scope of a limit: chips of the pools with a planned delete, and the time of the first of these deletes.
+#: Chips of the pools with a planned delete, and time of the first of these deletes, by scope of a limit.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum number of characters of a message in the view: twice the maximum of an Event.

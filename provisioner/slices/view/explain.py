@@ -50,7 +50,7 @@ _KINDS: Mapping[str, str] = {
 }
 #: Kinds in KIND/NAME for which workloads are searched; "" for a NAME without KIND.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: By kind of an object: kind of the controllers of pods that the object creates, and pattern of their names' suffix.
+#: Kind of the controllers that an object creates for its pods, and pattern of their names' suffix, by kind of object.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Kinds that `explain` accepts although they are no workloads: it finds the workloads of their pods by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})

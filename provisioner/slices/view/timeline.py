@@ -48,8 +48,7 @@ class Track:
 class Timeline:
     """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
 
-    Beyond the maximum number of segments, the oldest track is dropped, in the namespace whose deleted pools have the
-    most segments. Only tracks of deleted pools are dropped.
+    Beyond the maximum number of segments, tracks of deleted pools are dropped, first in the namespace with the most.
     """
 
     def __init__(self) -> None:

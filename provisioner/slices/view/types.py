@@ -63,7 +63,7 @@ class WorkloadView:
     name: str
     uid: str
     created_at: datetime
-    #: One of: lives, suspended, completed, failed, deleting.
+    #: State of the workload: lives, suspended, completed, failed or deleting.
     state: str
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
@@ -76,7 +76,7 @@ class WorkloadView:
 class QueueView:
     """Place of a slice in the line for one limit, or for capacity that failed before."""
 
-    #: What the slices in line wait for, such as "the limit of all node pools".
+    #: Limit or capacity for which the slices wait, such as "the limit of all node pools".
     resource: str
     #: Position, 1 for the next slice. Slices that start together have one position.
     place: int
@@ -151,7 +151,7 @@ class PoolView:
     workload: str
     namespace: str
     zone: str
-    #: One of: on-demand, spot, reservation, flex-start.
+    #: Kind of capacity: on-demand, spot, reservation or flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is in no reservation.
     reservation: str
@@ -235,7 +235,7 @@ class Entry:
     #: Number of the entry since the process started, from 1.
     number: int
     at: datetime
-    #: One of: create, delete, pool, notice, alert.
+    #: Kind of the entry: create, delete, pool, notice or alert.
     kind: str
     message: str
     warning: bool
