@@ -4,7 +4,7 @@ A review reports only problems that the owner can correct in the workload. Event
 a stockout or a pause. A review rejects an object only if no nodes at all can serve it, because another provisioner may
 create nodes for objects that this provisioner does not serve.
 
-Selectors are changed like by the admission_controller of the Go provisioner, but only if the Job then gets a node pool.
+Selectors are changed as by the Go provisioner's admission_controller, but only if the Job then gets a node pool.
 Otherwise its pods would wait for nodes that are never created, or lose selectors that another controller reads.
 Existing selectors keep their values. The change of a child Job does not depend on other slices of its JobSet.
 """

@@ -111,7 +111,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
-    """Return the last stockout or quota failure of a pool's capacity; None without one, or if a pool came up since."""
+    """Return the last stockout or quota failure of the capacity of a pool that is being created; None without one."""
     supply = known.supply.get(state.name)
     if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None

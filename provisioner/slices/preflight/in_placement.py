@@ -1,4 +1,4 @@
-"""Checks that admission marks pods: adds node selectors with which the pods of a slice run only on its node pool.
+"""Checks that admission marks pods with node selectors by which the pods of a slice run only on its node pool.
 
 Jobs may work without these node selectors, so no finding of this module is a failure.
 """
