@@ -54,7 +54,7 @@ class ServingPolicy:
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload is not served only because it requests Slice resources."""
+        """Whether a workload requests Slice resources, and would be served otherwise."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )

@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: A Lease counts as not held if its last renewal is older. The Go provisioner renews its Lease every 2 s.
+#: Age in seconds of its last renewal above which a Lease counts as not held. The Go provisioner renews it every 2 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -142,7 +142,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
 
 
 def is_granted(api: Api, right: Right) -> bool:
-    """Return whether this identity has a right. Any identity may create such a review. Raises ClusterError."""
+    """Return whether a SelfSubjectAccessReview grants a right to this identity. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
     spec = {"resourceAttributes": {key: value for key, value in named.items() if value and key != "optional"}}

@@ -201,7 +201,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # No slice uses this ending pool, so it determines the state of the slice that it was created for.
+            # No slice uses this failed or deleted pool, so it determines the state of the slice it was created for.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -268,7 +268,7 @@ class _Round(texts.Known):
                 # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The slice may have waited for a pool of another name before, so its wait begins with the leader pod's.
+                # The pool may have had another name before, so the wait began when the leader pod became unschedulable.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,

@@ -178,7 +178,7 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to by its name: the slice that it leads, otherwise similar names."""
+    """Return the slices that a pod may belong to by its name; only the slice that the pod leads, if it leads one."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
     leaders = [slice_view for slice_view in in_namespace if slice_view.leader == name]
     return leaders or [slice_view for slice_view in in_namespace if _is_pod_of(slice_view, name)]

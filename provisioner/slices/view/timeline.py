@@ -53,7 +53,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Phase, state and slice of each pool in the last round. A new segment can only begin after a change of these.
+        #: Phase, state and slice of each pool in the last round. A new segment can only begin if one of them changes.
         self._marks: dict[PoolName, Hashable] = {}
         #: Times at which deleted pools were first missing in a round, earliest first.
         self._ended: dict[PoolName, datetime] = {}
@@ -84,7 +84,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # The pool may have entered its state before this process first saw it, if the plan has that time.
+            # The plan may know that the pool entered its state before this process first saw the pool.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]

@@ -88,7 +88,7 @@ class QueueView:
     other_users: int
     #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
-    #: Earliest time at which an unneeded node pool that counts is deleted; None without such a pool.
+    #: Earliest time at which such an unneeded node pool is deleted; None if none counts against the limit.
     idle_until: datetime | None
 
 
