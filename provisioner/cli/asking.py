@@ -38,16 +38,16 @@ _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=
 class Documents:
     """Documents of running controllers. At least one of `slices` and `partitions` is not None."""
 
-    #: Document about slices; None if their controller is not installed or does not answer.
+    #: Document about slices; None if their controller is not installed, may not be read, or does not answer.
     slices: Document | None
     #: Document about IPU partitions; None if their controller is not installed, may not be read, or does not answer.
     partitions: partitions_board.Document | None = None
-    #: Failure of an installed controller; empty if each installed controller has answered.
+    #: Failure to read an installed controller; empty if none. A missing right to read partitions is no failure.
     problem: str = ""
 
 
 def documents(remote: Remote) -> Documents:
-    """Return the documents of the controllers of slices and partitions. Raises RemoteError if neither answers."""
+    """Return the documents of the controllers of slices and partitions. Raises RemoteError if it can read neither."""
     try:
         slices = board(remote)
     except UnreachableError:
@@ -57,7 +57,7 @@ def documents(remote: Remote) -> Documents:
     try:
         return Documents(slices=slices, partitions=partitions(remote))
     except NotPermittedError:
-        # Users of TPUs need no right to read partitions.
+        # Missing rights to read partitions are not reported, because users of TPUs do not need these rights.
         return Documents(slices=slices)
     except RemoteError as error:
         return Documents(slices=slices, problem=str(error))
@@ -66,7 +66,7 @@ def documents(remote: Remote) -> Documents:
 def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
     installed = not isinstance(failure, NotInstalledError)
     if installed and remote.server:
-        # A single address answers for all controllers, so partitions cannot be read either.
+        # With --server, partitions would be read from the same address, which has just failed.
         raise failure
     try:
         found = partitions(remote)
@@ -83,7 +83,7 @@ def board(remote: Remote) -> Document:
 
 
 def settings(remote: Remote) -> dict[str, str]:
-    """Return the settings of the controller of slices, by variable. Raises RemoteError."""
+    """Return the settings of the controller of slices as texts by environment variable. Raises RemoteError."""
     raw = _ask(remote, _SETTINGS)
     found = raw.get("settings") if isinstance(raw, dict) else None
     if not isinstance(found, dict) or not found:
@@ -94,14 +94,14 @@ def settings(remote: Remote) -> dict[str, str]:
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
-    """Return the document of the controller of IPU partitions, None if it is not installed. Raises RemoteError."""
+    """Return the document of the controller of IPU partitions; None if no such controller runs. Raises RemoteError."""
     raw = _ask_partitions(remote)
     what = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, what)
 
 
 def view_of(document: Document) -> View:
-    """Return the view of a document. Raises RemoteError if it has no view."""
+    """Return the view of a document. Raises RemoteError if the document has no view."""
     if document.view is None:
         raise RemoteError(view_problem(document))
     return document.view
@@ -119,7 +119,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Yield the problems that prevent decisions, and the time of the last decision if it may be old or if `dated`."""
+    """Yield the problems that prevent decisions; if `dated` or none is made now, also the time of the last decision."""
     yield from (plain(f"ATTENTION: {problem}") for problem in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):
@@ -160,14 +160,13 @@ def _ask_partitions(remote: Remote) -> Any:
     except KubeconfigError:
         raise
     except NotFound:
-        # The leading pod was just deleted.
+        # The pod that holds the Lease has been deleted.
         return None
     except ClusterError as error:
         raise _no_answer(remote, error, pod, "the controller of partitions") from error
 
 
 def _no_answer(remote: Remote, error: ClusterError, pod: str, controller: str) -> RemoteError:
-    """Return the failure to read a controller through the API server; `pod` is empty if it is not known."""
     forward = _port_forward(remote, target=f"pod/{pod}" if pod else _DEPLOYMENT)
     if isinstance(error, Forbidden):
         return NotPermittedError(
@@ -186,7 +185,7 @@ def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
 
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:
-    """Return the pod that holds a Lease, empty if none. Raises UnreachableError if the API server does not respond."""
+    """Return the name of the pod that holds a Lease, empty if no pod does. Raises UnreachableError."""
     try:
         return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
     except Unavailable as error:
@@ -229,7 +228,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             body = answer.read(_MAX_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
-        # Without the close, the connection would remain open, because the raised error keeps this error as its cause.
+        # The raised error keeps this error as its cause, so the connection would remain open without the close.
         error.close()
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None

@@ -34,7 +34,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
         if form not in FORMATS:
-            # Continuation lines are indented to the column after the status.
+            # The status takes 9 columns; further lines of a finding begin after these columns.
             output.show("\n".join(output.wrapped(str(finding), width, hanging=" " * 9)))
     if form in FORMATS:
         output.write({"checks": found}, form)
@@ -42,7 +42,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings about settings, kubeconfig and credentials, then of the checks that they make possible."""
+    """Yield findings about settings, kubeconfig and missing credentials; with valid settings, also of other checks."""
     yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
         yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)

@@ -12,7 +12,7 @@ from provisioner.cli.frame import command_with
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _PROGRAM = "tpu-provisioner"
 _VARIABLE = "_TPU_PROVISIONER_COMPLETE"
-#: Last line of a response in the completion protocol of kubectl (Cobra): complete no files, or complete files.
+#: Last line of the output for kubectl (Cobra's protocol): whether the shell also completes file names.
 _NO_FILES, _FILES = ":4", ":0"
 
 
@@ -29,7 +29,7 @@ def command(shell: str) -> int:
     """
     root = click.get_current_context().find_root().command
     complete = _SHELLS[shell](root, {}, _PROGRAM, _VARIABLE)
-    # The method of the base class is called, because BashComplete.source() would start bash to get its version.
+    # BashComplete.source() is not called, because it would start bash to get its version.
     click.echo(ShellComplete.source(complete))
     return 0
 

@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: lists the node pools that are left, and why. Needs no running controller."""
+"""`tpu-provisioner drain`: lists the provisioner's node pools that still exist. Needs no running controller."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.pods import get_workload, list_pods_on_node
 
 _LOOK_SECONDS = 10.0
-#: Maximum interval in seconds between lines of `drain --wait`, because proxies close connections without traffic.
+#: Seconds after which `drain --wait` repeats unchanged lines, because proxies close connections without traffic.
 _REMIND_SECONDS = 60.0
-#: Age in seconds of a Lease's last renewal above which no process leads; a Lease ends 30 s after its last renewal.
+#: Seconds since a Lease's last renewal after which `drain` reports that no process leads; the Lease ends after 30 s.
 _LEASE_SECONDS = 60.0
 _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
@@ -80,7 +80,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
 
     def say(line: str) -> None:
         if form not in FORMATS:
-            # Each line is flushed, because a user may read the lines through a pipe while waiting.
+            # A pipe would otherwise buffer the lines, although a user may read them during the wait.
             print(line, flush=True)
 
     left = drain(look, patience, say=say, wait=time.sleep, monotonic=time.monotonic)
@@ -98,7 +98,7 @@ def drain(
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> Left:
-    """Read the pools every 10 s until none is left or `patience_seconds` are over; return the pools that are left."""
+    """Read the remaining pools every 10 s for `patience_seconds`, or until none is left; return the last result."""
     began = said_at = monotonic()
     last: list[str] = []
     while any(left := look.left()):
@@ -127,27 +127,26 @@ def _place_of(raw: object) -> tuple[str, str]:
 
 
 class Left(NamedTuple):
-    """Node pools that are left. Both fields are empty only if it is certain that no node pool is left."""
+    """Node pools that still exist, with reasons. Both fields are empty only if it is certain that no pool exists."""
 
-    #: Reasons why pools are left, by pool name.
     pools: dict[PoolName, str]
-    #: Further messages, also about problems because of which the pools are unknown.
+    #: Messages about TPUNodeGroups, waiting pods and the controller, or the problem that leaves the pools unknown.
     messages: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Reads the node pools that are left, and the reasons."""
+    """Reads the node pools that still exist, and why they exist."""
 
     settings: Settings
     api: Api
     supplier: Supplier
-    #: Proof that the node pools belong to this cluster; None if the pools are objects of this cluster.
+    #: Proof that the GKE node pools belong to the cluster of `api`; None for TPUNodeGroups, which are read from `api`.
     identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 
     def lines(self, left: Left) -> Iterator[str]:
-        """Yield lines about the pools that are left, or why they are unknown."""
+        """Yield a result of `left` as lines for users."""
         if pools := left.pools:
             yield f"{len(pools)} node pool{'s are' if len(pools) > 1 else ' is'} left in {self.settings.cluster_name}:"
             width = max(map(len, pools))
@@ -155,9 +154,8 @@ class Look:
         yield from left.messages
 
     def left(self) -> Left:
-        """Read the pools that are left."""
-        # Without the proof, pools of another cluster could be listed, and no pool of this cluster would seem to be
-        # left.
+        """Read the pools that still exist. Errors become messages."""
+        # Without the proof, GCP_CLUSTER may be another cluster, and this cluster would seem to have no pools.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
             return Left({}, [proof.problem])
@@ -172,9 +170,9 @@ class Look:
         return Left(left, [*self._messages(any_left=bool(left)), *self._node_groups(left)])
 
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
-        """Yield a line about the TPUNodeGroups that are left, except those that represent one of `pools`."""
+        """Yield a line about the TPUNodeGroups that still exist, except for groups that `pools` already contains."""
         try:
-            # The API group is read first, because a list of a missing kind may be answered 403 instead of 404.
+            # If the API group does not exist, listing TPUNodeGroups may fail with 403, but reading the group with 404.
             self.api.get(API_ROOT)
             path = collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT)
             listed = list_all(self.api, path, {}, _place_of, metadata_only=True)
@@ -217,7 +215,6 @@ class Look:
             )
 
     def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
-        """Return the reason why a pool is left, and the way to delete it."""
         kind, namespace, name = owner.workload
         named = owner.workload.text
         if pool.status is PoolStatus.STOPPING:
@@ -237,8 +234,7 @@ class Look:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
-                            # The pod's workload is named, because it may not be the workload that the pool was created
-                            # for.
+                            # The pool may have been created for another workload than the pod's.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
         except (ClusterError, MalformedObject) as error:
@@ -246,13 +242,13 @@ class Look:
         return f"not needed (it was created for {named}); the controller deletes it"
 
     def _waiting(self) -> list[str]:
-        """Return the served pods that request chips and have no node, because they may be about to get a pool."""
+        """Return the names of served pods with chips and without a node: the controller may create pools for them."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
         served = self.settings.namespaces
         return [f"{pod.namespace}/{pod.name}" for pod in pods if not served or pod.namespace in served]
 
     def _why_nobody_leads(self) -> str:
-        """Return the reason why no controller seems to run; empty if a controller leads, or if that is unknown."""
+        """Return a sentence that no controller leads; empty if a controller leads, or if the Lease cannot be read."""
         namespace = self.settings.own_namespace
         try:
             holder, renewed = holder_of(self.api, constants.LEASE_NAME, namespace=namespace)

@@ -54,7 +54,7 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     if explained:
         return ExitCode.OK
     if asked.partitions is not None:
-        # The pod may be one of the entries that the document omits.
+        # The document omits entries above a limit, and the pod may be one of them.
         missing += ipus.left_out(asked.partitions)
     print("".join(f"{line}\n" for line in missing), end="", file=sys.stderr)
     return ExitCode.ERROR
@@ -68,10 +68,9 @@ def explanations(document: Document, name: str, namespace: str) -> list[Explanat
 
 
 def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Yield the message about a name without explanation: the problem, or the possible causes."""
+    """Yield lines about a name that has no explanation: the problem, or the possible causes."""
     view = document.view
     if view is None:
-        # The problems are printed above.
         known = "nothing has been decided yet: see ATTENTION above" if document.problems else view_problem(document)
         yield f"tpu-provisioner: {known}"
         return
@@ -100,7 +99,7 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
 
 
 def lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the lines of one explanation."""
+    """Yield an explanation as lines for the terminal."""
     yield plain(explanation.headline)
     yield from aligned([(f"  {name}", value) for name, value in explanation.facts])
     for notice in explanation.notices:

@@ -21,7 +21,7 @@ CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_conten
 
 
 class Command(click.Command):
-    """A command with examples in its help; `{prog}` in them is the program's name."""
+    """A command with examples in its help. `{prog}` in an example is replaced by the program's name."""
 
     def __init__(self, *arguments: Any, examples: Sequence[str] = (), **options: Any) -> None:
         options.setdefault("context_settings", {}).update(CONTEXT)
@@ -43,7 +43,7 @@ def command_with(*examples: str) -> Callable[[Callable[..., Any]], Command]:
 
 
 class Frame(Command, click.Group):
-    """Group that imports a command when it is chosen. `entries` has modules (in `package`) and summaries by name."""
+    """Group that imports a chosen command. `entries` has the module (in `package`) and the summary of each command."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
         # These commands have only a summary, so that click lists, completes and suggests them without imports.
@@ -61,8 +61,7 @@ class Frame(Command, click.Group):
         """Return the chosen command, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            # The garbage collector is disabled: imports leave no garbage, and the search for it takes a twentieth of
-            # the time.
+            # Imports leave no garbage, and the garbage collector would take a twentieth of their time.
             gc.disable()
             try:
                 command = import_module(self._modules[name]).command
@@ -77,12 +76,12 @@ def format_option(*more: str) -> Callable[[_Function], _Function]:
 
 
 def file_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
-    """Add an option for a file; shells complete its value."""
+    """Add an option whose value is the name of a file. Shells complete the name."""
     return click.option(name, type=FILE, metavar="FILE", help=text, **options)
 
 
 def kubeconfig_option(command: _Function) -> _Function:
-    """Add --kubeconfig, for commands that talk to the cluster."""
+    """Add the option --kubeconfig."""
     text = "kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
     return file_option("--kubeconfig", text)(command)
 
@@ -97,12 +96,12 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
     )
     about = 'address of /metrics; "0" disables it'
     scrapes = click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)
-    # The option of the decorator that is applied last is the first in the help.
+    # The help shows the option first that is added last.
     return lambda command: scrapes(health(command))
 
 
 def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Return the callback of an option that `read` converts. A ValueError of `read` is a usage error."""
+    """Return the callback of an option whose text `read` converts. A ValueError of `read` becomes a usage error."""
 
     def callback(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
         try:
@@ -114,7 +113,7 @@ def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
-    """Add a flag with an optional value, like flags of Go programs."""
+    """Add a boolean flag whose value is optional (`--name`, `--name=false`), like flags of Go programs."""
 
     def read(value: str) -> bool:
         from provisioner.settings.forms import go_bool  # noqa: PLC0415 - most commands have no such flag
@@ -140,11 +139,11 @@ def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
 
 
 class RemoteError(UserError):
-    """A controller cannot be reached, or its response cannot be used. The message is for the user."""
+    """A controller cannot be reached, or its response cannot be used. The message contains what to do."""
 
 
 class UnreachableError(RemoteError):
-    """The API server or the address of `--server` does not respond, so no controller can be asked."""
+    """The API server or the address of `--server` does not respond, so no controller can be read."""
 
 
 class NotPermittedError(RemoteError):
@@ -152,7 +151,7 @@ class NotPermittedError(RemoteError):
 
 
 class NotInstalledError(RemoteError):
-    """The controller does not run in the namespace, or the address of `--server` belongs to another controller."""
+    """The controller does not run in the namespace, or the address of `--server` answers 404."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

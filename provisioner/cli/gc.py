@@ -36,9 +36,8 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
 
 
 def page(document: Document, width: int | None = None) -> Iterator[str]:
-    """Yield lines about deleted and kept pools of a document with a view, cut to `width` if it is given."""
+    """Yield lines about the pools that are deleted or kept. `width` None does not wrap lines. Raises RemoteError."""
     view = view_of(document)
-    # The problems come first, because no pool is deleted while there are problems.
     yield from attention(document)
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
-#: Maximum number of pods or partitions in one state that are explained.
+#: Maximum number of waiting pods, of rejected pods, and of partitions that `explain` describes.
 _MAX_EXPLAINED = 20
 _MEANINGS = {
     "wanted": "is recorded and not requested yet",
@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 def page(document: Document, namespace: str = "", *, width: int | None = None) -> Iterator[str]:
-    """Yield the lines of a document, cut to `width` if it is given."""
+    """Yield a document as lines, for all namespaces if `namespace` is empty. `width` None does not wrap lines."""
     yield from _attention(document)
     if document.decided_at is None:
         yield "IPU partitions: nothing has been decided yet"
@@ -48,7 +48,7 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
 
 
 def left_out(document: Document) -> Iterator[str]:
-    """Yield a line with the numbers of entries that the document omits."""
+    """Yield a line with the numbers of entries that the document omits; no line if it omits none."""
     counts = (
         (document.left_out.waiting, "more pods that wait"),
         (document.left_out.rejected, "more rejected pods"),
@@ -60,7 +60,7 @@ def left_out(document: Document) -> Iterator[str]:
 
 
 def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Yield lines about the pods or the partition of this name; no line if the name is unknown."""
+    """Yield lines about the pods and partitions of this name; no line if the name is unknown."""
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return

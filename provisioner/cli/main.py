@@ -12,7 +12,7 @@ from provisioner.cli import output
 from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
-#: Program name with which `run` is the command: manifests of the Go provisioner set `command: [/manager]` and flags.
+#: Program name that selects the command `run`: manifests of the Go provisioner set `command: [/manager]`, and flags.
 _NAME_OF_GO = "manager"
 #: Program name with which kubectl starts the plugin for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Raises SystemExit with code 2 if the command line is wrong."""
+    """Run a command; return its exit code. Raises SystemExit with code 2 if the arguments (None: argv) are wrong."""
     output.prepare()
     is_process = arguments is None
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         output.finish()
         if is_process:
-            # The process ends, so no objects need to be collected.
+            # Exclude all objects from the garbage collection at the end of the process, which would take time.
             gc.freeze()
 
 
@@ -65,9 +65,9 @@ def make_frame() -> click.Group:
 
 
 def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
-    """Run the command that the arguments name. Raises SystemExit with code 2 if they are wrong."""
+    """Run the command that `given` names; return its exit code. Raises SystemExit with code 2 if `given` is wrong."""
     try:
-        # Completion scripts set the variable `complete_var`, regardless of the program's name.
+        # Completion scripts always set `complete_var`; click would derive another variable from `prog_name`.
         ended = frame().main(
             given, prog_name=program, complete_var=complete_var, standalone_mode=False, color=wants_color()
         )

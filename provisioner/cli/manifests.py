@@ -1,6 +1,6 @@
-r"""Finds and reads manifests like `kubectl apply -f`: files, folders and standard input.
+"""Finds and reads manifests like `kubectl apply -f`: files, folders and standard input.
 
-Not handled: files with thousands of nested levels, and characters that JSON writes as two escapes.
+Not handled: files with thousands of nested levels, and characters that JSON escapes as surrogate pairs.
 """
 
 import sys
@@ -32,14 +32,14 @@ class Problem(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """Objects of manifests, and problems while reading them."""
+    """Objects in manifests, and the problems with files that could not be read completely."""
 
     documents: tuple[Document, ...]
     problems: tuple[Problem, ...]
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
-    """Return all objects in files, in folders (only in files that kubectl reads) and in standard input ("-")."""
+    """Return all objects in files, in the .json, .yaml and .yml files of folders, and in standard input ("-")."""
     documents: list[Document] = []
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
@@ -71,7 +71,7 @@ def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def read_documents(source: str, content: bytes | str) -> tuple[list[Document], list[Problem]]:
-    """Return the documents of a YAML or JSON file up to the first unreadable document, and its problem."""
+    """Return the documents of a YAML or JSON file. Stop at the first unreadable document, and return its problem."""
     documents: list[Document] = []
     loader = None
     try:
@@ -102,7 +102,7 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """Loads values like kubectl: keys are texts and may not occur twice; dates and times are texts."""
+    """Loads values like kubectl: keys are texts and may not occur twice; dates and times are also texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         self.flatten_mapping(node)
@@ -112,7 +112,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             line = key.start_mark.line
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
-            # Keys that `<<` adds are on lines of another mapping, and may also be keys of this mapping.
+            # A key that `<<` adds is on a line of another mapping, and a key of this mapping may override it.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
                     words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
@@ -122,7 +122,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
         return found
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Return a number, or a text for a value such as 1:30, which YAML 1.1 reads in base 60."""
+        """Return a number; for a value such as 1:30, which YAML 1.1 reads in base 60, return the text."""
         if ":" in node.value:
             return node.value
         return self.construct_yaml_int(node) if node.tag.endswith("int") else self.construct_yaml_float(node)
@@ -137,7 +137,6 @@ for _tag, _construct in (
 
 
 def _line_of(node: yaml.Node, path: FieldPath) -> int:
-    """Return the line of a field, or of its nearest existing parent."""
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.MappingNode):

@@ -1,4 +1,4 @@
-"""Writes the output of commands: texts, tables, and values for programs. Defines their exit codes."""
+"""Writes the output of commands: texts, tables, and values for programs. Defines the exit codes of commands."""
 
 import io
 import os
@@ -39,13 +39,13 @@ def finish() -> None:
 
 
 def refuse(message: str) -> int:
-    """Print why a command does not start; return its exit code."""
+    """Print an error message to standard error; return exit code 1."""
     sys.stderr.write(f"tpu-provisioner: {message}\n")
     return ExitCode.ERROR
 
 
 def show(text: str) -> None:
-    """Print a text, with colours only on a terminal and without NO_COLOR. A closed pipe is not an error."""
+    """Print a text, without its colours if they are disabled or no terminal shows it. A closed pipe is not an error."""
     context = click.get_current_context(silent=True)
     plain = not sys.stdout.isatty() or (context is not None and context.color is False)
     try:
@@ -75,11 +75,11 @@ def drop_the_rest() -> None:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line without control characters, because users' texts must not control the terminal."""
+    """Return a text on one line without control characters, so that texts of users cannot control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-#: Maximum number of lines of text below a row; enough for the cause and the remedy after it.
+#: Maximum number of lines of text below a row of a table, enough for a cause and its remedy.
 _LINES_OF_WORDS = 4
 _INDENT = "    "
 _NARROWEST = 20
@@ -102,14 +102,14 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 
 def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the rows as lines. If a line exceeds `width`, the last columns are wrapped below their rows."""
+    """Return the rows as lines of a table. If a line exceeds `width`, the last columns are wrapped below their rows."""
     kept = len(rows[0]) if rows else 0
     while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
         kept -= 1
     found = []
     for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
         found.append(line)
-        # In the text below a row, each cell follows the heading of its column, except the cell of the last column.
+        # Below a row, each cell has the heading of its column before it, except for the last cell, which is a sentence.
         named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
         below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
         if any(below) and row is not rows[0]:
@@ -118,7 +118,7 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
 
 
 def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
-    """Return a line, wrapped to `width`, as at most `most` lines. All lines after the first begin with `hanging`."""
+    """Return a line wrapped to `width`, with at most `most` lines. All lines after the first begin with `hanging`."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
@@ -127,7 +127,7 @@ def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int |
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal; None if output goes elsewhere and must not be cut."""
+    """Return the width of the terminal; None if standard output is no terminal, so that lines must not be cut."""
     if not sys.stdout.isatty():
         return None
     import shutil  # noqa: PLC0415 - it imports archives and compression

@@ -94,8 +94,7 @@ def command(
     )
 
     def exit_process(code: int) -> None:
-        # Called if the lease is lost or calls hang. Another replica may lead already, so running `vipu` commands are
-        # killed.
+        # If the Lease was lost, another replica may already lead, so running `vipu` commands are killed first.
         try:
             _close(clients.values())
         finally:
@@ -128,7 +127,7 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:
-    """Return the folder with a server's credentials: its own folder if it exists, otherwise `folder`; None if unset."""
+    """Return the subfolder with a server's credentials, or `folder` if that is missing; None if `folder` is empty."""
     if not folder:
         return None
     own = Path(folder) / f"{host}_{port}"

@@ -50,7 +50,7 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
         return refuse("--ca-file needs a --server that begins with https://")
     from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend
 
-    # The handler is necessary, because a signal without a handler does not end process 1 of a container.
+    # Without a handler, SIGTERM would not end process 1 of a container.
     signal.signal(signal.SIGTERM, _end)
     waiting = client.Client(
         asked={

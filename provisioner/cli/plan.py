@@ -26,7 +26,7 @@ from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document
 
 _UNKNOWN = "*"
-#: Labels whose values depend on the UID of the workload, which does not exist yet.
+#: Labels whose values depend on the UID of a workload, which is unknown before the workload is created.
 _UNKNOWN_LABELS = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
 _HEAD = ("SLICES OF", "POOLS", "MACHINE TYPE", "TOPOLOGY", "HOSTS", "CHIPS")
 _NUMBERS = (1, 4, 5)
@@ -36,21 +36,20 @@ _WIDE = "wide"
 
 
 class PlanSettings(NamedTuple):
-    """Settings of a plan, and remarks about them."""
+    """Settings of a plan, with remarks for the user."""
 
     settings: Settings
-    #: Assumptions, and warnings about settings with unexpected effects.
     remarks: tuple[str, ...]
 
 
 def read_plan_settings(name: str | None, live: Remote | None, documents: Iterable[Document]) -> PlanSettings:
-    """Return settings from a file, a running controller, or the environment. Raises UserError or OSError."""
+    """Return the settings in file `name`, of controller `live`, or of the environment. Raises UserError or OSError."""
     warnings: Iterable[str] = ()
     if name:
         variables = _read_settings_file(name)
         warnings = settings.warnings_about_environment(variables)
     elif live is not None:
-        # Imported only here, because the import of HTTP modules takes a tenth of the run time of `plan`.
+        # Other plans do not need this import of HTTP modules, which takes a tenth of the run time.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
         variables = settings_of(live)
@@ -206,9 +205,6 @@ class _Result(NamedTuple):
         return output.ExitCode.OK if self.found.all_served else output.ExitCode.NOT_SERVED
 
 
-# --- Text for the terminal ---
-
-
 def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     found = result.found
     groups = _groups(found.pools)
@@ -250,7 +246,7 @@ def _summary(found: Forecast, prices: Prices) -> str:
 
 
 def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
-    """Return the cost of pools per hour, with the first possible choice of each pool; None if no price is known."""
+    """Return the cost of pools per hour, each in its first possible choice of capacity; None if no price is known."""
     costs = [
         prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
         for pool in pools
@@ -266,7 +262,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
-    """Group the pools that differ only in their names."""
+    """Return the pools that share a row of the table: only their names and labels may differ."""
     groups: dict[tuple[object, ...], list[PlannedPool]] = defaultdict(list)
     for pool in pools:
         request = pool.request
@@ -300,7 +296,6 @@ def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: boo
 
 
 def _wrapped(text: str, part: str) -> list[str]:
-    """Return the lines of a row's first cell: `text` and `part`, with all lines after the first indented."""
     if part and len(text) + len(part) + 2 <= _WIDTH:
         return [f"{text}: {part}"]
     pieces = [text, part] if part else [text]
@@ -331,11 +326,8 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
         yield f"    taint: {output.plain(f'{taint.key}={taint.value}:{taint.effect}')}"
 
 
-# --- JSON and YAML ---
-
-
 def _shown_request(pool: PlannedPool) -> NodePoolRequest:
-    """Return the request, with placeholders for values that are unknown before the object exists."""
+    """Return the request of a pool, with placeholders for values that are unknown until the workload exists."""
     if pool.named:
         return pool.request
     labels = {key: _UNKNOWN if key in _UNKNOWN_LABELS else value for key, value in pool.request.labels.items()}

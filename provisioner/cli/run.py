@@ -1,4 +1,4 @@
-"""`tpu-provisioner run`: runs the controller in the foreground. Accepts the Go provisioner's flags in Go's forms."""
+"""`tpu-provisioner run`: runs the controller in the foreground. Accepts the Go provisioner's flags (`-flag=value`)."""
 
 import os
 import re
@@ -20,11 +20,9 @@ from provisioner.slices.preflight import checking
 
 _log = structlog.get_logger(__name__)
 
-#: Log levels by value of the Go provisioner's flag --zap-log-level.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
 #: Help of the flags that have no effect; docs/settings.md does not list these flags.
 NO_EFFECT = "accepted, but without effect"
-#: Maximum seconds by which the checks delay the start.
 _CHECKS_SECONDS = 3.0
 
 
@@ -93,7 +91,7 @@ def command(
 
 
 def log_checks(subject: checking.Subject) -> None:
-    """Log the findings of `tpu-provisioner check`; slow checks continue in the background."""
+    """Log the findings of `tpu-provisioner check`. After 3 s, the checks continue in the background."""
     thread = threading.Thread(target=checking.log_findings, args=(subject,), name="checks", daemon=True)
     thread.start()
     thread.join(_CHECKS_SECONDS)

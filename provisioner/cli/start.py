@@ -13,7 +13,7 @@ from provisioner.model.wording import UserError
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
-#: Settings that can be inferred from this machine's metadata: key in the metadata, and meaning in messages.
+#: Settings that can be inferred from this machine's metadata, with the key in the metadata and a text for messages.
 _INFERRED = {
     "GCP_PROJECT_ID": ("project", "the project of this machine."),
     "GCP_CLUSTER_LOCATION": ("location", "the location of the cluster of this machine."),
@@ -27,7 +27,7 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """Result of `attempt`: settings and clients, and the problems that explain why some of these are missing."""
+    """Settings and clients of a command, and the problems because of which some of them are missing."""
 
     #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]
@@ -41,7 +41,7 @@ class Attempt:
 
 
 class StartError(UserError, ValueError):
-    """The command cannot start, and not only settings are wrong. The message lists every problem and its remedy."""
+    """The kubeconfig, credentials or arguments of a command are wrong. The message lists all problems and remedies."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         count = len(problems)
@@ -54,7 +54,7 @@ def prepare(
 ) -> tuple[settings.Settings, KubeApi, Attempt]:
     """Read settings, kubeconfig and credentials.
 
-    Raises SettingsError if only settings are wrong, otherwise StartError, with all problems, including `problems`.
+    Raises SettingsError if only settings are wrong. If there are other problems, such as `problems`, raises StartError.
     """
     tried = attempt(kubeconfig, environment)
     others = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
@@ -66,7 +66,7 @@ def prepare(
 
 
 def in_cluster(command: str) -> str:
-    """Return a sentence with the way to run a command with the settings and credentials of the installed controller."""
+    """Return advice to run a command in the pod of the installed controller, with its settings and credentials."""
     return (
         "To use the settings of the installed controller, run: kubectl "
         f"--namespace={constants.DEFAULT_NAMESPACE} exec deployment/tpu-provisioner -- tpu-provisioner {command}"
@@ -74,7 +74,7 @@ def in_cluster(command: str) -> str:
 
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
-    """Read settings, kubeconfig and credentials. A problem with one does not prevent reading the other two."""
+    """Read settings, kubeconfig and credentials, each of them even if another one has a problem."""
     tried = Attempt(inferred=_infer(environment))
     credentials = None
     try:
@@ -108,7 +108,6 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
         return {}
     found = metadata.read_surroundings(environment)
-    # Only variables that are unset or empty are inferred.
     return {
         variable: found.get(key, "")
         for variable, (key, _) in _INFERRED.items()

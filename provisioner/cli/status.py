@@ -23,9 +23,8 @@ from provisioner.slices.view.types import PoolView, SliceView, State, View
 #: All states: first the states that need attention, then all others in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(state.value for state in _ORDER)}"
-#: Maximum number of causes in the line about waiting slices.
 _MAX_CAUSES = 4
-#: Maximum number of characters of a reason whose end, with the next step, is shown in the four lines below a row.
+#: Number of characters above which a reason is shortened. Otherwise, its end, the next step, would often be cut off.
 _MAX_WHY = 280
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -54,7 +53,6 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
             except RemoteError as error:
                 if not watch:
                     raise
-                # With --watch, the failure is shown until the controller responds again.
                 shown = f"tpu-provisioner: {error}"
             sys.stdout.write(f"{_CLEAR if watch and sys.stdout.isatty() else ''}{shown}\n")
             sys.stdout.flush()
@@ -67,7 +65,6 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
-    """Return lines about slices and IPU partitions of the installed controllers; with a `state`, only about slices."""
     width = terminal_width()
     found = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
     lines: list[str] = []
@@ -83,7 +80,7 @@ def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[st
 def page(
     document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
 ) -> Iterator[str]:
-    """Yield the lines about a document, wrapped to `width` if it is given."""
+    """Yield the lines about a document. `width` None does not wrap lines."""
     for line in _page(document, namespace, state, wide=wide, width=width):
         yield from wrapped(line, width)
 
@@ -97,7 +94,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     yield from attention(document, dated=True)
     view, now = document.view, document.served_at
     if view is None:
-        # The problems are not repeated, because `attention` has already yielded them.
+        # `attention` has already yielded the problems.
         yield "nothing has been decided yet" if document.problems else view_problem(document)
         return
     for alert in view.alerts:
@@ -136,7 +133,7 @@ def _chips(view: View) -> str:
 
 
 def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
-    """Yield a line with the number of rejected slices, and a line with the causes for which other slices wait."""
+    """Yield a line about rejected slices and a line about waiting slices with the causes, each if there are any."""
     for state, words in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
         found = [slice_ for slice_ in slices if slice_.state is state]
         causes = Counter(view.cause for view in found if view.cause).most_common(_MAX_CAUSES)
@@ -178,7 +175,7 @@ def _table(
         if slice_.cause and len(why) > _MAX_WHY:
             why = " ".join(brief(slice_))
         due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
-        # The time of the next try is not added if `why` contains it, as the reason of a back-off does.
+        # The reason of a back-off already contains the time of the next try.
         if due not in why:
             why = f"(next try {due}) {why}"
         yield (*row, *(more if wide else ()), why)
