@@ -1,7 +1,6 @@
-"""Derives the pods that Kubernetes' own controllers would create, as unschedulable pods of kind POD. Pure.
+"""Derives unschedulable pods of kind POD from manifests of pods, Deployments, Jobs and the like. Pure.
 
-A pod in the manifest is derived from itself. The owner of any other pod is the object in the manifest, even if a
-cluster has another object, such as a ReplicaSet, between the object and the pod.
+A derived pod is owned by the object in the manifest, for example by a Deployment instead of its ReplicaSet.
 """
 
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.plain import as_plain
 
 Json = dict[str, Any]
-#: Path of the spec with the pod template, by API group and kind; kinds of the core group have "v1" as group.
+#: Path of the spec that contains the pod template, by API group ("v1" for the core group) and kind.
 _SPECS: dict[tuple[str, str], Path] = {
     **{("apps", kind): ("spec",) for kind in ("Deployment", "ReplicaSet", "StatefulSet")},
     ("v1", "ReplicationController"): ("spec",),
@@ -25,10 +24,9 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
-#: Time since which the pods are unschedulable: a day before the decision, because the planner waits for more pods
-#: before it creates a pool for single pods that have become unschedulable only seconds ago.
+#: Derived pods have been unschedulable for a day: for pods that have waited only seconds, the planner delays pools.
 _LONG_AGO = "1999-12-31T00:00:00Z"
-#: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
+#: Toleration that the admission plugin ExtendedResourceToleration adds to pods with the resource google.com/tpu.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -55,10 +53,10 @@ def template_of(raw: Json) -> Template | None:
 
 
 def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
-    """Yield at most `most` pods of an object that request chips and that `serve_pods` selects. Raises MalformedObject.
+    """Yield up to `most` (None: all) pods of an object, if they request chips and `serve_pods` selects them.
 
-    If the pods of a StatefulSet form one slice, only the first pod is yielded, because the StatefulSet controller
-    creates each further pod when the previous pod is ready. With podManagementPolicy Parallel, all pods are yielded.
+    If the pods of a StatefulSet form one slice, only the first pod is yielded unless podManagementPolicy is Parallel:
+    the StatefulSet controller creates each further pod when the previous pod is ready. Raises MalformedObject.
     """
     first = parse_pod(_pod(raw, template), serve_pods=serve_pods, jobs=False) if template.replicas else None
     if first is None:
@@ -75,7 +73,7 @@ def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str)
 
 
 def _pod(raw: Json, template: Template) -> Json:
-    """Return the first pod of a template as the API server would return it if no node fitted the pod."""
+    """Return the first pod of a template as it would be in the API if no node fitted."""
     made, own = fields.mapping(value_at(raw, template.path)), raw["metadata"]
     metadata, spec = fields.mapping(made.get("metadata")), fields.mapping(made.get("spec"))
     if template.path:

@@ -1,4 +1,4 @@
-"""Types for objects as decoded JSON, with the lines of their fields in files, and for the findings on the objects."""
+"""Types for decoded objects, which know the lines of their fields in files, and for findings about these objects."""
 
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -9,31 +9,30 @@ from provisioner.model import bounds
 
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
-#: Maximum number of characters that `dotted` returns for one key.
 _MAX_KEY = 80
 
 
 class Severity(Enum):
     """Consequence of a finding for the object."""
 
-    #: The API server or the provisioner rejects the object, or a part of it, which therefore gets no node pool.
+    #: The API server or the provisioner rejects the object or a part of it, so that this part gets no node pool.
     ERROR = "error"
-    #: The provisioner ignores the object without a message, so the object gets no node pool, which may be intended.
+    #: The provisioner ignores the object without a message, so that it gets no node pool. This may be intended.
     NOT_SERVED = "not_served"
-    #: The object probably contains a mistake, which does not keep it from getting a node pool.
+    #: The object probably contains a mistake, but gets its node pools.
     WARNING = "warning"
     NOTE = "note"
 
     @property
     def refused(self) -> bool:
-        """Whether a finding of this severity means that the object, or a part of it, gets no node pool."""
+        """Whether the object, or a part of it, gets no node pool."""
         return self in (Severity.ERROR, Severity.NOT_SERVED)
 
 
 class Document(NamedTuple):
     """Object as decoded JSON, with its source if it was read from a file."""
 
-    #: Decoded JSON. The aliases of a YAML anchor are one Python object at several paths.
+    #: Decoded JSON. If YAML aliases repeat a value, it is one Python object at several paths.
     value: Any
     #: Name of the file; "-" for standard input, empty if the object was not read from a file.
     source: str = ""
@@ -52,7 +51,7 @@ class Document(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Message about an object."""
+    """Message about an object of a manifest."""
 
     document: Document
     #: Path of the field, which may not exist; empty if the message is about the whole object.
@@ -101,9 +100,9 @@ def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield all JSON objects in a value with their paths, in the order of the text; a value with YAML aliases once."""
+    """Yield all JSON objects in a value, with paths, in the order of the text. YAML aliases of a value are left out."""
     seen: set[int] = set()
-    # An iterator for each level of nesting is on the stack, because an entry for each value would need far more memory.
+    # The stack has one iterator for each level of nesting; an entry for each value would need far more memory.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
         for path, found in todo[-1]:
@@ -120,12 +119,11 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def _inside(path: Path, found: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
     items = found.items() if isinstance(found, dict) else enumerate(found)
-    # Skip scalars, which are most of the values, because they contain no objects.
     return (((*path, step), child) for step, child in items if isinstance(child, (dict, list)))
 
 
 def value_at(value: object, path: Path) -> Any:
-    """Return the value of a field; None if it does not exist."""
+    """Return the value of a field; None if the field does not exist."""
     for step in path:
         if isinstance(value, dict) and isinstance(step, str):
             value = value.get(step)
@@ -137,7 +135,7 @@ def value_at(value: object, path: Path) -> Any:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as Kubernetes writes it, such as "spec.containers[0].image"; empty for the whole object."""
+    """Return a path as Kubernetes writes it, such as "spec.containers[0].image"; empty for an empty path."""
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -1,6 +1,6 @@
 """Derives the pods that the controllers of a workload would create, as unschedulable pods.
 
-Only the first pod of each group is derived, because decisions only need leader pods; pods without an index have none.
+Only the first pod of each group is derived, because decisions need no other pods.
 Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
 """
 
@@ -23,27 +23,24 @@ from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
-#: Annotations that JobSet copies to pods from a JobSet or a child Job's template that has EXCLUSIVE_TOPOLOGY.
+#: Annotations that JobSet copies to pods from a JobSet, or a child Job's template, that has EXCLUSIVE_TOPOLOGY.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 INDEXED = "Indexed"
 #: The scheduler's message about a pod in a cluster without nodes.
 NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
-#: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
+#: Toleration that the admission plugin ExtendedResourceToleration adds to pods with the resource google.com/tpu.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
-#: Format of placeholders for UIDs. They are as long as real UIDs, because the length of labels depends on the UID.
+#: Format of placeholders for UIDs. They are as long as UIDs, so that labels with a UID have their real length.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
     """Pod template of a workload, with the paths and values of its counts."""
 
-    #: Path of the pod template in the object.
     path: Path
-    #: Path of the number of pods in a group.
     pods_path: Path
-    #: Path of the number of groups.
     replicas_path: Path
-    #: Index of the template's entry in `Workload.groups`.
+    #: Index in `Workload.groups`.
     place: int = 0
     #: Name of the replicated job, worker group or subgroup; empty if all groups of the workload are alike.
     name: str = ""
@@ -53,7 +50,7 @@ class Template(NamedTuple):
     pods: int = 1
     #: Whether pods have an index; pods without an index have no leader.
     indexed: bool = True
-    #: For a LeaderWorkerSet, the worker index of the first pod of this template in its group; the leader pod has 0.
+    #: Worker index of the first pod of this template in a group of a LeaderWorkerSet; 0 is the leader pod.
     first: int = 0
 
 
@@ -63,7 +60,7 @@ def made_up_uid(number: int) -> str:
 
 
 def is_made_up(uid: str) -> bool:
-    """Whether a UID is a placeholder of `made_up_uid`."""
+    """Return whether a UID is a placeholder of `made_up_uid`."""
     return uid.startswith(_MADE_UP[:24])
 
 
@@ -77,7 +74,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
         has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
         of_leader = fields.at(parts, "leaderTemplate", "spec")
-        # A leader pod without chips needs no host of its own, so only the worker pods are counted.
+        # A leader pod without chips needs no host, so the number of hosts is that of the worker pods.
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
@@ -95,7 +92,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     if kind is WorkloadKind.RAY_CLUSTER:
         return list(_templates_of_raycluster(raw))
     found = []
-    # A JobSet with more than REPLICATED_JOBS replicated jobs is not served, so its other entries are not read.
+    # A JobSet with more than REPLICATED_JOBS replicated jobs is not served, so further entries are not read.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.at(entry, "template", "spec")
@@ -111,12 +108,12 @@ def _has_chips(spec: Json) -> bool:
     try:
         return podspec.requested_chips("pod template", spec) > 0
     except fields.MalformedObject:
-        # An invalid amount counts as a request of chips here; it is reported when the workload is parsed.
+        # Invalid amounts are reported when the workload is parsed.
         return True
 
 
 def cluster_of(raw: Json) -> Json:
-    """Return the RayCluster that a RayJob or a RayService creates; return an object of another kind unchanged."""
+    """Return the RayCluster that a RayJob or RayService creates. An object of another kind is returned unchanged."""
     part = MAKERS.get(fields.text(raw.get("kind")))
     spec = fields.mapping(raw.get("spec"))
     return {**raw, "kind": WorkloadKind.RAY_CLUSTER.value, "spec": fields.mapping(spec.get(part))} if part else raw
@@ -140,7 +137,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 
 def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
-    """Return the template of a Job whose spec is at the path `at`. The pods that run at the same time are one group."""
+    """Return the template of a Job with its spec at the path `at`. All pods that run at the same time are one group."""
     return Template(
         pods=pods_of_job(spec),
         indexed=spec.get("completionMode") == INDEXED,
@@ -153,10 +150,7 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group of a template, or only of the groups with the indexes `numbers`.
-
-    Yield no pods if the template requests no chips.
-    """
+    """Yield the first pod of each group (or of the groups `numbers`) of a template; no pods if they have no chips."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
@@ -166,7 +160,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group; `size` is the number of pods in the group, 0 if pods do not show it."""
+        """Return the first pod of a group. `size` is the number of pods in the group, 0 if pods do not contain it."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,
@@ -188,7 +182,7 @@ def leaders_of(
     if workload.kind is WorkloadKind.JOB:
         yield leader(name, f"{name}-0-xxxxx", index | _labels_of_job(name, workload.uid), uid=workload.uid)
     elif workload.kind is WorkloadKind.LEADER_WORKER_SET:
-        # LeaderWorkerSet copies its annotations for exclusive placement to the pods.
+        # The LeaderWorkerSet controller copies annotations for exclusive placement to the pods.
         keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY)
         exclusive = {key: workload.annotations[key] for key in keys if key in workload.annotations}
         asked = replace(asked, annotations={**asked.annotations, **exclusive})
@@ -238,7 +232,7 @@ def jobs_together(raw: Json, template: Template, hosts: int) -> int:
 
 
 def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
-    """Return the annotations of a JobSet, and the annotations that one of its replicated jobs sets on child Jobs."""
+    """Return the annotations of a JobSet, and of the child Jobs of one replicated job."""
     of_jobset, of_job = (
         value_at(raw, (*path, "metadata", "annotations")) for path in ((), (*template.path[:3], "template"))
     )

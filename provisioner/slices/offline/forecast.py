@@ -1,7 +1,4 @@
-"""Decides about objects as if they were in a cluster without node pools, nodes and back-offs.
-
-The decision assumes that all objects were created at the same time and that the cluster has no other workloads.
-"""
+"""Decides about objects as if they had all just been created in a cluster without node pools and other workloads."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,23 +34,22 @@ from provisioner.slices.planning.spec.specification import Candidates, pool_name
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
-#: Pattern of a zone name, which is a region and one more part, such as us-east5-a.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
 _ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
 _REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
-#: Maximum number of characters of a field in which a zone is searched.
+#: Number of characters at the start of a field that are searched for zones.
 _MAX_FIELD = 4096
-#: Release channel that is assumed for the cluster: the default for new clusters.
+#: Release channel that a forecast assumes: GKE's default for new clusters.
 CHANNEL = "REGULAR"
 #: Number of hexadecimal digits at the end of a pool's name, which depend on the UID of the workload.
 _HASH_DIGITS = 10
-#: Start of the message about pods that request chips but are not served.
+#: Start of messages about pods that request chips but are not served.
 NOT_SERVED = "is not served: "
 
 
 class Option(NamedTuple):
-    """Choice of capacity for a slice."""
+    """Choice of capacity for a slice, and whether it is possible."""
 
     choice: CapacityChoice
     #: Reason why no pool is possible with this choice; empty if a pool is possible.
@@ -65,10 +61,10 @@ class PlannedPool(NamedTuple):
 
     document: Document
     slice_: Slice
-    #: Template of the slice's pods; None for a ProvisioningRequest or CapacityBuffer, which has no pods.
+    #: Template of the slice's pods; None for a slice of a ProvisioningRequest or CapacityBuffer.
     template: Template | None
     request: NodePoolRequest
-    #: Choices in the order in which they are tried.
+    #: Choices of capacity in the order in which the controller tries them; empty if they were not requested.
     options: tuple[Option, ...]
     #: Whether the pool's name is final, because the manifest contains the UID of the object.
     named: bool
@@ -86,7 +82,7 @@ class Forecast(NamedTuple):
     pools: tuple[PlannedPool, ...] = ()
     #: Findings in the order of files and lines.
     remarks: tuple[Finding, ...] = ()
-    #: For each kind with objects that request no chips: the kind, the number of these objects, and the first object.
+    #: Kinds of objects that request no chips, each with the number of these objects and the first of them.
     ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
@@ -103,7 +99,7 @@ def forecast(
     default_namespace: str = "default",
     options: bool = True,
 ) -> Forecast:
-    """Read objects and decide about them. Objects without a namespace get the default namespace."""
+    """Read objects and decide about them. `options` is that of `forecast_of`."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)
@@ -111,9 +107,9 @@ def forecast(
 
 
 def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> Forecast:
-    """Decide about all objects that were read. Pools get `options` only on request: finding these takes long.
+    """Decide about all objects that were read. Without `options`, `PlannedPool.options` are empty, which saves time.
 
-    An object whose `Subject` is not accepted is planned separately, so that it does not use up limits of other objects.
+    Each object that is not accepted is planned separately, so that it does not use up limits of other objects.
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
@@ -129,7 +125,7 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
-    """Add the slices of ProvisioningRequests and CapacityBuffers, whose PodTemplates may be in any of the files."""
+    """Add the slices of ProvisioningRequests and CapacityBuffers. Their PodTemplates may be in any file."""
     found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
@@ -149,23 +145,18 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # The concurrency, which limits the creates of one decision, is raised, because the forecast has the pools of all
-    # slices.
+    # CONCURRENCY limits the creates of one decision, but the forecast needs the pools of all slices.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     return decide(snapshot, Memory(), settings, rules, MOMENT)
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Return a pod with the fields that admission in a cluster adds and that decisions depend on.
-
-    These are the toleration for its ComputeClass and, if the workload is all-or-nothing, the selectors of the slice.
-    """
+    """Return a pod with the toleration (for a ComputeClass) and the node selectors that admission would add."""
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
     if name := asked.node_selector.get(constants.COMPUTE_CLASS):
         own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         asked = replace(asked, tolerations=(*asked.tolerations, own))
-    # If the workload is all-or-nothing, the pod gets these node selectors, without which its slices do not start
-    # together.
+    # Admission adds the selectors to pods of all-or-nothing workloads, whose slices could not start together otherwise.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if key and (settings.all_or_nothing if together is None else together):
         asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})
@@ -179,7 +170,7 @@ def shown_name(name: str) -> str:
 
 def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
-    # All slices of a template have the same options in a zone, which are determined only once.
+    # The options of a template's slices are equal in each zone, so they are determined once for each zone.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = plan.decided.slices[create.slice_id]
@@ -211,7 +202,7 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 def _template_in(subject: Subject, message: str) -> Template | None:
     """Return the only template of a workload, or the template that a message names; None if it names no template."""
-    # Several templates with one replicas field are subgroups of a LeaderWorkerSet; the first template represents them.
+    # The templates of a LeaderWorkerSet's subgroups have one replicas field, and the first template represents them.
     if len({template.replicas_path for template in subject.templates}) == 1:
         return subject.templates[0]
     return next((template for template in subject.templates if f"replicated job {template.name}" in message), None)
@@ -219,24 +210,24 @@ def _template_in(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Remarks:
-    """Adds remarks about the slices of a decision to `reading`. Their texts are the texts of the decision's notices."""
+    """Adds remarks about the workloads and slices of a decision to `reading`, most of them from the notices in it."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     rules: PoolRules
-    #: Templates, each with its workload, for which `_remark_all` has added the problems of all slices.
+    #: Workloads and templates for which `_remark_all` has added all problems.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: Paths by workload, template and message. A path takes long to find, and thousands of slices may share a message.
+    #: Paths by workload, template and message: a path takes long to find, and thousands of slices may share a message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def add(self) -> None:
-        """Add all remarks about the decision. Must be called only once."""
+        """Add all remarks. Must be called only once."""
         slices = self.plan.decided.slices
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}
         noticed: set[SliceId] = set()
-        # A notice about pods of kind POD names their controller, whose UID is not the UID of their workload.
+        # A notice about pods of kind POD names their controller. Its UID is not the UID of the pods' workload.
         workloads = {workload_ref(subject.workload): subject.workload for subject in self.subjects.values()}
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
@@ -267,13 +258,13 @@ class _Remarks:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._remark(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # No Event reports the problem of a workload that is not served, so a remark reports it.
+                # The decision has no notice about the problem of a workload that is not served.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._remark_not_served(workload, asked):
                     self._remark(workload, not_created(workload))
 
     def _remark_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
-        """Add the reason why pods are not served, if any; return whether the user may have made a mistake."""
+        """Add a remark if pods are not served; return whether that may be a mistake of the user."""
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
@@ -281,7 +272,7 @@ class _Remarks:
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
-        """Warn if the pods of a slice may be on several pools, unless the files label the namespace for placement."""
+        """Warn if the pods of a slice may be bound to several pools, unless the namespace has the placement label."""
         workload = slice_.workload
         labels = self.reading.namespace_labels.get(workload.namespace, {})
         if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:
@@ -291,11 +282,11 @@ class _Remarks:
         path = template.path if template is not None else ()
         raw = fields.mapping(value_at(subject.document.raw, path)) if template is not None else {}
         if message := missing_placement(slice_, raw):
-            # The message names an annotation that is not in the file, so the remark points to the template.
+            # The annotation that the message names is not in the file, so the remark is about the template.
             self._remark(slice_, message, Severity.WARNING, path=path)
 
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
-        """Add all problems of the slices of a template; `first` only has the first problem of one of the slices."""
+        """Add remarks about all problems of a template's slices. The notice `first` has only one of the problems."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
@@ -318,8 +309,7 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # The message may name a pool that another slice of the workload shares, so the pattern matches any last
-            # digits.
+            # The message may name the pool of another slice of the workload, so any last digits are replaced.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _template_in(subject, message)
@@ -341,9 +331,9 @@ class _Remarks:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return the problems of a slice; the value is True if no provider could serve a slice with this problem.
+    """Return the problems of a slice, each with whether no provider could serve a slice with this problem.
 
-    The result has all problems of annotations and of the namespace, but only the first other problem.
+    All problems of annotations and of the namespace are returned, but of other problems only the first for each choice.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -366,7 +356,7 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
-    """Merge remarks that differ only in the name of the group, counting their slices; sort by file and line."""
+    """Merge remarks that differ only in the name of the group, and count their slices. Sort by file and line."""
     found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for remark in remarks:
         words = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
@@ -387,7 +377,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function from an object to its settings; without a region variable, with the region of the object."""
+    """Return a function that returns the settings for an object. A missing location follows from the object's zones."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own
@@ -395,7 +385,7 @@ def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Set
 
 
 def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
-    """Return values for the required variables that are not set; the region comes from other variables or objects."""
+    """Return values for required variables that are not set: from zones in variables or objects, or placeholders."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
     named += _zones_of(documents)
@@ -412,7 +402,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones in selectors, node affinity and annotations of objects; a region is yielded as its zone "a"."""
+    """Yield the zones in selectors, node affinity and annotations of objects; for a region, its zone "a"."""
     for document in documents:
         unread = {path for path, _ in unread_keys(document.value)}
         for path, found in mappings_in(document.value):

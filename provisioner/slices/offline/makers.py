@@ -13,7 +13,7 @@ TRAIN_JOB = (_TRAINER, "TrainJob")
 PATHWAYS_JOB = ("pathways-job.pathways.domain", "PathwaysJob")
 CLUSTER_RUNTIME = "ClusterTrainingRuntime"
 RUNTIMES = frozenset({(_TRAINER, CLUSTER_RUNTIME), (_TRAINER, "TrainingRuntime")})
-#: Label, and its value, of the replicated job whose number of pods and whose resources a TrainJob sets.
+#: Key and value of the label of the replicated job whose number of pods and resources a TrainJob sets.
 _STEP, _TRAINS = f"{_TRAINER}/trainjob-ancestor-step", "trainer"
 #: Name of the container whose resources a TrainJob sets.
 _CONTAINER = "node"
@@ -40,7 +40,7 @@ def jobset_of_train_job(raw: Json, runtime: Mapping[str, Any]) -> Json:
 
 
 def _patches(spec: Json) -> Iterator[Json]:
-    """Yield the changes of a TrainJob to the template of its runtime, also those in the form of Trainer 2.1."""
+    """Yield the changes that a TrainJob makes to the template of its runtime, in the forms of Trainer 2.1 and later."""
     yield {"metadata": {part: fields.mapping(spec.get(part)) for part in ("labels", "annotations")}}
     for change in fields.mappings(spec.get("podTemplateOverrides")):
         pods = {part: fields.mapping(change.get(part)) for part in ("metadata", "spec")}
@@ -54,7 +54,7 @@ def _patches(spec: Json) -> Iterator[Json]:
 
 
 def _merged(value: Any, patch: Any) -> Any:
-    """Return a value after a strategic merge: maps by key, lists by the name of their entries, other lists replaced."""
+    """Return `value` after a strategic merge: maps by key, lists by the name of their entries, other lists replaced."""
     if isinstance(value, dict) and isinstance(patch, dict):
         return value | {key: _merged(value.get(key), new) for key, new in patch.items() if new not in (None, [])}
     changes = {fields.text(entry.get("name")): entry for entry in fields.mappings(patch)}
@@ -77,7 +77,7 @@ def _job_of(job: Json, trainer: Json, nodes: object) -> Json:
 
 
 def jobset_of_pathways_job(raw: Json) -> Json:
-    """Return the JobSet of a PathwaysJob, only with its workers. Raises ShapeError for an unknown machine or shape."""
+    """Return the JobSet of a PathwaysJob, with only its workers. Raises ShapeError for an unknown type or topology."""
     workers = fields.mappings(fields.mapping(raw.get("spec")).get("workers"))
     return _jobset(raw, {"replicatedJobs": [_workers(worker) for worker in workers]}, {})
 

@@ -1,4 +1,4 @@
-"""Finds mistakes that no Event reports: unknown API versions, misspelled resources, keys that are never read. Pure."""
+"""Finds mistakes that no Event reports: wrong API versions, misspelled resources, keys without effect. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,21 +12,20 @@ from provisioner.slices.offline.controllers import template_of
 from provisioner.slices.offline.documents import Document, Path, mappings_in
 from provisioner.slices.offline.makers import TRAIN_JOB
 
-#: Minimum similarity to google.com/tpu, from 0 to 1, with which the name of a resource counts as misspelled.
+#: Minimum similarity, from 0 to 1, of a resource's name to google.com/tpu for which the name counts as misspelled.
 _LIKE = 0.8
-#: Minimum similarity of an unknown key to a known key, from 0 to 1, with which the message suggests the known key.
+#: Minimum similarity, from 0 to 1, of an unknown key to a valid key for which the message suggests the valid key.
 _LIKE_KEY = 0.85
 _PREFIX = "tpu-provisioner.cloud.google.com/"
-#: Prefix of the keys for pods with IPUs, which are not checked here.
+#: Prefix of the labels and annotations of pods with IPUs, which are not checked here.
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-#: Kinds in whose own metadata INJECT is read; for other kinds, it is read in the metadata of pod templates.
+#: Kinds whose own metadata may contain INJECT; for other kinds, INJECT is read only on the pod template.
 _INJECT_KINDS = (WorkloadKind.POD, "StatefulSet")
 _NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
 _SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
-#: API versions of released CRDs (KubeRay 1.6, Kueue 0.14, cluster autoscaler 1.34), in addition to the version that the
-#: provisioner reads.
+#: Valid API versions that the provisioner does not read itself (CRDs of KubeRay 1.6, Kueue 0.14, autoscaler 1.34).
 _OTHER_VERSIONS = {
     WorkloadKind.RAY_CLUSTER: ("ray.io/v1alpha1",),
     WorkloadKind.PROVISIONING_REQUEST: ("autoscaling.x-k8s.io/v1beta1",),
@@ -35,14 +34,14 @@ _OTHER_VERSIONS = {
 
 
 def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the apiVersion if no release of the kind's CRD serves it."""
+    """Yield a path and a message if the apiVersion of a document is not valid for its kind."""
     version = fields.text(document.raw.get("apiVersion"))
     if version not in (kind.api_version, *_OTHER_VERSIONS.get(kind, ())):
         yield ("apiVersion",), f"apiVersion {bounds.cut(version)} is unknown; write {kind.api_version}"
 
 
 def misspelled_resources(document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the resources with nearly the name google.com/tpu, each name once, in pods that select TPU nodes."""
+    """Yield paths and messages about resources like `google.com/tpus` in pods that select TPU nodes; each name once."""
     seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):
         for inner, amounts in mappings_in(spec.get("containers")):
@@ -61,9 +60,9 @@ def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations of the provisioner whose key or value is never read, or is not read on this object.
+    """Yield paths and messages about labels and annotations of the provisioner that have no effect on their object.
 
-    A key that is also on a pod template is no mistake: a Job without labels gets those of its pod template.
+    A misplaced key is no mistake if a pod template also has the key: Kubernetes copies labels of pod templates to Jobs.
     """
     kind = fields.text(fields.mapping(raw).get("kind"))
     read_keys, misplaced = set(), {}
@@ -86,9 +85,9 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def _unread_place(raw: Any, kind: str, path: Path, key: str, metadata: dict[str, Any]) -> str:
-    """Return the owner of the metadata at a path if a key is not read in this metadata; empty if the key is read."""
+    """Return the kind of object (or "Job template") with the metadata at `path`; empty if a key has an effect there."""
     own, of_cron_job = path == ("metadata",), path[-2:] == ("jobTemplate", "metadata")
-    # The fifth step of the path to the metadata of a Job template is "metadata", that of a pod template is "spec".
+    # Job templates of a JobSet have their metadata at spec.replicatedJobs[0].template.metadata, pod templates deeper.
     if not (own or of_cron_job or (path[1:2] == ("replicatedJobs",) and path[4:] == ("metadata",))):
         return ""
     place = bounds.cut(kind) if own else "Job template"

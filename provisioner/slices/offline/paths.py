@@ -10,14 +10,14 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields that are called by their own names in messages.
+#: Fields that messages call by their own names.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),
         *("namespace", "nodeSelector", "parallelism", "size"),
     )
 )
-#: Texts that stand in messages for other fields, selectors and annotations, by key.
+#: Texts with which messages name fields, selectors and annotations, by key.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
     "cpu": (" cpu", " CPU"),
@@ -39,7 +39,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subGroupSize", "subgroups"),
     "leaderTemplate": ("leader template",),
 }
-#: Maps with keys that users choose. A message names such a key only if the whole key is a word of the message.
+#: Maps whose keys users choose. A message is about such a key only if the whole key is a word of the message.
 _MAPS = ("nodeSelector", "labels", "annotations")
 _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
@@ -47,8 +47,7 @@ _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
     """Return the path of the field whose value a message quotes, otherwise of the first field that the message names.
 
-    If the message names no field, return the path of the template, or of the whole object without a template. Messages
-    name selectors, annotations and labels by their keys, and some fields by the texts in `_WORDS`.
+    If the message names no field, return the path of the template, or of the whole object without a template.
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
@@ -62,7 +61,7 @@ def _candidates(
     whole_words: set[str], raw: Mapping[str, Any], template: Template | None
 ) -> Iterator[tuple[str, Path, object]]:
     for path, found in _around(raw, template):
-        # The provisioner reads at most MAP_ENTRIES labels or selectors, so further entries are not searched.
+        # The provisioner reads at most MAP_ENTRIES entries of a map, so further entries are not searched.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, (key,) if key in _FIELDS else ())
             named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
@@ -70,9 +69,9 @@ def _candidates(
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the JSON objects that contain a template, and the objects in it, but not those of other templates."""
+    """Yield the JSON objects that contain a template, and those in the template, but no objects of other templates."""
     above: Path = template.path if template is not None else ()
-    # If the object is a pod, it is its own template, and all its JSON objects are yielded by the last statement.
+    # A pod is its own template (path ()), so that the last statement yields all its JSON objects.
     if above or template is None:
         yield (), dict(raw)
         yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))

@@ -1,7 +1,7 @@
 """Finds slices whose manifest does not keep their pods on one node pool. Pure.
 
-The cluster's placement policy also keeps the pods together. A manifest does not show whether the policy is installed,
-so the message names it as an alternative. Not handled: affinity that webhooks of other products add to pods.
+The cluster's placement policy can also keep the pods on one pool. A manifest does not show whether this policy is
+installed, so messages name it as an alternative. Not handled: affinity that webhooks of other products add to pods.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from provisioner.workloads.kind import marked
 
 #: Start of the message about a slice whose pods may be bound to several node pools.
 NOT_PLACED = "nothing keeps the "
-#: Keys of node selectors that keep pods together: their values differ between node pools, or between child Jobs.
+#: Keys of node selectors whose values differ between node pools or child Jobs, so that they keep pods on one pool.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
-#: Annotations of pod templates by which Kueue's topology-aware scheduling chooses the nodes.
+#: Annotations of pod templates with which Kueue's topology-aware scheduling chooses the nodes.
 _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
     """Return the problem and the remedy if the manifest does not keep a slice of several hosts on one node pool.
 
-    Return an empty text if it does, and for slices that need no placement. `template` is the pod template as JSON.
+    Return an empty text if there is no problem. `template` is the pod template as JSON.
     """
     workload = slice_.workload
     if (
@@ -54,10 +54,10 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
         return True
     if any(key in asked.node_selector for key in _OF_ONE_POOL):
         return True
-    # All nodes of the workload get the selected label, so the selector keeps pods together only if one slice exists.
+    # All pools of a workload have this label, so the selector keeps pods together only if the workload has one slice.
     if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
-    # The webhook that sets TPU variables also adds affinity to pods of RayClusters without affinity between pods.
+    # The webhook adds affinity to pods of RayClusters for which it sets TPU variables, unless they have pod affinity.
     metadata, affinity = fields.at(template, "metadata"), fields.at(template, "spec", "affinity")
     injects = any(marked(metadata, key) == "enabled" for key in constants.INJECT_KEYS)
     if (

@@ -27,9 +27,9 @@ from provisioner.workloads.plain import workloads_of
 
 #: Creation time of all objects, and time of the decision.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-#: Maximum number of slices of all files together, which is more than a cluster has.
+#: Maximum number of slices of all files together; real clusters have fewer.
 MAX_SLICES = 5_000
-#: Maximum number of remarks about the labels and annotations of one object, and also about its invalid fields.
+#: Maximum number of remarks about the keys of one object, about its invalid fields, and about its resources.
 MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
@@ -44,10 +44,10 @@ class Subject:
     document: Document
     workload: Workload
     templates: list[Template]
-    #: Whether the API server would accept the object, and the settings serve its kind.
+    #: Whether the API server would accept the object, and the settings let the provisioner serve its kind.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
-    #: Template by name of the group of pods.
+    #: Templates by name of a group of pods.
     template_of: dict[str, Template] = field(default_factory=dict)
 
 
@@ -57,20 +57,21 @@ class Reading:
 
     settings: Settings
     default_namespace: str
-    #: Maximum number of slices that are derived for one object, in all its templates; None if unlimited.
+    #: Maximum number of slices that are derived for one object, all its templates together; None if unlimited.
     most_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
-    #: PersistentVolumeClaims by namespace and name, then zones of PersistentVolumes and StorageClasses by name.
+    #: PersistentVolumeClaims by namespace and name.
     claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
+    #: Zones of PersistentVolumes, by their names.
     zones: dict[str, frozenset[str]] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
     #: Runtimes of TrainJobs by kind, namespace (empty for a ClusterTrainingRuntime) and name.
     runtimes: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     train_jobs: list[tuple[Document, dict[str, Any]]] = field(default_factory=list)
-    #: First document with each kind, namespace and name.
+    #: First document of each object, by kind, namespace and name of the object.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     #: Number of objects that request no chips, and the first such object, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Reading:
 
     @property
     def storage(self) -> Storage:
-        """Volumes, claims and classes in the files, which are incomplete because the cluster may have more of them."""
+        """Volumes, claims and classes in the files. They are incomplete, because the cluster may have more of them."""
         return Storage(claims=self.claims, zones=self.zones, classes=self.classes, complete=False)
 
     def ignore(self, document: Document, kind: str) -> None:
@@ -101,7 +102,7 @@ class Reading:
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
-    """Read one object. If it has no UID, its placeholder contains `number`, which is unique for each object."""
+    """Read one object. `number` is unique for each object; the placeholder of a missing UID contains it."""
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
@@ -169,7 +170,7 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
         message = "is a template; each TrainJob that names it gets the node pools"
         reading.remark(document, (), title(kind[1], metadata), message, Severity.NOTE)
     elif kind == makers.TRAIN_JOB:
-        # The runtime may be in a later document, so TrainJobs are read after all files.
+        # The runtime may be in a later document, so `read_train_jobs` reads TrainJobs after all other objects.
         reading.train_jobs.append((document, raw))
     elif kind == makers.PATHWAYS_JOB:
         try:
@@ -185,7 +186,7 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
 
 
 def read_train_jobs(reading: Reading) -> None:
-    """Read the JobSets that Trainer would create for the TrainJobs of all files."""
+    """Read the JobSets that Trainer would create for TrainJobs. Must be called after all documents have been read."""
     for document, raw in reading.train_jobs:
         named, runtime = title("TrainJob", raw["metadata"]), makers.runtime_of(raw)
         if runtime not in reading.runtimes:
@@ -199,7 +200,7 @@ def read_train_jobs(reading: Reading) -> None:
 
 
 def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
-    """Whether an object is a Job with the annotation SERVE that is read as a Job, not through its pods of kind POD."""
+    """Return whether an object is an annotated Job (SERVE) that is served as a Job instead of by its pods."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
 
@@ -214,7 +215,7 @@ def _read_plain(
         pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
     except fields.MalformedObject as error:
-        # The remark is about the object, so the name of the derived pod is removed from the start of the message.
+        # The message begins with the name of the derived pod, but the remark is about the object.
         message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
         _remark_on_malformed(reading, document, named, fields.MalformedObject(message), template)
         return
@@ -288,8 +289,7 @@ def _read_workload(
     except fields.MalformedObject as error:
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # ProvisioningRequests and CapacityBuffers are not ignored, because they get their slices after all files have been
-    # read. An object that is not accepted already has a remark.
+    # An object that is not accepted already has a remark. Requests and buffers (`ask`) get their slices later.
     if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
@@ -298,7 +298,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # `forecast` also plans objects that are not accepted, so that further problems of the Job are reported.
+        # The Job is planned although it is not served, so that its further problems are reported.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -313,7 +313,7 @@ def _remark_on_malformed(
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
     group = workload.groups[template.place]
-    # A workload with a problem gets no slices; its problem is reported in one remark about the workload.
+    # A workload with a problem gets no slices, and one remark about the workload.
     if workload.problem or group.template.chips == 0:
         return
     if group.jobs > 1:
@@ -342,14 +342,14 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:
-    """Return the indexes of all slices, or of `most` slices: the first and the last, whose name is the longest."""
+    """Return the indexes of at most `most` slices: the first ones, and the last one, which has the longest name."""
     if most is None or replicas <= most:
         return range(replicas)
     return [*range(most - 1), replicas - 1]
 
 
 def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
-    """Report an object of an unknown kind that requests chips. If its pod templates are found, read its pods."""
+    """Read the pods of an object of an unknown kind that requests chips; report the object if this is not possible."""
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
@@ -358,7 +358,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        # An object that a controller created, for example in the output of `kubectl get`, is not planned: its owner is.
+        # Objects that controllers created, for example in the output of `kubectl get`, are planned with their owners.
         owner = bounds.cut(maker.kind)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
@@ -391,7 +391,7 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> bool:
-    """Report misspelled resources, which the API server accepts; return whether there are any."""
+    """Report misspelled resources, which the API server would accept; return whether there are any."""
     found = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
     for path, message in found:
         reading.remark(document, path, named, message)
@@ -399,7 +399,7 @@ def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> b
 
 
 def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield a path and a message for an invalid name, and for each number at the paths `counts` that is invalid."""
+    """Yield paths and messages for an invalid name, and for invalid numbers at the paths `counts`."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
@@ -412,7 +412,6 @@ def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, s
 
 
 def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
-    """Yield the paths of the numbers of groups and pods in an object."""
     if not kind.has_pods:
         sets = fields.sequence(fields.mapping(raw.get("spec")).get("podSets"))
         yield from (("spec", "podSets", place, "count") for place in range(len(sets)))
@@ -422,7 +421,7 @@ def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
 
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels, annotations and selectors that are numbers or booleans, because the API server rejects them."""
+    """Yield paths and messages for labels, annotations and selectors that are numbers or booleans, not strings."""
     for path, found in mappings_in(raw):
         if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):
             for key, value in found.items():
@@ -432,6 +431,6 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def title(kind: str, metadata: Mapping[str, Any]) -> str:
-    """Return kind, namespace and name of an object as one text for messages."""
+    """Return KIND NAMESPACE/NAME of an object, for messages."""
     namespace, name = bounds.cut(str(metadata.get("namespace", ""))), bounds.cut(str(metadata.get("name", "")))
     return f"{kind} {namespace}/{name}"

@@ -13,31 +13,30 @@ from provisioner.slices.offline.documents import Document, Path, mappings_in, va
 from provisioner.slices.offline.expand import Template
 from provisioner.workloads.plain import hosts_of
 
-#: Fields of a pod that some kinds set next to the pod template, in the same object.
+#: Fields of a pod that some kinds have next to the pod template instead of in it.
 _INHERITED = ("affinity", "nodeSelector", "tolerations")
 _TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_path=("spec",), indexed=False)
 
 
 def chips_in(document: Document) -> Iterator[Path]:
-    """Yield the paths of the fields by which an object of any kind requests chips."""
+    """Yield the paths of the fields with which an object of any kind requests chips."""
     for path, found in mappings_in(document.value):
         if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             yield (*path, constants.TPU_RESOURCE)
-        # A Model of KubeAI requests chips through an entry of KubeAI's configuration, which this field names.
+        # This field of a KubeAI Model names an entry of KubeAI's configuration, which requests the chips.
         if "tpu" in fields.text(found.get("resourceProfile")):
             yield (*path, "resourceProfile")
 
 
 def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
-    """Return each pod template with chips, in a document that has the template at the path of a Deployment.
+    """Return a document for each pod template with chips. Each document has one at spec.template, like a Deployment.
 
     Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
     """
     found: dict[Path, tuple[Document, Template]] = {}
     for path in chips_in(document):
         container = path[:-3]
-        # The container is an entry of a list in most kinds, but a single object in KServe (`model`) and Argo
-        # (`container`).
+        # Most kinds have a list of containers; KServe (`model`) and Argo (`container`) have a single object.
         listed = container[-2:-1] in (("containers",), ("initContainers",))
         holder = container[: -2 if listed else -1]
         if holder in found:
