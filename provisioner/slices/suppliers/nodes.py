@@ -1,4 +1,4 @@
-"""Properties of nodes that settings and pods request from any supplier, and predictions of nodes. Pure."""
+"""Completes requests with node settings of the administrator and of pods; predicts nodes. For all suppliers. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,20 +15,20 @@ from provisioner.settings.node_fields import ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
-#: Taint of spot nodes, which Google may reclaim: only pods that tolerate the taint get spot capacity.
+#: Taint of spot nodes, which Google may reclaim. Only pods that tolerate this taint get spot capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 #: Taint that GKE puts on nodes of GKE Sandbox.
 SANDBOX_TAINT = Taint(key=constants.SANDBOX_RUNTIME, value=constants.GVISOR)
-#: Labels that GKE puts on nodes, by the nodes' kind of capacity.
+#: Labels of nodes by their kind of capacity, as GKE sets them.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
     CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
     CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
 }
-#: Node labels with the parts of a reservation's path, in the order of the parts.
+#: Keys of node labels for the parts of a reservation's path, in the order of `reservation_parts`.
 RESERVATION_LABELS = (
     constants.RESERVATION_PROJECT,
     constants.RESERVATION_NAME,
@@ -42,12 +42,12 @@ _READERS = {option.field: option.read for option in OPTIONS}
 def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
-    """Return the request with the node settings, and with the labels and taints for them. Raises UnmeetableError."""
+    """Return the request with node settings, and with their labels and taints. Raises UnmeetableError."""
     asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
     selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None and (gke or request.capacity is CapacityKind.FLEX_START):
-        # `Candidates.choices` has checked that the selected value is a valid number.
+        # `Candidates.choices` has checked that the selected value is a number.
         labels[constants.MAX_RUN_SECONDS], seconds = selected, int(selected)
     seconds = seconds or int(values.get("node_max_run_seconds", 0))
     if request.capacity is CapacityKind.FLEX_START:
@@ -59,7 +59,7 @@ def complete(
 
 
 def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool) -> dict[str, Any]:
-    """Return the values of the node settings for a slice by field. Raises UnmeetableError."""
+    """Return the node settings for a slice by field of `Settings`. Raises UnmeetableError."""
     found = {}
     for name, row in ROWS.items():
         value, source = getattr(settings, name), _VARIABLES[name]
@@ -67,9 +67,9 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # A machine type without pd-standard gets the first of its disk types. Otherwise, Google chooses the type.
+            # Machine types without pd-standard get the first of their disk types; for others, Google chooses the type.
             value = shape.machine_type.disk_types[0]
-        # False is the default and is left out, except for `node_private`, whose default depends on the cluster.
+        # False is left out, because it is the default, except for `node_private`, whose default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -79,7 +79,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
 
 
 def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
-    """Return the value that the pods of a slice request for a node setting, None if none. Raises UnmeetableError."""
+    """Return the value that a slice's pods request for a node setting; None if none. Raises UnmeetableError."""
     asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if asked.annotations.get(row.annotation) else row.selector
     text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
@@ -105,7 +105,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
 
 
 def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the administrator's entries (`ours`), followed by the pods' entries (`theirs`) with other names."""
+    """Return the administrator's entries (`ours`), then the pods' entries (`theirs`) whose names are not in `ours`."""
     names = set(map(_name_of, ours))
     return (*ours, *(entry for entry in theirs if _name_of(entry) not in names))
 
@@ -119,9 +119,9 @@ def expected_node(
     labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
     offer: Callable[[NodePool, tpu.MachineType], tuple[int, int, Mapping[str, int]]],
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool, from the functions that predict its labels and resources.
+    """Predict how the scheduler will see a node of a pool. `labels` predicts the labels of the node.
 
-    `offer` returns the CPU in millicores, the memory in bytes and `NodeView.other_bytes`.
+    `offer` predicts its resources: the CPU in millicores, the memory in bytes, and `NodeView.other_bytes`.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
@@ -142,7 +142,7 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the resources of a whole machine, as `offer` of `expected_node`; the system's share is not known yet."""
+    """Return all resources of a machine, because the system's share is unknown; for `offer` of `expected_node`."""
     return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 
@@ -151,7 +151,7 @@ def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
 
 
 def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels by which pods select the accelerator, topology and machine type of a pool."""
+    """Return the labels of a pool's nodes for accelerator, topology and machine type."""
     return {
         constants.TPU_ACCELERATOR: accelerator.label,
         constants.TPU_TOPOLOGY: pool.topology,
@@ -162,13 +162,13 @@ def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.Ma
 
 
 def topology_of_machine(machine_type: str) -> str:
-    """Return the topology of a slice of one machine of a type; empty if the type is unknown or has no such slice."""
+    """Return the topology of a one-machine slice of a machine type; empty if unknown or if there is no such slice."""
     known = tpu.machine_type(machine_type)
     return known[1].single_host_topology if known else ""
 
 
 def reservation_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels with the reservation of a pool; empty if the pool is not in a reservation."""
+    """Return the node labels for the reservation of a pool; empty if the pool is in no reservation."""
     if not pool.reservation:
         return {}
     parts = zip(RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)

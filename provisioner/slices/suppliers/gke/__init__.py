@@ -1,1 +1,1 @@
-"""GKE's node pools in the provisioner's own types: no type of Google's libraries leaves this package."""
+"""GKE as a supplier of node pools. Messages of Google's client library do not leave this package."""

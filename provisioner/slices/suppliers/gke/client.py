@@ -1,7 +1,6 @@
 """Calls GKE, or a simulator of it, through Google's client library, and Compute Engine and IAM by plain REST.
 
-No other module of the provisioner imports the library. A call is sent once, without retries, and blocks until its
-response or its time-out.
+No other module of the provisioner imports the library. A call blocks, and is repeated only after a 401.
 """
 
 import json
@@ -44,22 +43,21 @@ from provisioner.slices.suppliers.gke.translate import Cluster, Json, Message, R
 
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
-#: Time-out in seconds of a create or delete. The Lease must last longer when the call begins (`CALL_TIMEOUT_SECONDS`).
+#: Time-out in seconds of a create or delete, which begins only if the Lease lasts longer (`CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
-#: Sources of the service account of nodes, for messages about a wrong account.
+#: Sources of the nodes' service account, for messages about a wrong account.
 _ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose user texts are remembered. Errors of GKE repeat these texts, which must not determine
-#: the kind of a failure.
+#: Maximum number of creates whose texts by users are remembered, so that a failure is not classified by such a text.
 _MAX_REMEMBERED_CREATES = 1024
-#: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
+#: Header of Google's APIs that limits a response to some fields, whose paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: Pattern of valid names. The library would send an invalid name to another path, or reject it with a useless error.
+#: Pattern of names that GKE can have. For other names, the library would call another path, or raise a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call. The last two are raised if a response is not a JSON object, or if the library rejects it.
+#: Exceptions of a call. ValueError means a response that is no JSON object, json_format.Error an invalid message.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the cluster."
 
@@ -67,9 +65,9 @@ GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of t
 def to_gke_error(
     error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Sequence[str] = ()
 ) -> GkeError:
-    """Return the GkeError for an exception of Google's libraries in the call that the subject names.
+    """Return the GkeError for an exception of Google's libraries in the call that `subject` describes.
 
-    `grant_help` names the role that a rejected identity lacks; `values` are texts that users may have written.
+    `grant_help` is the advice if the identity lacks a permission; `values` are texts that users may have written.
     """
     api = failures.Api(
         error=GkeError,
@@ -83,10 +81,10 @@ def to_gke_error(
 
 
 class _Session(ApiSession):
-    """Session of all calls: requests enum values as words, and keeps the JSON of each thread's last response.
+    """Session of all calls: requests enum values as names, and keeps the JSON of each thread's last response.
 
-    The library requests enum values as numbers, and drops words that it does not know. In both cases, the name of a
-    code that is newer than the library is lost, so that a stockout, for example, is not recognized.
+    Only this JSON has names that are newer than the library, such as a new code for a stockout: the library requests
+    numbers instead of names, and drops names that it does not know.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -94,7 +92,7 @@ class _Session(ApiSession):
         self._last = threading.local()
 
     def request(self, method: str, url: str, **options: Any) -> requests.Response:  # type: ignore[override]
-        """Send a request. Raises ValueError if the response is no JSON object: the library would read it as empty."""
+        """Send a request. Raises ValueError if the response is no JSON object; the library would read it as empty."""
         if "params" in options:
             options["params"] = [(key, "json" if key == "$alt" else value) for key, value in options["params"]]
         response = super().request(method, url, **options)
@@ -111,10 +109,10 @@ class _Session(ApiSession):
 
 
 class GkeClient:
-    """Calls for the node pools of one cluster, the workload policies of its region, and the checks at the start.
+    """Calls for the node pools of one cluster, for workload policies and reservations, and for the checks at the start.
 
-    Safe to call from many threads; raises only `GkeError`. The checks may need an API or a permission that creates and
-    deletes do not need: a failure of kind PERMISSION then leaves the result of the check open.
+    Safe to call from many threads; raises only `GkeError`. After PERMISSION, the result of a check is unknown, because
+    checks may need an API or a permission that creates and deletes do not need.
     """
 
     def __init__(
@@ -124,7 +122,7 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
     ) -> None:
-        """Find the credentials, unless an endpoint is given, which needs none. Raises GkeError if they are missing."""
+        """Find credentials, unless `credentials` or `endpoint` is given. Raises GkeError if no credentials exist."""
         self._cluster = cluster
         self._endpoint = endpoint
         self._compute_projects_url = f"{self._url('compute')}/compute/v1/projects"
@@ -135,7 +133,7 @@ class GkeClient:
         self._session = _Session(credentials, base_url=self._url())
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url())
-        #: Texts that users may have written in the latest creates, by operation, the latest create last.
+        #: Texts that users may have written in a create, by operation, the latest create last.
         self._user_texts: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -144,19 +142,19 @@ class GkeClient:
         self._session.close()  # type: ignore[no-untyped-call]
 
     def get_cluster(self) -> Cluster:
-        """Return the facts about the cluster that identify it, and that are checked at the start."""
+        """Return the facts that identify the cluster and that are checked at the start."""
         with _errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
             answer = self._ask(self._gke.get_cluster, name=self._cluster.path, mask=translate.CLUSTER_FIELDS)
             return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster, also of other clients, with one call: see `Supplier.list_pools`."""
+        """Return all node pools of the cluster, including those of other clients: see `Supplier.list_pools`."""
         ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
         with _errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             try:
                 return translate.node_pools_of(*ask(parent=self._cluster.path))
             except json_format.Error:
-                # The library rejects a whole list because of one field of one pool, so each pool is parsed separately.
+                # One invalid field of one pool makes the library reject the whole list.
                 return tuple(_pools_one_by_one(self._session.take_body()))
 
     def get_node_pool(self, name: PoolName) -> NodePool:
@@ -172,7 +170,7 @@ class GkeClient:
         """Submit the creation of a node pool: see `Supplier.create_pool`."""
         api: Any = container_v1
         if request.node.get("idle_maintenance_seconds"):
-            # v1beta1 is used only here, because v1 lacks hostMaintenancePolicy, and this import takes 14 MiB.
+            # v1 lacks hostMaintenancePolicy. Other creates avoid v1beta1, because its import takes 14 MiB.
             from google.cloud import container_v1beta1  # noqa: PLC0415
 
             api = container_v1beta1
@@ -201,7 +199,7 @@ class GkeClient:
             return OperationName(operation.name)
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Return an operation: see `Supplier.get_operation`; how long GKE remembers it is not documented."""
+        """Return an operation: see `Supplier.get_operation`. GKE forgets operations after an undocumented time."""
         with _errors(f"get of operation {name!r}", Call.READ):
             path = f"{self._cluster.location_path}/operations/{_checked(name)}"
             return translate.operation_of(
@@ -209,12 +207,12 @@ class GkeClient:
             )
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region. After PERMISSION, the policy may exist."""
+        """Return a resource policy of the cluster's project and region. Raises GkeError."""
         with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Submit the creation of a workload policy, which can be used once its status is READY."""
+        """Submit the creation of a workload policy. Pools can use the policy when its status is READY."""
         body = {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
         subject = f"create of workload policy {policy.name!r}"
         with _errors(subject, Call.CREATE, _POLICY_GRANT_HELP, values=(policy.name,)):
@@ -232,7 +230,7 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # Testing permissions needs no permission, so no grant would help; the message of the rejection has the reason.
+        # A test of permissions needs no permission, so no advice to grant one is added to a rejection.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)
@@ -245,7 +243,7 @@ class GkeClient:
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
 
     def _url(self, service: str = "container") -> str:
-        """Return the address of a service of Google; an endpoint, such as a simulator's, replaces all addresses."""
+        """Return the address of a service of Google, or the endpoint, such as a simulator's, if there is one."""
         return (self._endpoint or f"https://{service}.googleapis.com").rstrip("/")
 
     def _pool_path(self, name: PoolName) -> str:
@@ -260,22 +258,20 @@ class GkeClient:
         return type(response).pb(response), self._session.take_body()
 
     def _send(self, method: str, url: str, *, json: Json | None = None, seconds: float = _READ_SECONDS) -> Json:
-        """Send a request that the library has no REST method for; return the JSON of its response."""
+        """Send a request without the library; return the JSON of its response."""
         self._session.request(method, url, json=json, timeout=seconds)
         return self._session.take_body()
 
 
 def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManagerClient:
-    """Return the library's client, which sends its calls in the given session."""
     scheme, _, host = url.partition("://")
     user_agent = str(session.headers["User-Agent"])
     info = ClientInfo(user_agent=user_agent, gapic_version=container_v1.__version__, grpc_version=None)  # type: ignore[no-untyped-call]
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # The transport takes no session as an argument, so its own session is replaced. That session follows redirects,
-    # renews credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this
-    # machine.
+    # The transport has no argument for a session, so its session is replaced: it follows redirects, renews credentials
+    # twice, repeats token requests for minutes, keeps 10 connections, and uses proxies even for a local simulator.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
     transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001
@@ -284,7 +280,7 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
 
 @contextmanager
 def _errors(subject: str, call: Call, grant_help: str = GRANT_HELP, *, values: Sequence[str] = ()) -> Iterator[None]:
-    """Raise GkeError for each failure of the call in this block; the arguments are those of `to_gke_error`."""
+    """Raise GkeError instead of other exceptions of the block; the arguments are those of `to_gke_error`."""
     try:
         yield
     except _ERRORS as error:
@@ -292,7 +288,7 @@ def _errors(subject: str, call: Call, grant_help: str = GRANT_HELP, *, values: S
 
 
 def _pools_one_by_one(body: Json) -> Iterator[NodePool]:
-    """Yield the node pools of a list; a pool that the library rejects keeps its name and has status UNKNOWN."""
+    """Yield the node pools of a list. A pool that the library rejects has only its name and status UNKNOWN."""
     bodies = body.get("nodePools")
     if not isinstance(bodies, list):
         raise ValueError(f"nodePools is {bodies!r:.100}")  # noqa: TRY004 - GKE's mistake, not a caller's
@@ -307,13 +303,13 @@ def _pools_one_by_one(body: Json) -> Iterator[NodePool]:
 
 
 def _checked(name: str) -> str:
-    """Return the name of a pool or operation. Raises GkeError (NOT_FOUND) for an impossible name."""
+    """Return a name of a pool or operation unchanged. Raises GkeError (NOT_FOUND) if GKE can have no such name."""
     if not _NAME.fullmatch(name):
         raise GkeError(Failure(kind=FailureKind.NOT_FOUND, message="GKE has no such names."), f"call for {name!r}")
     return name
 
 
 def default_credentials() -> auth_credentials.Credentials:
-    """Find the application-default credentials; raise GkeError, with what to do, if they are missing."""
+    """Find the application-default credentials. Raises GkeError with what to do if they are missing."""
     with _errors("start of the GKE client", Call.READ):
         return find_credentials()

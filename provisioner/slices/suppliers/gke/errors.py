@@ -1,4 +1,4 @@
-"""Classifies GKE's error texts and codes, in addition to the rules for all Google APIs (`google.errors`). Pure."""
+"""Classifies error texts and codes of GKE; the rules for all Google APIs are in `google.errors`. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,10 @@ from provisioner.slices.supplier import SupplierError
 
 
 class GkeError(SupplierError):
-    """The only exception of the GKE client; its message is the message of GKE, with what to do if that is known."""
+    """The only exception of the GKE client. Its message contains GKE's message and, if known, what to do."""
 
 
-#: Rules for texts; the first match wins. Each comment names the sources in which the text was seen.
+#: Rules for texts; the first match wins. The comments name the sources of the texts.
 _TEXTS = (
     # 429, Terraform issues 15205 and 15579.
     text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
@@ -24,14 +24,14 @@ _TEXTS = (
         r"|is currently being (created|deleted|updated|upgraded|repaired)",
         FailureKind.OPERATION_IN_THE_WAY,
     ),
-    # The cluster object has reached its maximum size; deleting pools helps (GKE's autoscaler).
+    # GKE's autoscaler: the cluster object has reached its maximum size, so that only deletes of pools help.
     text_rule(r"cluster byte size limit", FailureKind.QUOTA),
     *TEXTS,
 )
 
 _FAILED_PRECONDITION = 9
-#: Meanings of the codes of google.rpc.Code for texts that no rule matches. Failures with other codes, such as CANCELLED
-#: by another client, are temporary. GKE's autoscaler treats failures with codes 7, 8 and 16 as persistent.
+#: Kinds of failures by google.rpc.Code, for texts that no rule matches. Other codes, such as CANCELLED, are temporary
+#: failures. GKE's autoscaler treats failures with codes 7, 8 and 16 as persistent.
 _KINDS_BY_CODE: Mapping[int, FailureKind] = {
     3: FailureKind.INVALID,  # INVALID_ARGUMENT
     5: FailureKind.INVALID,  # NOT_FOUND of something that the request names (network, policy, reservation)
@@ -46,9 +46,9 @@ _KINDS_BY_CODE: Mapping[int, FailureKind] = {
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
-    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if it is missing.
+    """Return the kind of failure of an operation or node pool. `code` is a google.rpc.Code, 0 or None if missing.
 
-    `values` are texts of the request or pool that users may have written: they do not decide the kind.
+    `values` are texts that users may have written in the request or pool; they have no influence on the kind.
     """
     text = _without(text, values)
     kind = errors.kind_of_text(text, _TEXTS)
@@ -58,7 +58,7 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 
 def _without(text: str, values: Iterable[str]) -> str:
-    """Return a text without the given values, and without names that GKE or the provisioner generates."""
+    """Return a text without `values`, and without names that GKE or the provisioner generates."""
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
@@ -67,12 +67,12 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
 def blames(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected as invalid, with a message that contains the resource name `name`."""
+    """Return whether a create was rejected as invalid with a message that mentions the resource `name`."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected because the needed resource `name` does not exist or is not ready."""
+    """Return whether a create was rejected because the resource `name` does not exist or is not ready."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 

@@ -1,7 +1,7 @@
 """Proves that the Kubernetes client and the GKE client use the same cluster.
 
-If GKE's cluster were another cluster than Kubernetes', all of its pools would look unneeded, so no pool is created or
-deleted without the proof. The proof does not cover the permissions of either client.
+No pool is created or deleted without the proof: all pools of another cluster would look unneeded and would be deleted.
+The proof does not cover the permissions of either client.
 """
 
 import re
@@ -21,7 +21,7 @@ from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
 _log = structlog.get_logger(__name__)
 
-#: Interval between attempts to prove the cluster: GKE may respond again, or a node may have registered.
+#: Interval between attempts to prove the cluster, which may succeed when GKE responds again or a node registers.
 _RETRY = timedelta(seconds=15)
 #: Interval between reads of a proven cluster's release channel, which can change at any time.
 _LOOK_AGAIN = timedelta(minutes=10)
@@ -42,10 +42,9 @@ _ADVICE = (
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
     """Return whether `api` serves the cluster, and the evidence or what to do. Raises ClusterError.
 
-    `trusted_ca_pem` has the certificate authorities that the Kubernetes client trusts, None if it trusts the public
-    ones. With None, the names of nodes and instance groups are compared (gke-CLUSTER-POOL-HASH-xxxx,
-    gke-CLUSTER-POOL-HASH-grp): the hash differs in clusters of the same name. `assume` is ASSUME_SAME_CLUSTER, which
-    counts only if nothing else proves the cluster.
+    `trusted_ca_pem` has the certificate authorities that the Kubernetes client trusts; None if it trusts the public
+    authorities. Then names of nodes (gke-CLUSTER-POOL-HASH-xxxx) are compared with names of instance groups
+    (gke-CLUSTER-POOL-HASH-grp): the hash differs between clusters of the same name. `assume` counts only without proof.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")
@@ -53,7 +52,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # The certificate authorities differ, which matching names of nodes could not outweigh, so nodes are not read.
+        # Matching names of nodes would not prove the cluster if the authorities differ, so nodes are not read.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -73,13 +72,13 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
-    """Return the base64 text of each certificate, without line ends and without the text between certificates."""
+    """Return the base64 text of each certificate, without line ends."""
     return frozenset(filter(None, (b"".join(body.split()) for body in _CERTIFICATE.findall(pem))))
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterProof:
-    """Proof that kubeconfig and GCP_CLUSTER are the same cluster. Used only by the loop's thread."""
+    """Proof that kubeconfig and GCP_CLUSTER are the same cluster. Used by one thread."""
 
     get_cluster: Callable[[], Cluster]
     api: Api
@@ -91,21 +90,21 @@ class ClusterProof:
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: Release channel of the cluster; empty if the cluster has none or is not proven.
     release_channel: str = ""
-    #: Time from which the next attempt is due; `datetime.min` before the first one.
+    #: Time from which the next read of the cluster is due; `datetime.min` before the first read.
     due_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def follow(self) -> float:
-        """Read the cluster if a read is due; return the seconds until the next attempt, 0 if the cluster is proven."""
+        """Read the cluster if a read is due; return the seconds until the next one, 0 if the cluster is proven."""
         if self.clock() >= self.due_at:
             self.attempt()
         return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift the time of the next attempt, so that the wait for it is the same after the clock was set."""
+        """Shift the time of the next read after the clock was set by `by`, so that the wait stays the same."""
         self.due_at = shifted(self.due_at, by)
 
     def attempt(self) -> bool:
-        """Try to prove the cluster; return whether it is proven. A proven cluster's release channel is read again."""
+        """Try to prove the cluster, or read a proven cluster's channel; return whether the cluster is proven."""
         started_at = self.clock()
         try:
             found = self.get_cluster()
@@ -113,7 +112,7 @@ class ClusterProof:
                 self._prove(found)
         except (GkeError, ClusterError) as error:
             if self.proven:
-                # After a failed read, the proof and the last release channel remain valid.
+                # A failed read changes neither the proof nor the release channel.
                 _log.info("cluster.not_read", error=str(error))
             else:
                 self._set_problem(
@@ -141,7 +140,7 @@ class ClusterProof:
 
 
 def autopilot_refusal(name: str) -> str:
-    """Return the message that the provisioner cannot work on the given Autopilot cluster, and what to do."""
+    """Return the message that the provisioner cannot work on an Autopilot cluster, with what to do."""
     return (
         f"cluster {name!r} is an Autopilot cluster: GKE creates the nodes there itself and rejects all other node "
         "pools. Run the provisioner on a Standard cluster; on Autopilot, TPU pods do not need it."

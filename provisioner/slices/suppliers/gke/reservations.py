@@ -1,7 +1,6 @@
-"""Reads the ends of reservations periodically, on worker threads, so that no list of node pools waits for them.
+"""Reads the ends of reservations: for listed pools on worker threads, so that no list waits, and before a create.
 
-A reservation may have an end; a reservation in calendar mode always has an end. The end is read for listed pools, to
-warn their owners, and before a pool is created. If the identity may not read reservations, their ends are unknown.
+Reservations in calendar mode always have an end, others may have one. Without permission, the end is unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,14 +18,14 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Intervals after a successful and after a failed read of a reservation. Its owner may move the end at any time.
+#: Wait after a successful and after a failed read. The owner of a reservation may move its end at any time.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
 
 
 class ReservationId(NamedTuple):
-    """Project (empty for the cluster's project), zone and name. Blocks are left out: they end with the reservation."""
+    """Project (empty for the cluster's project), zone and name of a reservation. All blocks of it end together."""
 
     project: str
     zone: Zone
@@ -42,12 +41,10 @@ class _Reading(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Reservations:
-    """Reads and remembers the ends of reservations. Used by many threads; only `read` blocks."""
+    """Reads and remembers the ends of reservations. Safe to use from many threads; only `read` blocks."""
 
-    #: Reads the end of a reservation; raises GkeError.
     get_end: Callable[[ReservationId], datetime | None]
     clock: Callable[[], datetime]
-    #: Runs a call on a worker thread.
     submit: Callable[[Callable[[], object]], object] = field(
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
     )
@@ -58,9 +55,9 @@ class Reservations:
     _submitted: set[ReservationId] = field(default_factory=set)
 
     def follow(self, pools: Iterable[NodePool]) -> None:
-        """Submit the reads that are due for the reservations of the listed pools, without waiting for the reads."""
+        """Start the reads that are due for the reservations of all listed pools, and do not wait for them."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
-        # Pods can name reservations that do not exist, so unused reservations without a known end are forgotten.
+        # Pods can name any number of missing reservations, whose readings would fill the memory.
         for reservation_id, reading in self._readings.copy().items():
             if reading.ends_at is None and reservation_id not in self._used and self._is_due(reservation_id):
                 self._readings.pop(reservation_id, None)
@@ -69,27 +66,27 @@ class Reservations:
             try:
                 self.submit(partial(self._read, reservation_id))
             except RuntimeError:
-                # If no thread can be started, the next call of `follow` tries again.
+                # No thread could be started; the next call of `follow` tries again.
                 self._submitted.discard(reservation_id)
 
     def known_end(self, pool: NodePool) -> datetime | None:
-        """Return the end of a pool's reservation; None without a reservation or an end, or if the end is unknown."""
+        """Return the end of a pool's reservation; None if there is no reservation or end, or if the end is unknown."""
         reservation_id = _id_of(pool)
         reading = self._readings.get(reservation_id) if reservation_id is not None else None
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Return whether the end of a listed pool's reservation is unknown: not read yet, or the last read failed."""
+        """Return whether the reservation of a listed pool was not read yet, or the last read of it failed."""
         readings = map(self._readings.get, self._used)
-        # After NOT_FOUND, the end is not unknown: a reservation that does not exist has no end to report.
+        # A reservation that does not exist has no end that could be unknown.
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
-        """Return the end of a request's reservation, None in the cases of `known_end`. Blocks if a read is due."""
+        """Return the end of a request's reservation, or None like `known_end`. Blocks if a read is due."""
         reservation_id = _id_of(request)
         if reservation_id is None:
             return None
-        # The dictionary is read once, because `follow` may remove the entry in another thread at any time.
+        # One `get` instead of a test and a read, because `follow` may remove the entry in another thread in between.
         reading = self._readings.get(reservation_id)
         if reading is None or self.clock() >= reading.due_at:
             reading = self._read(reservation_id)
@@ -97,7 +94,7 @@ class Reservations:
 
     def _read(self, reservation_id: ReservationId) -> _Reading:
         before, now = self._readings.get(reservation_id), self.clock()
-        # After a failed read, the known end remains valid: Compute Engine deletes a reservation at its end.
+        # A failed read does not change the known end. After its end, a reservation is deleted and cannot be found.
         end, failure = before.ends_at if before is not None else None, None
         try:
             end = self.get_end(reservation_id)
@@ -111,7 +108,7 @@ class Reservations:
         finally:
             self._submitted.discard(reservation_id)
         due_at = now + (_RETRY if failure is not None else _REREAD)
-        # A reservation is read again at its end, because its owner may have moved the end.
+        # The read at the end shows whether the owner has moved the end.
         due_at = min(due_at, end) if end is not None and end > now else due_at
         reading = self._readings[reservation_id] = _Reading(due_at, end, failure)
         return reading
@@ -122,7 +119,6 @@ class Reservations:
 
 
 def _id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
-    """Return the reservation that a pool is in; None without a reservation."""
     choice = choice_of(pool)
     project, name, _, _ = reservation_parts(choice.reservation)
     return ReservationId(project, choice.zone, name) if name else None

@@ -15,7 +15,7 @@ _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 
 
 def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels of a pool's nodes that are known before the nodes exist."""
+    """Return the labels of a pool's nodes that can be predicted before the nodes exist."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
@@ -46,7 +46,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 
 def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the allocatable resources of a node by GKE's formula, as `offer` of `nodes.expected_node`."""
+    """Return the allocatable resources of a node by GKE's formula, in the form of `offer` in `nodes.expected_node`."""
     disk_gb, max_pods = node_fields.boot_disk_gb(pool.node), pool.node.get("max_pods_per_node", 0)
     offered = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods)
     pages = node_fields.huge_pages_bytes(pool.node)
@@ -55,14 +55,13 @@ def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Return the request with labels, placement and the options of GKE's nodes. Raises UnmeetableError."""
     policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
     default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
     selector = slice_.requirements.node_selector
     if shape.accelerator.workload_policy and shape.multi_host:
         policy_name, placed = selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
     completed = nodes.complete(request, slice_, shape, settings, gke=True)
-    # Nodes have the following labels only if they are requested for the pool.
+    # Nodes have the following labels only if the request for the pool has them.
     labels = {**completed.labels}
     if request.reservation:
         labels[constants.RESERVATION_AFFINITY] = "specific"
@@ -72,7 +71,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         labels[constants.POOL_TOPOLOGY] = request.topology
     flex_start = completed.capacity is CapacityKind.FLEX_START
     if flex_start and any(taint.key == constants.JOB_TAINT for taint in completed.taints):
-        # GKE's cluster autoscaler only adds nodes for pods that fit the template of the pool, which lacks this label.
+        # GKE's cluster autoscaler adds nodes only for pods that fit the pool's template, which lacks this label.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
             f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"
@@ -87,7 +86,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
-    """Return the topology of a pool's slice; empty if it is unknown."""
+    """Return the topology of a pool's slice; empty if the topology is unknown."""
     if placement_topology:
         return placement_topology
     if constants.POOL_TOPOLOGY in labels:

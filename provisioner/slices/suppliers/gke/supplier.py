@@ -1,8 +1,8 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-GKE rejects a multi-host pool of tpu7x and tpu7 whose policy does not exist. A missing policy is created if the
-provisioner chose its name; a policy that a pod names is only checked. No call waits for a policy: a policy that is not
-usable yet is checked again at the next attempt to create the pool.
+GKE rejects multi-host pools of tpu7x and tpu7 whose workload policy does not exist. A missing policy is created if the
+provisioner chose its name; a policy that a pod names is only checked. No call waits until a policy is usable: the next
+attempt to create the pool checks the policy again.
 """
 
 import threading
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Kinds of failures that, after a call for a policy, would be read as failures of the pool. They become UNAVAILABLE.
+#: Kinds of failures of calls for policies that would be taken for failures of the pool. They become UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -52,11 +52,11 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Records a call: its method, the kind of its error (None after a success), and its HTTP status or "none".
+    #: Records a call: method, duration in seconds, kind of error (None after a success), and HTTP status or "none".
     observe: Callable[..., None] = lambda *_, **__: None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES
-    #: Name and topology of the workload policies that have been checked and are correct.
+    #: Names and topologies of the workload policies that are correct and ready.
     _correct: set[tuple[str, str]] = field(default_factory=set)
     #: Whether the identity may read workload policies; True until a read is rejected.
     _may_read: bool = True
@@ -69,11 +69,11 @@ class GkeSupplier:
         )
 
     def get_cluster(self) -> Cluster:
-        """Return the facts about the cluster that identify it, and that are checked at the start."""
+        """Return the facts that identify the cluster and that are checked at the start."""
         return self._call(self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools` with one call for any number of pools."""
+        """Implement `Supplier.list_pools` with one call. The provisioner's pools get the ends of their reservations."""
         pools = self._call(self.gke.list_node_pools)
         own = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
         self.reservations.follow(own)
@@ -89,7 +89,7 @@ class GkeSupplier:
         return self._call(self.gke.get_node_pool, name)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`; check or create the workload policy first, if the pool needs one."""
+        """Implement `Supplier.create_pool`; first check or create the workload policy if the pool needs one."""
         # `blocked` is called again before the create, because the calls in between may take long.
         failure = blocked() or self._ensure_policy(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
@@ -108,7 +108,6 @@ class GkeSupplier:
         return self._call(self.gke.get_operation, name)
 
     def _call(self, call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
-        """Make a call, and record its duration and result. The name of the method is a label of the metrics."""
         started = self.monotonic()
         # Any exception other than GkeError is a bug, and is counted as "unexpected".
         error_kind: str | None = "unexpected"
@@ -125,7 +124,7 @@ class GkeSupplier:
         return result
 
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
-        """Return a failure if the reservation of a request ends soon, or has ended; otherwise None."""
+        """Return a failure if a request's reservation has ended or ends within LAST_OF_RESERVATION; otherwise None."""
         end = self.reservations.read(request)
         if end is None or end - self.clock() > LAST_OF_RESERVATION:
             return None
@@ -134,7 +133,7 @@ class GkeSupplier:
         return Failure(kind=FailureKind.INVALID, message=message)
 
     def _ensure_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
-        """Check the workload policy of a request, or create it; return a failure if the policy cannot be used now."""
+        """Check or create the workload policy of a request; return a failure if the policy cannot be used now."""
         if not request.policy_name or (request.policy_name, request.topology) in self._correct:
             return None
         try:
@@ -144,17 +143,14 @@ class GkeSupplier:
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
     def _with_policy_advice(self, request: NodePoolRequest, failure: Failure) -> Failure:
-        """Return the failure of a pool's create; if the pool's policy is the cause, with advice on the policy."""
         name = request.policy_name
         if not name or not blames(failure, name):
             return failure
         with self._lock:
-            # The next attempt checks the policy again.
             self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # If policies may be read, a retry of the create helps: GKE takes minutes to find a new policy, and
-        # `_check_policy` creates a policy again that was deleted.
+        # If policies may be read, a retry helps: GKE finds a new policy after minutes, and deleted ones are recreated.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
@@ -179,7 +175,7 @@ class GkeSupplier:
 
     def _create_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
-            # A policy that the pod names is created and deleted by its owner.
+            # The pod names this policy, so a user has to create it.
             return _invalid(request, f"does not exist; {_by_hand(request)}")
         problem = blocked()
         if problem is not None:

@@ -1,8 +1,8 @@
 """Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
 
-Functions that read a response take its raw protobuf message and its JSON. Only the JSON has the names of enum values
-that the installed release of Google's library does not know; such values cause no errors. This module imports no
-library of Google, so commands that work offline can use it.
+Functions that read a response take its protobuf message and its JSON: only the JSON has the names of enum values that
+Google's library does not know. Unknown values cause no errors. This module imports no library of Google, so commands
+that work offline can use it.
 """
 
 import base64
@@ -35,7 +35,7 @@ from provisioner.settings import node_fields
 from provisioner.slices.suppliers.gke.errors import classify_message
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
-#: The fields that `NodePool` is read from, and fields whose values GKE may repeat in the text of a failure.
+#: Fields for the attributes of `NodePool`, and fields whose values GKE may repeat in the text of a failure.
 NODE_POOL_FIELDS = (
     "name", "status", "statusMessage", "conditions", "config.labels", "config.taints", "config.machineType",
     "config.diskType", "config.diskSizeGb", "config.imageType", "config.linuxNodeConfig.hugepages",
@@ -53,7 +53,7 @@ CLUSTER_FIELDS = (
 )  # fmt: skip
 
 Json = Mapping[str, Any]
-#: A raw message of protobuf; protobuf has no types for its fields.
+#: A raw protobuf message, whose fields have no types for mypy.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 #: URL of an instance group. The names of its machines begin with `prefix`, or with gke-tpu-`hash` if they have TPUs.
@@ -67,24 +67,23 @@ _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Facts about a GKE cluster that identify it, and that are checked at the start."""
+    """Facts that identify a GKE cluster and that are checked at the start."""
 
     name: str
-    #: Status as GKE spells it: RUNNING, RECONCILING, DEGRADED, ...; empty if it is unknown.
+    #: Status as GKE spells it, such as RUNNING; empty if unknown.
     status: str = ""
-    #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. With a channel, GKE rejects pools without auto-upgrade.
+    #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. On a channel, GKE rejects pools without auto-upgrade.
     release_channel: str = ""
     #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
     ca_certificate_pem: bytes = b""
-    #: Instance group managers of all node pools.
     instance_group_urls: tuple[str, ...] = ()
     #: Whether GKE creates and deletes the nodes itself, and rejects node pools of other clients.
     autopilot: bool = False
-    #: Resources with "tpu" in their names that node auto-provisioning may create; empty if it is off.
+    #: Resources with "tpu" in their names that node auto-provisioning may create; empty if auto-provisioning is off.
     auto_provisioned_tpus: tuple[str, ...] = ()
     #: Workload pool, PROJECT.svc.id.goog; empty if Workload Identity is off.
     workload_pool: str = ""
-    #: Node pools whose pods have the permissions of their node, because they do not use Workload Identity.
+    #: Names of node pools without Workload Identity, whose pods have the permissions of their node.
     pools_without_identity: tuple[str, ...] = ()
 
 
@@ -92,14 +91,14 @@ class Cluster:
 class Reservation:
     """Status and end of a reservation of Compute Engine."""
 
-    #: Status as Compute Engine spells it: CREATING, READY, UPDATING, DELETING, INVALID; empty if it is missing.
+    #: Status as Compute Engine spells it, such as READY; empty if missing.
     status: str = ""
     #: Time at which Compute Engine deletes the reservation; None if it never does.
     ends_at: datetime | None = None
 
 
 def _word(message: Message, field: str, body: Json) -> str:
-    """Return the name of an enum field's value; if the library does not know it, from the JSON; empty if missing."""
+    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     known, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:
@@ -109,21 +108,21 @@ def _word(message: Message, field: str, body: Json) -> str:
 
 
 def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Message, Json]]:
-    """Yield each message of a list with its JSON, which is replaced by an empty object if it is not an object."""
+    """Yield each message of a list with its JSON object, or with an empty object if it has none."""
     return zip(messages, chain(map(fields.mapping, fields.sequence(bodies)), repeat({})), strict=False)
 
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
-    """Return the node pools of a list. Pools without a name are left out: they could be neither matched nor deleted."""
+    """Return the node pools of a list, without pools that have no name, which could be neither matched nor deleted."""
     return tuple(node_pool_of(*pair) for pair in _pairs(response.node_pools, body.get("nodePools")) if pair[0].name)
 
 
 def node_pool_of(pool: Message, body: Json) -> NodePool:
-    """Return a node pool. An unknown status is UNKNOWN; only a pool in an error status has a failure."""
+    """Return a node pool. An unknown status becomes UNKNOWN. Pools without an error status have no failure."""
     status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
     config, labels = pool.config, dict(pool.config.labels)
     policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
-    # Only this key names a reservation; types such as ANY_RESERVATION name none.
+    # Affinities with other keys or without a key, such as ANY_RESERVATION, name no reservation.
     reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
     return NodePool(
         name=PoolName(pool.name),
@@ -152,7 +151,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
 
 
 def _node_prefixes(group_url: str) -> tuple[str, ...]:
-    """Return the possible prefixes of the names of an instance group's nodes; empty if the URL has another form."""
+    """Return the possible prefixes of node names in an instance group; empty if its URL has an unknown form."""
     match = INSTANCE_GROUP.search(group_url)
     return (match["prefix"], f"gke-tpu-{match['hash']}") if match is not None else ()
 
@@ -167,7 +166,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
     conditions = _pairs(pool.conditions, body.get("conditions"))
-    # statusMessage is read although the conditions replace it, because it often contains more.
+    # statusMessage is deprecated for the conditions, but often contains more text.
     failure = _failure(0, conditions, (pool.status_message,), user_texts_of(pool))
     return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
@@ -175,16 +174,12 @@ def _pool_failure(pool: Message, body: Json) -> Failure:
 def _failure(
     code: int, conditions: Iterable[tuple[Message, Json]], texts: Iterable[str], values: Iterable[str]
 ) -> Failure | None:
-    """Return the failure that conditions and further texts describe; None if they are empty and there is no code.
-
-    `code` is a google.rpc.Code; if it is 0, the first code of a condition counts. A text that another text contains is
-    left out of the message.
-    """
+    """Return the failure in conditions and texts; None without text and code. For code 0, a condition's code counts."""
     words: dict[str, None] = {}
     for condition, body in conditions:
         code = code or condition.canonical_code
         name, message = _word(condition, "code", body), condition.message
-        # The name of the code is added unless the message already contains it, as many messages do.
+        # Many messages already contain the name of the code.
         words[f"[{name}] {message}".strip() if name and name not in message else message] = None
     text = " ".join(filter(None, words))
     for other in texts:
@@ -197,9 +192,9 @@ def _failure(
 
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation; `values` are texts in its request that users may have written (`user_texts_of`)."""
+    """Return an operation. `values` are texts that users may have written in its request (`user_texts_of`)."""
     done = _word(operation, "status", body) == "DONE"
-    # `error` replaces statusMessage and both lists of conditions, which older responses have instead.
+    # Older responses have statusMessage and two lists of conditions instead of `error`.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
     of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
     texts = (operation.status_message, operation.error.message)
@@ -208,14 +203,14 @@ def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> 
 
 
 def cluster_of(cluster: Message, body: Json) -> Cluster:
-    """Return the facts about a cluster; a damaged certificate is left out."""
+    """Return the facts about a cluster, without its certificate if that is damaged."""
     try:
         certificate = base64.b64decode(cluster.master_auth.cluster_ca_certificate, validate=True)
     except binascii.Error:
         certificate = b""
     groups = (url for pool in cluster.node_pools for url in pool.instance_group_urls)
     channel = fields.mapping(body.get("releaseChannel"))
-    # GKE only provisions accelerators automatically for which the cluster has a limit.
+    # Node auto-provisioning creates only accelerators for which the cluster has a limit.
     limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
         name=cluster.name,
@@ -237,29 +232,29 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
 
 
 def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
-    """Return the JSON body of a create; most fields whose value is empty, 0 or false are left out."""
+    """Return the JSON body of a create, without most fields that are empty, 0 or false."""
     late = request.capacity is CapacityKind.FLEX_START
     pool: dict[str, Any] = {
         "name": request.name,
         "config": _config_json(request),
-        # A flex-start pool must begin without nodes, and grow to its whole size at once.
+        # Flex-start pools must begin without nodes, and grow to their whole size in one step.
         "initialNodeCount": 0 if late else request.hosts,
-        # Flex-start nodes are not repaired, because a node that is released for repair cannot be obtained again.
+        # A flex-start node that is released for a repair may not be available again.
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum is set per zone: GKE rejects a maximum for all zones of a slice ("0 is not a valid size").
+        # The maximum is for one zone: GKE rejects a total maximum for a slice ("0 is not a valid size").
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),
-        # A node upgrade would interrupt the job; the pool is deleted after its work anyway.
+        # An upgrade of the nodes would interrupt the job, and the pool is deleted after the job anyway.
         "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
     }
     for path, value in node_fields.request_fields(request):
         if path and value not in ({}, []):
             *parents, last = path.split(".")
             reduce(lambda body, key: body.setdefault(key, {}), parents, pool)[last] = value
-    # The management message is sent even if it is empty: without the message, GKE uses its own defaults.
+    # An empty management message turns both options off; without the message, GKE uses its own defaults.
     return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
@@ -287,19 +282,18 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
 
 def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
     if request.policy_name:
-        # The type is unset, because a workload policy together with COMPACT leads to a pool in status ERROR.
+        # A workload policy together with type COMPACT results in a pool with status ERROR.
         return {"policyName": request.policy_name}
     topology = request.placement_topology
     return {"type": "COMPACT", "tpuTopology": topology} if topology else {}
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the fields whose values are not empty, 0 or false."""
     return {key: value for key, value in values.items() if value}
 
 
 def user_texts_of(pool: Message) -> tuple[str, ...]:
-    """Return all texts of a requested or listed node pool that users may have written."""
+    """Return the texts in a requested or listed node pool that users may have written."""
     config, labels, networks = pool.config, pool.config.labels, pool.network_config.additional_node_network_configs
     return (
         pool.name,
@@ -319,7 +313,7 @@ def user_texts_of(pool: Message) -> tuple[str, ...]:
 
 
 def workload_policy_of(body: Json) -> WorkloadPolicy:
-    """Return a resource policy from its JSON; type and topology are empty if it is no workload policy."""
+    """Return a resource policy from its JSON. Its type and topology are empty if it is no workload policy."""
     policy = fields.mapping(body.get("workloadPolicy"))
     return WorkloadPolicy(
         name=fields.text(body.get("name")),

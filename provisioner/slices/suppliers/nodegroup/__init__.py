@@ -1,1 +1,1 @@
-"""TPUNodeGroups as node pools, created and deleted through the Kubernetes API, on clusters without GKE."""
+"""TPUNodeGroups as node pools, for clusters without GKE. They are created and deleted through the Kubernetes API."""

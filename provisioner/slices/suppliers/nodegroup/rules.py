@@ -1,7 +1,7 @@
 """Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Kubelets register with the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE
-work unchanged. One of these labels is the name of the node pool, by which the provisioner finds the nodes of a pool.
+Nodes get the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE work unchanged.
+With one of these labels, the name of the node pool, the provisioner finds the nodes of a pool.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,14 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains whose labels kubelets may not register with, except for a few labels that are never copied from pods.
+#: Domains of labels that Kubernetes forbids kubelets to set; a few are allowed, but these are never copied from pods.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard", constants.RESERVATION_AFFINITY: "specific"},
 }
-#: Labels that the kubelet sets itself.
 _OF_KUBELET = {constants.OS: "linux", constants.ARCH: "amd64"}
-#: Keys of the labels that follow from other fields of a group, so that `NodePool.labels` does not have them.
+#: Keys of labels that follow from other fields of a group; `NodePool.labels` does not contain them.
 DERIVED = frozenset(
     {
         constants.NODE_POOL,
@@ -47,7 +46,7 @@ DERIVED = frozenset(
 
 
 def derived_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that the nodes of a pool have in addition to the labels requested for the pool."""
+    """Return the labels that a pool's nodes have in addition to the labels that were requested for the pool."""
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     known = tpu.machine_type(pool.machine_type)
     if known is not None:
@@ -60,14 +59,13 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool."""
     namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
-    # Only the controller of node groups writes these labels on nodes; pods can select a group by them.
+    # Labels that only the controller of node groups writes, so that pods can select a group by them.
     trusted = {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
     labels = {**_OF_KUBELET, **trusted, **pool.labels, **derived_labels(pool)}
     return nodes.expected_node(pool, lambda *_: labels, nodes.whole_machine)
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Return the completed request. Raises UnmeetableError if no TPUNodeGroup can satisfy it."""
     machine_type = request.machine_type
     if not machine_type.startswith(MACHINE_TYPE_PREFIXES):
         raise UnmeetableError(
@@ -102,7 +100,7 @@ def _is_of_kubernetes(key: str) -> bool:
 NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
     idle_seconds=30.0,
-    # No label has to be requested: nodes always have all labels of this kind that other programs rely on.
+    # TPUNodeGroups have no features that pods could request by labels of Google or Kubernetes.
     passed_on=frozenset(),
     copyable=frozenset(),
     complete=_complete,

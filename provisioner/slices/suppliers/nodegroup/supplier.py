@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-All calls go to the API server of Kubernetes, which has no operations. The name of an operation consists of a verb and
-of the group's name and UID. The result of an operation follows from the status of the group, or from its absence.
+All calls go to the API server of Kubernetes, which has no operations. So the name of an operation consists of a verb
+and the group's name and UID, and its result follows from the status or the absence of the group.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,9 +35,9 @@ from provisioner.slices.suppliers.nodegroup.translate import group_document, poo
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
-#: Time-outs of a create, which is one request: at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS` in total.
+#: Time-outs of a create: `provisioner.slices.act.CALL_TIMEOUT_SECONDS` in total.
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
-#: Time-outs of each of the two requests of a delete (read, delete): half of `CALL_TIMEOUT_SECONDS` in total.
+#: Time-outs of a read and of a delete: half of `CALL_TIMEOUT_SECONDS`, because `delete_pool` sends both requests.
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _CREATE, _DELETE = "create", "delete"
 
@@ -49,17 +49,17 @@ def groups_path(namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class NodeGroupSupplier:
-    """Supplier of the TPUNodeGroups in one namespace. Used by many threads; only one thread lists."""
+    """Supplier of the TPUNodeGroups in one namespace. Used by many threads, `list_pools` by one thread."""
 
     api: Api
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
-    #: Groups of the last list by name, with their resource versions, so that only changed groups are parsed again.
+    #: Resource version and group of the last list by name, so that only changed groups are parsed again.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools` with one list of the namespace, which is not read from a cache."""
+        """Implement `Supplier.list_pools` with a list of the namespace that comes from the API server, not a cache."""
         path = groups_path(self.settings.node_groups_in)
         with _call(f"list of TPUNodeGroups in {self.settings.node_groups_in}", Call.READ):
             bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
@@ -79,11 +79,11 @@ class NodeGroupSupplier:
         return tuple(pools)
 
     def unknown_sources(self) -> frozenset[str]:
-        """Implement `Supplier.unknown_sources`: TPUNodeGroups have no optional facts."""
+        """Implement `Supplier.unknown_sources`: TPUNodeGroups have no optional sources."""
         return frozenset()
 
     def get_pool(self, name: PoolName, *, uid: str = "") -> NodePool:
-        """Implement `Supplier.get_pool`; with `uid`, raise NOT_FOUND also if a group with another UID has the name."""
+        """Implement `Supplier.get_pool`. With `uid`, a group with another UID is NOT_FOUND."""
         try:
             group = self._read(name)
         except MalformedObject:
@@ -93,7 +93,7 @@ class NodeGroupSupplier:
         return self._pool(group)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`: create the TPUNodeGroup, for which the controller creates machines."""
+        """Implement `Supplier.create_pool`: create a TPUNodeGroup, whose controller creates the machines."""
         path = groups_path(self.settings.node_groups_in)
         body = group_document(request, self.settings)
         failure = blocked()
@@ -104,7 +104,7 @@ class NodeGroupSupplier:
         return OperationName(f"{_CREATE}/{request.name}/{fields.name(fields.at(created, 'metadata').get('uid'))}")
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Implement `Supplier.delete_pool`: read the group, and delete it unless it was replaced after the read."""
+        """Implement `Supplier.delete_pool`: read the group, then delete it unless another group has replaced it."""
         try:
             meta = self._read(name).meta
         except MalformedObject as error:
@@ -130,7 +130,7 @@ class NodeGroupSupplier:
         if verb == _DELETE:
             return Operation(name=name, done=False)
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
-        # While a pool waits, for example for a limit, its failure is not the outcome of its create.
+        # The failure of a pool that waits, for example because of a limit, is not the outcome of its create.
         return Operation(name=name, done=not under_way, failure=None if under_way else pool.failure)
 
     def _read(self, name: PoolName) -> TpuNodeGroup:

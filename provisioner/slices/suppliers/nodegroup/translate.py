@@ -1,13 +1,13 @@
 """Converts requests into TPUNodeGroups, and TPUNodeGroups into node pools. Pure.
 
 The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
-part of the spec, which is immutable, so the workload that a pool belongs to cannot change. The labels of the
-TPUNodeGroup itself are copies for the selectors of users, and are not read.
+part of the immutable spec, so the workload of a pool cannot change. The labels of the TPUNodeGroup are copies for the
+selectors of users, and are not read.
 
 The controller of node groups retries all failures while the group exists. This module reports a permanent failure
-immediately, and a temporary failure after a time: then planning deletes the group and tries the next choice of
-capacity. Conditions contain error texts of Google, which are classified like those of all of Google's APIs. A rejection
-without such a text does not count as a stockout: planning would then send the same bad request to the next zone.
+immediately, and a temporary failure after a time, so that planning deletes the group and tries the next choice of
+capacity. Google's error texts in conditions are classified. A rejection without such a text does not count as a
+stockout; otherwise planning would send the same bad request to the next zone.
 """
 
 import re
@@ -69,30 +69,29 @@ _MODELS = {
     CapacityKind.FLEX_START: ProvisioningModel.FLEX_START,
 }
 _KINDS = {model: kind for kind, model in _MODELS.items()}
-#: Google's default for flex-start, which a TPUNodeGroup must set explicitly.
+#: Google's default for the maximum run duration of flex-start machines, which a TPUNodeGroup must set explicitly.
 _LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: Name of the service account that Compute Engine gives machines by default.
+#: Name with which Compute Engine's API selects the project's default service account.
 _DEFAULT_ACCOUNT = "default"
-#: Key in NODE_GROUP_IMAGES of the image for all accelerators without their own image.
+#: Key in NODE_GROUP_IMAGES of the image for all accelerators that are not listed.
 _OTHERS = "*"
-#: Kinds of failures after which a group counts as failed immediately: a user must change something, or another zone may
-#: have the capacity.
+#: Kinds of failures that make a group fail immediately: time does not help, but a user or another zone may.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: Minimum wait in seconds until a group counts as failed after a failure that is neither permanent nor a stockout.
+#: Minimum time in seconds after which a group with a failure that is neither permanent nor a stockout counts as failed.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
     text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
     *TEXTS,
-    # Other kinds, such as that of a temporary failure, do not determine whether a group has failed.
+    # Codes of other kinds, such as temporary failures, have no rule: the condition's reason determines the kind.
     *(
         text_rule(rf"\b{code}:", row.create)
         for code, row in WORK_CODES.items()
         if row.create in {*_FAILS_AT_ONCE, FailureKind.STOCKOUT}
     ),
 )
-#: Kind of failure by reason of the condition, if the text does not determine the kind. Other reasons are no failures.
+#: Kinds of failures by the condition's reason, for texts that no rule matches. Other reasons are no failures.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -102,7 +101,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons of conditions whose texts the controller of node groups writes, so that the texts are not classified.
+#: Reasons whose texts are not classified, because the controller of node groups writes them instead of Google.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -120,7 +119,7 @@ _NOT_INSTALLED = (
 
 
 def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
-    """Return the failure that a false condition of a group reports; None if the condition reports no failure."""
+    """Return the failure that a condition of a group reports; None if it reports no failure."""
     kind = _REASONS.get(condition.reason)
     if kind is None:
         return None
@@ -135,7 +134,7 @@ def words(condition: Condition) -> str:
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without names and other parts that a user chose, which must not determine the kind of a failure."""
+    """Return a text without the names that users chose, which must not determine the kind of a failure."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -153,20 +152,19 @@ def supplier_error(error: ClusterError, subject: str, call: Call) -> SupplierErr
 
 
 def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
-    """Return the kind of a failure, and advice on what to do, which may be empty."""
     changes = call is not Call.READ
     match error:
         case NotFound():
             if error.reason and call is not Call.CREATE:
                 return FailureKind.NOT_FOUND, ""
-            # A 404 without a reason means that the CustomResourceDefinition is missing.
+            # A 404 without a reason is about the path: the CustomResourceDefinition is missing.
             return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
         case Conflict():
             if call is Call.CREATE and "being deleted" not in error.message:
                 return FailureKind.ALREADY_EXISTS, ""
             return FailureKind.OPERATION_IN_THE_WAY, ""
         case Forbidden() if "exceeded quota" in error.message:
-            # The API server returns this error if a ResourceQuota of the namespace is used up.
+            # A ResourceQuota of the namespace is used up.
             return FailureKind.QUOTA, ""
         case Forbidden():
             return FailureKind.PERMISSION, _GRANT_HELP
@@ -176,17 +174,14 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
             return FailureKind.INVALID, ""
         case TooManyRequests() | Gone():
             return FailureKind.UNAVAILABLE, ""
-    # After any other error, a changing call may have taken effect, or may still do so.
+    # After any other error, a create or delete may have taken effect, or may still do so.
     return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""
 
 
 def _progress_of(
     group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float
 ) -> tuple[PoolStatus, Failure | None]:
-    """Return the status of a group's pool, and the failure if it failed or waits for a limit on machines.
-
-    A stockout that lasts for longer than `capacity_wait_seconds` is a failure.
-    """
+    """Return the status of a group's pool, and the failure if the pool failed, is at a limit or cannot be observed."""
     if group.meta.deleting:
         return PoolStatus.STOPPING, None
     ready = condition_of(group.status.conditions, ConditionType.READY)
@@ -196,21 +191,20 @@ def _progress_of(
     if ready is None:
         return (PoolStatus.ERROR, NOT_TAKEN) if waited_seconds > patience_seconds else (PoolStatus.PROVISIONING, None)
     if ready.status is ConditionStatus.UNKNOWN:
-        # The group may have machines, or its place in the queue for capacity, but its controller cannot see them now.
+        # The group may have machines or wait for capacity, but its controller cannot see that now.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.UNAVAILABLE, message=words(ready))
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     failure = failure_of(group, ready)
     is_lasting = failure is not None and failure.kind in _FAILS_AT_ONCE
     if _is_made(group) and not (is_lasting and ready.reason == Reason.REQUEST_REJECTED):
-        # All machines exist, so the pool is up, as on GKE; the nodes show whether they are ready. If the request is
-        # rejected, machines get no join tokens.
+        # As on GKE, a pool runs when its machines exist. After a rejected request, however, they get no join tokens.
         return PoolStatus.RUNNING, None
     if is_lasting:
         return PoolStatus.ERROR, failure
     only_machines, stockout = _lacks_only_machines(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if only_machines and _is_flex_start(group) and (failure is None or stockout):
-        # As on GKE, the pool exists, and waits for its nodes without a limit of time.
+        # As on GKE, a flex-start pool exists while it waits for its machines, without a time limit.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
         # A group at a limit does not fail: the oldest group gets machines first, so a new group would wait longer.
@@ -218,7 +212,7 @@ def _progress_of(
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # A group whose machines are created again also has this status: they get as much time as new machines.
+    # Machines that are created again get as much time as new machines.
     return PoolStatus.PROVISIONING, None
 
 
@@ -232,16 +226,16 @@ def _is_flex_start(group: TpuNodeGroup) -> bool:
 
 
 def _lacks_only_machines(group: TpuNodeGroup) -> bool:
-    """Whether only machines are missing: the instance template is ready, and the workload policy if there is one."""
+    """Return whether a group lacks only machines: its template is ready, and its workload policy if it has one."""
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
     return is_true(template) and (policy is None or is_true(policy))
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return the seconds since a child or machine of a group last changed, or since the group was created."""
+    """Return the seconds since the last progress of a group: a changed child, a started machine, or its creation."""
     conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
-    # Capacity may have come late, so the time begins again when a machine starts.
+    # A machine may start late for lack of capacity, and then needs time to become ready.
     started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
     moments = [*(condition.last_transition_time for condition in conditions), *(machine.since for machine in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
@@ -280,7 +274,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         instance_config=config,
         node_count=request.hosts,
         topology=request.topology,
-        # How machines join the cluster is not in the request: the controller of node groups reads it from the cluster.
+        # Empty, because the controller of node groups reads from the cluster how machines join it.
         bootstrap_kubernetes=BootstrapConfig(),
     )
     return {
