@@ -7,7 +7,6 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 #: Label of pods of StatefulSets: name of the pod.
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
-#: Index of the leader pod in its group.
 LEADER_INDEX = 0
 #: Label of pods: the UID of the Job that controls them.
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
@@ -22,13 +21,13 @@ REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 #: Number of a child Job among all child Jobs of its JobSet.
 JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
-#: Label: SHA1 of "<namespace>/<job name>". The value is the same after the Job has been recreated with the same name.
+#: Label: SHA1 of "<namespace>/<job name>". A recreated Job of the same name has the same value.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: Annotation of JobSets, their Jobs and pods: key of a node label. Nodes with the same label value serve only one Job.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation (with any value) of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
+#: Annotation, with any value, of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
-#: Label of nodes, "NAMESPACE_JOB". JobSet lets the pods of a child Job select it, but does not write it on nodes.
+#: Label of nodes, "NAMESPACE_JOB". JobSet adds it to the nodeSelector of pods, but not to nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 #: Key of the taint of nodes with NAMESPACED_JOB. JobSet adds a toleration to the pods of that Job.
 JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
@@ -55,10 +54,10 @@ LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of leader pods: LeaderWorker, or LeaderExcluded if the leader is in no subgroup.
 LWS_SUBGROUP_POLICY_TYPE = "leaderworkerset.sigs.k8s.io/subgroup-policy-type"
-#: Annotations of sets: key of a node label. Nodes with the same label value serve only one group, or one subgroup.
+#: Annotations of LeaderWorkerSets: key of a node label. Nodes with the same value serve one group, or one subgroup.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
-#: Label of sets and pods: name of their DisaggregatedSet.
+#: Label of LeaderWorkerSets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
 #: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. No kubelet can set the second label,
@@ -107,15 +106,15 @@ RESERVATION_PROJECT = "cloud.google.com/reservation-project"
 RESERVATION_BLOCK = "cloud.google.com/reservation-blocks"
 RESERVATION_SUB_BLOCK = "cloud.google.com/reservation-subblocks"
 FLEX_START = "cloud.google.com/gke-flex-start"
-#: Taint of queued nodes, and the label in the nodeSelector of their pods.
+#: Key of the taint of queued nodes, and of the label in the nodeSelector of their pods.
 QUEUED = "cloud.google.com/gke-queued"
 #: Label in a nodeSelector: maximum run duration in seconds.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
-#: Labels of nodes: name of the collection that their node pool is part of, and its purpose, such as HIGH_AVAILABILITY.
+#: Labels of nodes: name of the collection of their node pool, and purpose of the collection, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Label in a nodeSelector: "auto" requests TPU networks of GKE. Nodes with them have the label NETWORKING_DRA_DRIVER.
+#: Label in a nodeSelector: "auto" requests TPU networks of GKE. Nodes with such networks have NETWORKING_DRA_DRIVER.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Label of nodes: "true" if chips are offered in ResourceSlices of TPU_DRIVER_NAME, not as the resource google.com/tpu.
@@ -132,7 +131,7 @@ LOCATION_HINT = "cloud.google.com/gke-location-hint"
 SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
-#: Pods with this annotation belong to dynamic slicing and are served by another controller.
+#: Annotation of pods of dynamic slicing, which another controller serves.
 SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
 #: Name of the resource that counts chips, and key of the taint of TPU nodes.
 TPU_RESOURCE = "google.com/tpu"
@@ -143,8 +142,7 @@ BOOT_DISK = "cloud.google.com/gke-boot-disk"
 CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
 METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
-#: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor lets its pods select the label and
-#: tolerate the taint.
+#: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor makes pods select and tolerate them.
 SANDBOX_RUNTIME = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
 #: Labels of nodes without external addresses, and of nodes with local SSDs.
@@ -169,10 +167,9 @@ BETA_REGION = "failure-domain.beta.kubernetes.io/region"
 BETA_INSTANCE_TYPE = "beta.kubernetes.io/instance-type"
 BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
-#: Labels whose value is the zone.
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Domains of label keys of Google and Kubernetes. Such labels of pods are copied to nodes only if a setting or the
-#: supplier of nodes allows the key.
+#: Domains of label keys of Google and Kubernetes. Pod labels with such a key are copied to nodes only if a setting or
+#: the supplier of nodes allows the key.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
 # --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
@@ -259,7 +256,7 @@ SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: Labels of pools for workloads that are not JobSets. They replace the PARENT_* and POOL_JOB* labels.
+#: Labels of pools for workloads that are not JobSets, instead of PARENT_* and POOL_JOB*.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
@@ -280,12 +277,12 @@ SLICE_FREE = "none"
 #: whose own labels name their slice.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
-#: Value of PLACEMENT with which pods get no such nodeSelector, even if pods in namespaces without the label get it.
+#: Value of PLACEMENT: admission does not add SLICE and SLICE_NAMESPACE to pods, even with PLACEMENT_NAMESPACES=all.
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. For a pod that does not tolerate a
-#: taint, the cluster autoscaler adds nodes with the taint only if its key begins with startup-taint.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. Only because of the prefix does the
+#: cluster autoscaler add nodes with this taint for pods that do not tolerate it.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
 #: Labels that a copied label must not overwrite, because they identify the owner of a pool.

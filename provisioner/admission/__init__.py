@@ -1,1 +1,1 @@
-"""A server for admission webhooks over TLS: decodes reviews and encodes the answers. Contains no webhooks."""
+"""Parts of a TLS server for admission webhooks: certificates, reviews and answers. Contains no webhooks."""

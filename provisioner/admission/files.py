@@ -16,7 +16,7 @@ _DATED = "the certificate may no longer be trusted: it was not checked for long,
 
 
 class _Context(ssl.SSLContext):
-    """Serves the certificate and key loaded last. OpenSSL would keep half of a bad pair, and one pair per key type."""
+    """TLS context of the last valid certificate and key. OpenSSL itself would keep half of an invalid pair."""
 
     _loaded: ssl.SSLContext | None = None
 
@@ -46,7 +46,7 @@ class Certificates(Protocol):
 
     @property
     def serving(self) -> bool:
-        """Whether a certificate is served that clients trust, to this process's knowledge."""
+        """Whether a certificate is served, and this process knows no reason for clients to reject it."""
 
     def step(self) -> None:
         """Do the work that is due, and update `problem`."""
@@ -79,7 +79,7 @@ class CertificateFiles:
         try:
             found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # Loading fails while only one of the files is new. Later changes are loaded in the next step.
+                # Loading fails if only one of the two files has been replaced. The next step tries again.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
@@ -92,7 +92,7 @@ class CertificateFiles:
 
 @dataclass(slots=True)
 class CertificateLoop:
-    """Checks certificates every _LOOK_SECONDS in its own thread."""
+    """Checks certificates every 10 s in its own thread."""
 
     certificates: Certificates
     #: Called when the problem changes, with an empty text when it is solved.
@@ -112,7 +112,7 @@ class CertificateLoop:
         self.stopping.set()
 
     def alive(self) -> bool:
-        """Whether the thread runs, has not been started, or was stopped."""
+        """Return False if the thread was started and has ended without `stop`."""
         return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def problems(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-Small bodies of hooks that are `quick` are answered in the event loop. Other reviews wait in lanes, which are queues
-with their own threads: for small bodies of other hooks, for answers that wait for another server, and, with a single
-thread each, for large bodies of quick hooks and of other hooks. A request that gets no place in its lane is answered
-503. If a hook raises an exception, the API server still gets an answer.
+The event loop answers small bodies for hooks that are `quick`. All other reviews wait in lanes, which are queues with
+their own threads. There is a lane for small bodies for other hooks, for large bodies for quick hooks, for large bodies
+for other hooks, and for answers that wait for another server. A request that gets no place in its lane is answered 503.
+If a hook raises an exception, the API server still gets an answer.
 """
 
 import asyncio
@@ -27,16 +27,17 @@ from provisioner.runtime.resources import Endpoint, is_json
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: Limits of a small review, in bytes and in objects and lists. Within them, any body is decoded in one or two
-#: milliseconds, and takes up to thirty times its size in memory.
+#: Maximum size of a small review, in bytes and in number of objects and lists. A body within both limits is decoded in
+#: at most 2 ms, and takes up to 30 times its size in memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: Threads of the lanes for small and large bodies. More are not faster, and one namespace could occupy all of them.
+#: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
-#: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
+#: Threads for answers that wait for another server. Each of them may hold an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server, and minimum number of bytes that a body counts.
+#: Maximum bytes of all bodies whose answers wait for another server. Smaller bodies count as _LATER_LEAST_BYTES, so
+#: that at most _WAITING answers wait.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
@@ -70,7 +71,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return the function that answers bodies posted to a webhook, and passes notices to `tell` except in dry runs."""
+    """Return the function that answers bodies posted to a webhook. It calls `tell` with notices, except in dry runs."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Response | Later:
@@ -81,7 +82,7 @@ def begin_of(
             head = review.head_of(body)
             denied = review.encode_answer(head, review.Answer(denied=str(error)))
             return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
-        # The answer is encoded from this copy, so that no objects are in memory while the answer waits.
+        # The encoder needs only this copy, so the reviewed objects are not kept in memory while the answer waits.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:
@@ -106,7 +107,7 @@ def begin_of(
 
 
 def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repeats) -> review.Answer:
-    """Log a failure unless the same failure was logged lately; return the answer for the API server."""
+    """Log a failure, at most once in 60 s for each line that fails; return the answer for the API server."""
     left_out = repeats.left_out(place_of(error))
     if left_out is not None:
         about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}
@@ -116,7 +117,6 @@ def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repe
 
 
 def _outcome_of(given: review.Answer) -> str:
-    """Return the outcome of a review for the metrics."""
     return "denied" if given.denied else "warned" if given.warnings else "patched" if given.patch else "admitted"
 
 
@@ -151,7 +151,7 @@ class Lanes:
                             return content
                         weight = max(len(body), _LATER_LEAST_BYTES)
                         return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
-                # Bodies wait undecoded in this lane. The lane also has small bodies for which a read raised TooLarge.
+                # Large bodies wait here undecoded, and so do small bodies for which a read raised TooLarge.
                 return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
             except Busy:
                 busy(time.perf_counter() - since)

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _ROOT = "/apis/admissionregistration.k8s.io/v1"
 _KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-#: Maximum number of times that one step reads the Secret, if another process changes it at the same time.
+#: Maximum number of attempts of one step, if other replicas change the Secret or the webhooks at the same time.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 
@@ -109,12 +109,12 @@ class Keeper:
     _until: datetime | None = field(default=None, init=False)
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
-    #: CA bundle that the webhooks were last seen to trust, by kind of configuration.
+    #: CA bundle that all webhooks of a configuration trusted after the last step, by kind.
     _announced: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def serving(self) -> bool:
-        """Whether the certificate is trusted as of the last step, and that step is recent enough (see `is_dated`)."""
+        """Whether the served certificate is valid, and other replicas cannot have rotated it since the last step."""
         if self._until is None or self._looked is None:
             return False
         return not rotation.is_dated(self._state, self._looked, self.now(), until=self._until)

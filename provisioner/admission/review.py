@@ -14,7 +14,7 @@ from provisioner.model.workloads import ObjectRef
 
 _GROUP = "admission.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
-#: Maximum number of characters of all warnings. Above 4,096, API servers show only 256 of each warning.
+#: Maximum number of characters of all warnings of an answer. Above 4,096, API servers cut each warning to 256.
 _WARNINGS_CHARACTERS = 4000
 _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
@@ -22,7 +22,7 @@ _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
 #: Maximum number of objects, lists and commas in a body; more than the largest object has in its old and new form.
 _MAX_PARTS = 500_000
-#: Number of bytes in which version, UID and namespace are searched; API servers write them before the object.
+#: Number of leading bytes in which version, UID and namespace are searched. API servers write the object later.
 _HEAD_BYTES = 4096
 _HEAD = (
     re.compile(rb'"apiVersion": ?"(admission\.k8s\.io/v1(?:beta1)?)"'),
@@ -97,11 +97,11 @@ class Answer:
     notice: Notice | None = None
 
 
-#: Maximum bytes of an object that a review reads from the API server, which stores up to 1.5 MiB: while other reviews
-#: read objects, and while no other review reads any.
+#: Maximum bytes of an object that a review reads from the API server: in the lane with several threads, and in a lane
+#: with one thread. API servers store objects of up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: Finishes a review that reads from the API server or takes long. The argument is the maximum size of an object that is
-#: read: READ_BYTES first, and READ_ALONE_BYTES after a call that raised kube's TooLarge.
+#: read. A call with READ_BYTES may raise kube's TooLarge; then the review is repeated with READ_ALONE_BYTES.
 Deferred = Callable[[int], Answer]
 
 
@@ -158,7 +158,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
 
 
 def _shown(warnings: Iterable[str]) -> Iterable[str]:
-    """Yield warnings up to the limits above; API servers silently omit text beyond their own limits."""
+    """Yield warnings up to the limits of this module; API servers silently omit text beyond their own limits."""
     left = _WARNINGS_CHARACTERS
     for warning in dict.fromkeys(warnings):
         text = bounds.cut(_plain(warning), _WARNING_CHARACTERS)

@@ -1,9 +1,9 @@
 """Decides when the webhook server's own certificates are created, served and trusted, from the content of a Secret.
 
 Pure. Any replica for which a step is due writes the Secret, with the resource version that it has read, so no leader is
-needed. A rotation begins when the next authority is trusted in addition to the present one. After STEP, every replica
-serves the next keys; after another STEP, the earlier authority is no longer trusted. So API servers always trust the
-served certificate.
+needed. In a rotation, all webhooks first trust the next authority in addition to the present one. After STEP, every
+replica serves the next keys; after another STEP, the earlier authority is no longer trusted. So API servers always
+trust the served certificate.
 """
 
 import datetime as dt
@@ -69,7 +69,7 @@ def advance(
     """
     present, following = usable(state.present, valid_until), usable(state.next, valid_until)
     if present is None:
-        # The authority remains trusted, because replicas with another release or clock may still serve these keys.
+        # The authority of unusable keys remains trusted, because replicas with another release or clock may serve them.
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = usable(served, valid_until)
         if kept is not None:
@@ -95,7 +95,7 @@ def advance(
 
 
 def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.datetime) -> bool:
-    """Return whether a certificate has expired, or other replicas may have rotated it since this replica `looked`."""
+    """Return whether a certificate has expired (`until`), or may have been rotated since the last read (`looked`)."""
     rotating = state.next is not None or until - now <= _BEFORE_THE_END
     return until <= now or (rotating and now - looked >= STEP)
 

@@ -1,4 +1,4 @@
-"""Options of the controllers, and the effective settings. Pure: the environment is an argument."""
+"""Exports the options and settings of the controller of slices. Other processes have a module each. Pure."""
 
 from provisioner.settings.option import Group, Option, SettingsError, read, readable
 from provisioner.settings.options import OPTIONS, Settings

@@ -1,4 +1,4 @@
-"""Readers of the values of single options. A reader returns the value, or raises ValueError with the mistake."""
+"""Readers of options: functions that return the value of a text, or raise ValueError with the mistake."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,38 +17,38 @@ _T = TypeVar("_T")
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
-#: E-mail address of a Google service account, as nodes need it; "default" is Compute Engine's default account.
+#: E-mail address of a Google service account, or "default" for Compute Engine's default account.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-#: Name of most resources of Compute Engine, and a network tag.
+#: Name of a Compute Engine resource of most kinds, or a network tag.
 RESOURCE_NAME = re.compile(_RESOURCE)
 _NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURCE}")
 _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-#: Name of an object of most kinds, such as kube-root-ca.crt.
+#: Name of a Kubernetes object of most kinds, such as kube-root-ca.crt.
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/@]{0,510}")
 HTTP_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9.]{1,253})(:[0-9]{1,5})?")
-#: Host of an address: a name, IPv4, or IPv6 in brackets. Part of other patterns.
+#: Pattern of a host name, an IPv4 address, or an IPv6 address in brackets; a part of longer patterns.
 HOST = r"(?:[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
-#: Name of an extended resource: a domain and a name.
+#: Name of an extended resource, such as rdma/hca.
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-#: A name, or a prefix of names and "*".
+#: A name, the beginning of names followed by "*", or only "*".
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Bounds of maxRunDuration of flex-start nodes (GKE's autoscaler).
+#: Minimum and maximum of maxRunDuration of flex-start nodes, as GKE's autoscaler has them.
 SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: Name that represents all names that a list of amounts does not contain.
+#: Name of the value for all other names in a list such as "team-a=512, *=16".
 OTHERS = "*"
-#: Value of a list that allows nothing.
+#: Text that sets an option to nothing. An empty text has the default of the option instead.
 NONE = "none"
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
-#: Maximum of counts, more than any number of chips or pools.
+#: Maximum of options for a number of chips or pools; no cluster has as many.
 MOST = 10_000_000
 HIGHEST_PORT = 65535
 #: Maximum duration in Go: 2^63 nanoseconds, 292 years.
@@ -60,7 +60,7 @@ class SecretValueError(ValueError):
 
 
 def go_duration_seconds(text: str) -> float:
-    """Read a duration in Go's form ("10s", "1m30s", "0")."""
+    """Return the seconds of a duration in Go's form, such as "10s", "1m30s" or "0". Negative durations are invalid."""
     if text in ("0", "+0"):
         return 0.0
     body = text.removeprefix("+")
@@ -133,8 +133,8 @@ def list_of(pattern: re.Pattern[str], meaning: str, most: int | None = None) -> 
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
-    """Return the name most similar to `name`; empty if no similarity, from 0 to 1, is at least `cutoff`."""
-    import difflib  # noqa: PLC0415 - only for mistakes
+    """Return the one of `names` most similar to `name`; empty if no similarity (0 to 1) is at least `cutoff`."""
+    import difflib  # noqa: PLC0415 - only error messages need it
 
     return next(iter(difflib.get_close_matches(name[: bounds.LABEL_KEY], names, n=1, cutoff=cutoff)), "")
 
@@ -203,7 +203,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the address of a server that replaces one of Google. An error hides a text that may contain a password."""
+    """Read the URL of a server to use instead of Google's. Raises SecretValueError if it may have a password."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -256,7 +256,7 @@ def auto_upgrade(text: str) -> bool | None:
 
 
 def placement(text: str) -> bool:
-    """Read whether single-host pools get a placement policy."""
+    """Read "none" or "compact"; return whether single-host pools get a placement policy."""
     return choice("none", "compact")(text) == "compact"
 
 
@@ -272,7 +272,7 @@ def by_name(
     value: Callable[[str], _T],
     check: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[str, _T], ...]:
-    """Read "a=1, b=2, *=3" as values by name. Errors describe an item by `form`; `check` raises for unknown names."""
+    """Read "a=1, b=2, *=3" as values by name. `form` describes an item in errors; `check` raises for unknown names."""
     found: dict[str, _T] = {}
     for item in comma_items(text):
         name, separator, written = (piece.strip() for piece in item.partition("="))
@@ -292,7 +292,7 @@ def by_name(
 def amounts(
     pattern: re.Pattern[str], meaning: str, check: Callable[[str], None] = lambda _: None
 ) -> Callable[[str], tuple[tuple[str, int], ...]]:
-    """Return a reader of integers by name."""
+    """Return a reader of integers by name, such as "team-a=512, *=16"."""
     form = f'{meaning} (or "*" for all others), "=" and a number'
     return lambda text: by_name(text, form, pattern, whole_number(0, MOST), check)
 
@@ -302,7 +302,6 @@ def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str
     return lambda text: () if text == NONE else list_of(pattern, meaning)(text)
 
 
-#: Number of millionths in one unit of the currency.
 MILLIONTHS = 1_000_000
 ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -325,14 +324,14 @@ class Prices:
 
     #: Accelerator label, capacity type and price. `*` means any accelerator, an empty capacity type means any type.
     entries: tuple[tuple[str, str, int], ...] = ()
-    #: Name of the currency, such as USD, which is shown next to amounts; empty if not set.
+    #: Currency, such as USD; empty if not set.
     currency: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.entries)
 
     def per_hour(self, accelerator: str, capacity: CapacityKind, chips: int) -> float | None:
-        """Return the price of chips per hour in the currency; None if no entry matches."""
+        """Return the price of `chips` chips for one hour, in units of the currency; None if no entry matches."""
         by_name = {(name, kind): price for name, kind, price in self.entries}
         closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
         return next((by_name[key] * chips / MILLIONTHS for key in closest if key in by_name), None)

@@ -2,7 +2,7 @@
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
 and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`); `request_fields` returns their JSON.
-`boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` for the fit of pods.
+`boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` to determine which pods fit on a node.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from provisioner.settings import forms, node_forms
 from provisioner.settings.node_forms import Entries
 from provisioner.settings.option import Group
 
-#: Number of the type gVisor in the messages of GKE's API.
+#: Value of GVISOR in the enum SandboxConfig.Type of GKE's API.
 _GVISOR_NUMBER = 1
-#: For each resource of huge pages: the bytes of a page, and the field of LinuxNodeConfig for the number of pages.
+#: Page size in bytes, and field of LinuxNodeConfig.hugepages for the number of pages, by resource.
 _PAGES = {"hugepages-2Mi": (2**21, "hugepageSize2m"), "hugepages-1Gi": (2**30, "hugepageSize1g")}
 #: Longest maxRunDuration of Compute Engine in seconds: 120 days.
 _LONGEST_LIFE_SECONDS = 120 * 24 * 3600
@@ -30,8 +30,7 @@ _LONGEST_LIFE_SECONDS = 120 * 24 * 3600
 class Row:
     """Annotation, place in requests, and rules of a node setting. Variable, form and default are in its option."""
 
-    #: Dotted path in GKE's create request, or a function that returns JSON by path; empty if the value is written in
-    #: another way.
+    #: Dotted path in GKE's create request, or function that returns JSON by path; empty if other code writes the value.
     write: str | Callable[[Any], Mapping[str, Any]] = ""
     #: Key of the annotation that sets the value for one workload; empty if only the administrator may set it.
     annotation: str = ""
@@ -39,11 +38,11 @@ class Row:
     reads: Callable[[str], Any] | None = None
     #: Key of a nodeSelector that requests the value like the annotation; empty if none.
     selector: str = ""
-    #: Whether entries of the annotation are added to the entries of the setting, which take precedence.
+    #: Whether the annotation's entries are added to the setting's, which take precedence; otherwise they replace them.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
-    #: Reads the value from the message of a listed pool; None if the fit of pods does not depend on it.
+    #: Returns the value of an existing pool from GKE's message; None if the value does not affect which pods fit.
     listed: Callable[[Any], Any] | None = None
     #: Whether TPUNodeGroups support the setting.
     on_gce: bool = False
@@ -217,7 +216,6 @@ class NodeFields:
     # fmt: on
 
 
-#: Rows by the name of their field.
 ROWS: Mapping[str, Row] = {field_.name: field_.metadata["row"] for field_ in fields(NodeFields)}
 
 
@@ -234,7 +232,7 @@ def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) ->
 
 
 def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the JSON of each field of GKE's create request that node settings determine."""
+    """Yield the dotted path in GKE's create request and the JSON of each node value. Skip values with an empty path."""
     for name, value in request.node.items():
         write = ROWS[name].write
         if isinstance(write, str):
@@ -245,13 +243,13 @@ def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
 
 
 def listed_values(pool: Any) -> dict[str, Any]:
-    """Return the values in the message of a listed pool on which the fit of pods depends, without empty values."""
+    """Return the non-empty values of an existing pool, from GKE's message, that affect which pods fit."""
     found = ((name, row.listed(pool)) for name, row in ROWS.items() if row.listed is not None)
     return {name: value for name, value in found if value}
 
 
 def boot_disk_gb(node: Mapping[str, Any]) -> int:
-    """Return the size in GB of the boot disks of a pool with these node values. It limits the ephemeral storage."""
+    """Return the size in GB of a node's boot disk, which limits the ephemeral storage of pods."""
     return int(node.get("node_disk_size_gb") or tpu.DEFAULT_DISK_GB)
 
 

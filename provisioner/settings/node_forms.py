@@ -26,8 +26,8 @@ KUBELET: Mapping[str, Callable[[str], Any]] = {
     "topologyManager.policy": forms.choice("none", "best-effort", "restricted", "single-numa-node"),
     "topologyManager.scope": forms.choice("container", "pod"),
 }
-#: Kernel parameters that may be set: those in GKE's reference of LinuxNodeConfig, except those that make the node less
-#: secure, such as kernel.core_pattern, which can run any program as root.
+#: Kernel parameters that may be set: GKE's reference of LinuxNodeConfig without those that make nodes less secure.
+#: For example, kernel.core_pattern can run any program as root.
 SYSCTLS = frozenset(
     f"{group}.{name}" for group, names in {
         "net.core": "busy_poll busy_read netdev_max_backlog rmem_max rmem_default wmem_default wmem_max optmem_max "
@@ -52,7 +52,7 @@ LINUX: Mapping[str, Callable[[str], Any]] = {
     "transparentHugepage": forms.choice("always", "madvise", "never"),
     **dict.fromkeys(sorted(SYSCTLS), _COUNTS),
 }
-#: Labels and taints of Google that an administrator may set: nodes have them only if the pool's creator sets them.
+#: Keys of Google's labels and taints that an administrator may set, because GKE itself does not set them.
 OF_CREATORS = (
     *(constants.COMPUTE_CLASS, constants.COLLECTION, constants.WORKLOAD_TYPE),
     *(constants.LOCATION_HINT, constants.ICI_RESILIENCY, constants.AUTO_RESTART),
@@ -79,7 +79,7 @@ def _known(name: str, names: Collection[str]) -> str:
 
 
 def named(known: Mapping[str, Callable[[str], Any]]) -> Callable[[str], Entries]:
-    """Return a reader of "name=value" entries with known names, each of which has its own form."""
+    """Return a reader of "name=value" entries. `known` has the valid names, and the reader of the values of each."""
 
     def read(text: str) -> Entries:
         found = {name: (known[_known(name, known)], value) for name, value in _pairs(text).items()}
@@ -117,7 +117,6 @@ def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
     return tuple(found)
 
 
-#: Readers of labels and taints that an administrator sets.
 ADMIN_LABELS = partial(labels, also=OF_CREATORS)
 ADMIN_TAINTS = partial(taints, also=OF_CREATORS)
 
@@ -135,7 +134,7 @@ def resource_labels(text: str) -> Entries:
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pool on Google's bill. `labels` are its node labels, which name the workload."""
+    """Return the labels of a pool on Google's bill. `labels` are the pool's node labels, which name the workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
     for form, key, other in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),

@@ -15,7 +15,7 @@ MAX_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of options, and section of the settings pages, in this order. Methods declare fields with an option."""
+    """Section of options on the settings pages, in this order. The methods declare fields of settings classes."""
 
     REQUIRED = "Required", "On GKE, all of them are inferred if they are not set."
     WORKLOADS = "Workloads", "Which workloads get node pools."
@@ -49,7 +49,7 @@ class Group(Enum):
         return field(metadata={"option": made})
 
     def option(self, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any) -> Any:
-        """Declare a field. `default` is a text in the environment's form, or a value that no text represents."""
+        """Declare a field. `default` is a text as in the variable, or a value that no text represents, such as None."""
         text = default if isinstance(default, str) else ""
         value = read(text) if text else default
         made = Option(variable=variable, group=self, read=read, default=text, description=description)
@@ -82,7 +82,7 @@ class Option:
     variable: str
     group: Group
     read: Callable[[str], Any]
-    #: Default in the form of the environment; None if the option is required.
+    #: Text of the default; empty if no text represents it; None if the option is required.
     default: str | None
     description: str
     field: str = ""
@@ -144,7 +144,7 @@ def readable(effective: Any) -> dict[str, object]:
     found: dict[str, object] = {}
     for option in options_of(type(effective)):
         value = getattr(effective, option.field)
-        # An empty list is kept if it is not the default, because then the administrator set "none".
+        # An empty list is kept if the default is not empty, because then the administrator set "none".
         if value in ("", None) or (value == () and option.default == ""):
             continue
         if isinstance(value, tuple):

@@ -36,7 +36,7 @@ _environment = Group.ENVIRONMENT.option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(NodeFields):
-    """Effective settings. A limit of None means no limit."""
+    """Effective settings of the controller of slices. A limit of None means no limit."""
 
     # fmt: off
     project_id: str = _required(
@@ -158,7 +158,6 @@ class Settings(NodeFields):
         "SINGLE_HOST_PLACEMENT", forms.placement, "none",
         "none or compact: COMPACT placement of single-host pools, as the Go provisioner sends it.")
 
-    #: Namespace of the TPUNodeGroups; empty for the provisioner's own namespace.
     node_group_namespace: str = _compute_engine(
         "NODE_GROUP_NAMESPACE", forms.matching(forms.NAMESPACE, "a namespace name"), "",
         "The namespace of the TPUNodeGroups. Empty: the provisioner's own.")
@@ -166,7 +165,6 @@ class Settings(NodeFields):
         "NODE_GROUP_IMAGES", parse_images, (),
         'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, tpu7x=projects/p/global/images/b"; * '
         "is every other accelerator. Required.")
-    #: Size of boot disks in GB; None for the size of the image.
     node_disk_gb: int | None = _compute_engine(
         "NODE_GROUP_DISK_GB", forms.whole_number(10, 65_536), None,
         "The size of boot disks in GB. Empty: that of the image.")
@@ -238,9 +236,9 @@ class Settings(NodeFields):
 
     @property
     def node_namespace(self) -> str:
-        """Value of TRUSTED_GROUP_NAMESPACE on the provisioner's nodes, empty on GKE.
+        """Value of TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
 
-        A tenant's kubelet can set all other labels of its node, including the label with the node pool.
+        A tenant's kubelet can set every other label of its node, including the name of the node pool.
         """
         return self.node_groups_in if self.on_gce else ""
 
@@ -250,10 +248,10 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings. Auto-upgrade, if auto, is on with a release channel, and off if the channel is empty."""
+        """Return the settings with auto replaced: auto-upgrade is on unless the release channel is empty."""
         if self.auto_upgrade is not None:
             return self
-        # A channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.
+        # A release channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.
         return replace(self, auto_upgrade=bool(release_channel))
 
 

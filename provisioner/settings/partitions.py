@@ -10,14 +10,14 @@ from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
 _MAX_SERVERS = 64
-#: Maximum number of IPUs of a partition, also in the webhook.
+#: Maximum value of LARGEST_PARTITION, in IPUs; the webhook server has the same.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
 
 
 class Server(NamedTuple):
-    """V-IPU server. IPv6 addresses are without brackets."""
+    """V-IPU server. An IPv6 address in `host` has no brackets."""
 
     host: str
     port: int
@@ -105,7 +105,7 @@ class PartitionSettings:
     backfill_allowance_seconds: float = 120.0
     #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
     stuck_seconds: float = 900.0
-    #: Seconds for which a pod that is rejected despite enough free IPUs delays other pods, if no deadlines are known.
+    #: Seconds for which a pod whose partition was rejected despite free IPUs delays others, if no deadlines are known.
     crowded_seconds: float = 3600.0
     #: Maximum number of concurrent creates and removes on one server.
     max_changes_per_server: int = 4

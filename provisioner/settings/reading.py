@@ -11,7 +11,7 @@ from provisioner.settings.options import OPTIONS, Settings
 
 #: Ends of OAuth scopes, each of which allows a node to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
-#: Cluster name for clusters without GKE, which is kubeadm's default.
+#: Name of clusters without GKE, in logs and metrics; kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
 #: Fields that only GKE supports. With PROVIDER=gce, their values are errors unless they are defaults, empty, zero or
 #: false, because TPUNodeGroups would ignore them silently.
@@ -41,7 +41,7 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
-    """Return name and location of a cluster without GKE, because logs and metrics need them; empty on GKE."""
+    """Return default name and location of a cluster without GKE, for logs and metrics; empty on GKE."""
     if environment.get("PROVIDER", "").strip().lower() != GCE:
         return {}
     zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
@@ -125,7 +125,7 @@ def _is(name: str, key: str) -> bool:
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the variables of options that are set, with inferred and discovered values, as texts."""
+    """Return the texts of the options that are set, by variable, and of the cluster's inferred values."""
     found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     found |= {
         "GCP_PROJECT_ID": effective.project_id,

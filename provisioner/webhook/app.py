@@ -58,10 +58,10 @@ _log = structlog.get_logger(__name__)
 NAME = "tpu-provisioner-webhook"
 #: Seconds for which reviews are still answered after SIGTERM, until API servers know that this replica ends.
 _DRAIN_SECONDS = 8.0
-#: Limits of the webhooks' address. A review contains an object of up to 3 MiB, in updates two. API servers keep idle
-#: connections for 90 s. Each connection keeps its last head in memory, where a path takes four times its size.
+#: Limits of the webhooks' address. A review contains an object of up to 3 MiB, and in updates two objects. API servers
+#: keep idle connections for 90 s. Each connection keeps its last head in memory, where a path takes 4 times its size.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Maximum number of remembered Events, of up to 9 KB each. Users could cause Events about any number of owners.
+#: Maximum number of remembered Events, of up to 9 KB each. Without it, users could fill the memory.
 _EVENTS = 2048
 #: Maximum wait in seconds for the first list of MachineConfigs, which RBAC may forbid, and interval of the checks.
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
@@ -76,7 +76,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Metrics:
-    """The metrics of one process; setters may be called from any thread."""
+    """The metrics of one process. All methods may be called from any thread."""
 
     def __init__(self, *, version: str) -> None:
         self.registry = registry = Registry(PREFIX, version=version)
@@ -127,7 +127,7 @@ class WebhookServer:
         self.machine_configs.start()
         # Until there is a certificate, no review can be answered, and /readyz reports that.
         self.certificates.start()
-        # Wait for the MachineConfigs: they list new generations, whose pods would get no variables or be rejected.
+        # Wait for the list of new TPU generations, whose pods would otherwise get no variables or be rejected.
         deadline = time.monotonic() + _CATALOGUE_SECONDS
         while knowledge_of(self.machine_configs) is Knowledge.UNKNOWN and time.monotonic() < deadline:
             time.sleep(_CATALOGUE_PAUSE_SECONDS)
@@ -152,7 +152,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Return the server, not started. Without `files`, it creates certificates. `variables` configure the slices."""
+    """Return the server, not started. It creates certificates if `files` is None. For `variables`, see `make_hooks`."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -212,7 +212,7 @@ async def _greet(_request: HttpRequest) -> Response:
 
 
 def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | None:
-    """Return the object; None if it does not exist. Raises OwnerError, or TooLarge if a larger read may succeed."""
+    """Return an owner, None if it does not exist. Raises OwnerError, or TooLarge if more bytes may be enough."""
     try:
         return api.get(key.path, timeouts=_READ_TIMEOUTS, max_bytes=max_bytes)
     except errors.NotFound:
@@ -224,7 +224,7 @@ def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | 
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
-    """Return an answer that admits an object unchanged, with a notice about `maker`, whose controller created it."""
+    """Return an answer that admits an object unchanged, with a notice for its controller `maker` if there is one."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job starts without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
@@ -235,7 +235,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
-    # Not all notices are logged, because a user of the namespace could fill the log. Each notice is an Event.
+    # At most one notice of a namespace is logged in 60 s, because a user of the namespace could fill the log.
     left_out = repeats.left_out(about.namespace)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"
@@ -306,8 +306,8 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # Namespaces choose a path by their label; the setting applies to namespaces without the label. The hooks are
-        # strict, because a pod that is not reviewed could run on the node pool of another namespace.
+        # A namespace selects one of these paths by its label; without the label, the setting decides. Strict, because
+        # an unreviewed pod could run on the node pool of another namespace.
         *(
             Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), strict=True, quick=True)
             for name, path, assigned in (
@@ -316,7 +316,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
                 ("placement-off", "/mutate/placement/off", False),
             )
         ),
-        # Namespaces choose a path by their label. The hooks are not strict: a failing server must not reject workloads.
+        # A namespace selects one of these paths by its label. Not strict: a failing server must not reject workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (
