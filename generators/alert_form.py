@@ -107,5 +107,5 @@ def metric(name: str, *labels: str, function: str = "max", prefix: str = PREFIX,
 
 
 def gone(prefix: str) -> str:
-    """Return a query for processes that ran within the last day, but not now; a longer absence is intended."""
+    """Return a query for processes that ran within the last day, but not now. Longer absences count as intended."""
     return f"count by ({EACH}) (last_over_time({prefix}build_info[1d])) unless count by ({EACH}) ({prefix}build_info)"

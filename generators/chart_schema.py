@@ -137,7 +137,7 @@ def _duration(pattern: str) -> Property:
     return {"anyOf": [{"type": "string", "pattern": f"^{pattern}$"}, {"const": 0}]}
 
 
-_NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the controller reads by
+_NAME = choices._NAME.pattern  # noqa: SLF001 - the schema uses the controller's patterns
 _ZONE = choices.ZONE.pattern
 #: Pattern of a reservation. It also matches the path in Google's API, as if "projects" were the project.
 _RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"

@@ -23,7 +23,7 @@ class ProgressLine:
         self._open = False
 
     def show(self, text: str, *, prefix: str = "") -> None:
-        """Write a message. A message about a step has no line of its own on a terminal."""
+        """Write a message. On a terminal, it replaces a message about a step that was shown before it."""
         is_step = _STEP.match(text) is not None
         if not self._changes:
             # A log gets no message that only reports that a step still runs.

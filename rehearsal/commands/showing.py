@@ -44,8 +44,7 @@ class Demo:
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
-        # The flag is no threading.Event: its signal handler would deadlock if it interrupted a thread that holds the
-        # lock of the Event.
+        # Not a threading.Event: a signal handler deadlocks if it interrupts code that holds the lock of the Event.
         self._interrupted = False
         self._line = ProgressLine(sys.stdout)
         self.exit_code = ExitCode.OK
@@ -57,7 +56,7 @@ class Demo:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._interrupted:
-            # A second signal stops at once, because the user does not want to wait for the orderly shutdown.
+            # A second signal ends the demo immediately, without an orderly shutdown.
             raise KeyboardInterrupt
         self._interrupted = True
 

@@ -53,7 +53,7 @@ class Times:
     entered: dict[str, float] = field(default_factory=dict)
 
     def enter(self, step: str, now: float) -> bool:
-        """Record that a step is reached; return whether the step is reached for the first time."""
+        """Record the time of a step if the step is new; return whether it is new."""
         if step in self.entered:
             return False
         self.entered[step] = now

@@ -1,7 +1,4 @@
-"""A client for the few API calls that set up and check a cluster.
-
-The client opens one connection for each call, and does not retry.
-"""
+"""A client for the few API calls that set up and check a cluster. Opens a connection for each call; never retries."""
 
 from __future__ import annotations
 
@@ -67,10 +64,7 @@ def _accepted(method: str, path: str, answer: Answer) -> Mapping[str, Any]:
 
 
 def answers(port: int, path: str, *, context: ssl.SSLContext | None = None, with_any_status: bool = False) -> bool:
-    """Return whether a GET on a port of this machine gets status 200, or with `with_any_status` any response.
-
-    The request uses HTTPS if `context` is given.
-    """
+    """Return whether a GET on a port of this machine gets status 200, or any response. `context` selects HTTPS."""
     connection: http.client.HTTPConnection
     if context is None:
         connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_SECONDS)

@@ -251,7 +251,6 @@ class GoRunner:
         copy.rename(destination)
 
     def _run(self, arguments: Sequence[str], *, directory: Path, label: str) -> str:
-        """Run go with progress messages; return its output."""
         started = self._clock()
         process = subprocess.Popen(
             bound_to_parent([str(self._toolchain.go), *arguments]),
@@ -283,8 +282,8 @@ class GoRunner:
         finally:
             reader.join(timeout=5)
         if exit_code != 0:
-            # Names of compiled packages do not explain a failure, so they are left out. If there are no other lines, a
-            # message of one word may have been taken for a name.
+            # Names of compiled packages do not explain a failure. If there are no other lines, all lines are shown,
+            # because a message of one word looks like a name.
             told = [line for line in lines if line not in compiled] or list(lines)
             raise LocalClusterError(
                 f"{label} failed: `go {arguments[0]}` ended with exit code {exit_code} "

@@ -1,9 +1,8 @@
 """Starts and stops the local cluster, and creates the objects of `kubeadm init` that joining machines need.
 
-start() returns when probes have shown that the cluster works. It is for rehearsals and tests: single replicas, data
-that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
-cluster-info for each bootstrap token. The ConfigMap with kubeadm's own configuration is left out, because only kubeadm
-reads it.
+start() returns when probes have shown that the cluster works. The cluster is for rehearsals and tests: it has single
+replicas, keeps no data, and is not isolated from other users of this machine. The controller manager adds a signature
+to cluster-info for each bootstrap token. Only kubeadm would read the ConfigMap kubeadm-config, so it is not created.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ from rehearsal.localcluster.processes import Process, stop_all, wait_until
 START_TIMEOUT_SECONDS = 120.0
 
 _GRACE_SECONDS = 0.7
-# The API server delays creates of a kind that it has served for less than this time. start() waits until this time
-# is over, so that callers need not wait.
+# The API server delays creates of a kind that it has served for less than this time. start() waits for the rest of it.
 _NEW_KIND_SECONDS = 2.0
 
 

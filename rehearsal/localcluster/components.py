@@ -21,8 +21,8 @@ from rehearsal.localcluster.credentials import SERVICE_NETWORK, Credentials
 from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
 
-# Controllers that workloads, programs in the cluster or joining machines can need. Leaving out all others saves start
-# time and about 100 MB. None of these controllers creates nodes or binds volumes.
+# Controllers that workloads, programs in the cluster or joining machines may need. Leaving out all others saves about
+# 100 MB of memory, and time at the start.
 _CONTROLLERS = (
     # Signs cluster-info, which machines read before they trust the cluster.
     "bootstrap-signer-controller",
@@ -53,8 +53,7 @@ _CONTROLLERS = (
     "token-cleaner-controller",
     "ttl-after-finished-controller",
 )
-# Client-side limits of controllers, which are so high that hundreds of concurrent JobSets do not have to wait because
-# of them.
+# Client-side rate limits of controllers, high enough for hundreds of concurrent JobSets.
 _CLIENT_QPS = 1000
 _CLIENT_BURST = 2000
 # Environment variables of this process that the programs inherit. GOGC sets how much memory Go uses to save CPU time.
@@ -101,19 +100,19 @@ class Plan:
 
     command: tuple[str, ...]
     ready: Callable[[], bool]
-    #: Whether the program listens and responds, even with errors, before it is ready; None if only `ready` is known.
+    #: Returns whether the program responds, even with errors; None if it need not respond before it is ready.
     serving: Callable[[], bool] | None = None
     #: Port for clients; 0 if the program has no port for them.
     port: int = 0
 
 
 def etcd(site: Site) -> Plan:
-    """Plan etcd; its data need not survive a crash of the machine, so etcd does not wait for the disk."""
+    """Plan etcd, which does not wait for the disk: its data need not survive a crash of the machine."""
     client, peer = free_ports(2)
     url = f"https://{HOST}:{client}"
     peer_url = f"https://{HOST}:{peer}"
     trust, keys = site.credentials, site.credentials.directory
-    # The etcd of another cluster may take the port first. The certificates prevent that clients use the wrong etcd.
+    # The certificates prevent a client from using the etcd of another cluster that took the port first.
     tls = [
         flag
         for prefix in ("", "peer-")
@@ -164,8 +163,7 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--tls-cert-file={keys}/server.crt",
             f"--tls-private-key-file={keys}/server.key",
             f"--client-ca-file={keys}/clients.crt",
-            # Flags of kubeadm, and its plugin NodeRestriction below: machines join with tokens, and each writes only
-            # its own Node.
+            # As with kubeadm, machines join with tokens, and each may write only its own Node (NodeRestriction).
             "--authorization-mode=Node,RBAC",
             "--enable-bootstrap-token-auth=true",
             # Privileged pods are allowed because GKE allows them, and manifests of TPU workloads often use them.
@@ -175,7 +173,7 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--service-account-key-file={keys}/service-accounts.pub",
             f"--service-account-signing-key-file={keys}/service-accounts.key",
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
-            # The only API server has a loopback address, which Endpoints must not contain.
+            # Endpoints must not contain a loopback address, and this API server has no other.
             "--endpoint-reconciler-type=none",
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",

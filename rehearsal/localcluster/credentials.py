@@ -36,7 +36,7 @@ _SERVER_NAMES = (
 )
 
 ADMIN = "admin"
-# Clients in system:masters pass every check of RBAC; any other group would need bindings.
+# The group system:masters has all rights without bindings.
 _CLIENTS = {
     ADMIN: ("kubernetes-admin", ("system:masters",)),
     "kube-controller-manager": ("system:kube-controller-manager", ()),

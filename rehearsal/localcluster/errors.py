@@ -1,7 +1,4 @@
-"""The only exception of the local cluster.
-
-The exception has no subclasses, because callers can only show its text.
-"""
+"""The only exception of the local cluster. It has no subclasses, because callers can only show its text."""
 
 from __future__ import annotations
 

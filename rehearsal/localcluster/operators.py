@@ -117,8 +117,7 @@ def _crds(manifests: Path) -> dict[str, Path]:
 def _conversion(manifests: Path, name: str) -> bytes:
     """Return the lines that a CRD's patch adds to its spec for the conversion webhook; empty if it has no such patch.
 
-    The webhook's Service does not exist. The webhook is called only for old versions, and objects are read in the
-    stored version.
+    The webhook's Service does not exist, and is not needed, because objects are read only in the stored version.
     """
     patch = manifests / "crd" / "patches" / f"webhook_in_{name.partition('.')[0]}.yaml"
     return patch.read_bytes().partition(b"\nspec:\n")[2] if patch.exists() else b""
@@ -165,7 +164,6 @@ def webhook_configurations(
 
 
 def _schemaless(name: str, version: str, kind: str) -> dict[str, Any]:
-    """Return a CRD whose schema allows any fields."""
     resource, _, group = name.partition(".")
     served = {
         "name": version,

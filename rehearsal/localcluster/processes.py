@@ -22,8 +22,8 @@ from rehearsal.localcluster.errors import LocalClusterError
 _POLL_SECONDS = 0.02
 _TAIL_BYTES = 64 * 1024
 
-# A separate small program calls prctl, because a preexec_fn can deadlock in a process with threads. The parent may
-# have ended before the call of prctl; therefore its id is checked afterwards.
+# A separate small program calls prctl, because a preexec_fn can deadlock in a process with threads. The id of the
+# parent is checked afterwards, because the parent may have ended before the call.
 _BIND_TO_PARENT = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -47,8 +47,7 @@ def bound_to_parent(command: Sequence[str]) -> list[str]:
 class _Spawner:
     """Starts processes from one thread that lives as long as this process.
 
-    The kernel sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. A cluster started
-    from a short-lived thread would be killed with that thread.
+    PR_SET_PDEATHSIG kills a child when the *thread* that started it ends, so a short-lived thread must not start any.
     """
 
     def __init__(self) -> None:
@@ -196,7 +195,7 @@ def wait_until(
     """
     deadline = clock() + timeout_seconds
     while True:
-        # The processes are checked first: if one ended because its port was taken, another program could answer on it.
+        # The processes are checked first: if a process ended because its port was taken, another program answers there.
         for process in processes:
             if process.exit_code is not None:
                 raise LocalClusterError(

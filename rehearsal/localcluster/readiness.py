@@ -165,7 +165,7 @@ def _gets_child(api: ApiClient, probe: _Probe) -> bool:
         api.apply(probe.path, _bytes(probe.manifest))
         return False
     child = api.call("GET", probe.child)
-    # Another controller sets the status of the child, so that controller is shown to work as well.
+    # The status of the child is set by another controller, which therefore works as well.
     return child.status == 200 and probe.handled(child.body.get("status", {}))
 
 

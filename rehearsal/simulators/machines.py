@@ -21,7 +21,7 @@ _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
 
 class PolicyRule(Enum):
-    """Rule whether node pools of a machine family may have a workload policy in placementPolicy.policyName."""
+    """Whether node pools of a machine family may or must have a workload policy in placementPolicy.policyName."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"

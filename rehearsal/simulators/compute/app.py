@@ -1,6 +1,6 @@
 """The simulated Compute Engine, for use in a process: `with ComputeSimulator() as compute: ...`.
 
-The own API has these calls in addition to those of every simulator (`http/service.py`):
+The simulator's own API has these calls in addition to those in `http/service.py`:
 
     GET    /simulator/v1/state                      all resources and operations
     POST   /simulator/v1/instances/NAME:lose        {"loss": LOSS}, one of records.Loss

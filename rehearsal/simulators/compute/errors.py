@@ -45,7 +45,7 @@ class ApiError(RefusalError):
         """The HTTP status."""
         return self.http_code
 
-    def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - Compute Engine does not tell it
+    def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - not in Compute Engine's errors
         """Return the JSON body."""
         return google.error_body(self.http_code, self.message, self.reason)
 

@@ -1,12 +1,12 @@
 """Changes of groups and their VMs over time, and after losses.
 
 The statuses of a VM are PROVISIONING, STAGING, RUNNING, STOPPING, and TERMINATED or none ("Instance life cycle"). In
-bulk mode, managed instances exist from the beginning, and VMs only when there is room for all ("About bulk mode").
+bulk mode, managed instances exist immediately, and VMs when there is capacity for all of them ("About bulk mode").
 After a host error or maintenance, Compute Engine restarts VMs that have automaticRestart. In a multi-host slice it
 restarts all, because they cannot be rescheduled one by one ("Failure recovery of TPU instances"). A preempted spot VM
 is stopped or deleted, by its termination action. A group recreates lost VMs unless its policy is to do nothing; here, a
-slice is recreated as a whole. Each step checks first whether it still applies, because changes in between do not remove
-it from the timeline. Not thread-safe: the model holds the lock.
+slice is recreated as a whole. A scheduled step first checks whether it still applies, because other changes do not
+remove it from the timeline. Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Machine:
     boots: int = 0
     #: Number of changes of the metadata.
     revision: int = 0
-    #: Number of the next step. A step that was planned with an earlier number is ignored.
+    #: Number of the last scheduled change of status. Changes with an earlier number are ignored.
     step: int = 0
     #: Whether the VM is being stopped so that another one replaces it under the same name.
     is_replaced: bool = False
@@ -277,7 +277,7 @@ class Group(Resource):
 
     @property
     def is_stable(self) -> bool:
-        """Whether no change is in progress or planned. A lost VM that the group does not repair is no change."""
+        """Whether no change is in progress or planned. The group may lack lost VMs that it does not repair."""
         return self.is_ready and not self.bulk_running and all(member.action is Action.NONE for member in self.members)
 
     @property

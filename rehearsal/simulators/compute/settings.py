@@ -39,14 +39,13 @@ class ComputeSettings(GoogleSettings):
     boot_seconds: float = 1.0
     #: Pause after a failed attempt to join. It doubles with each further failure, as in the startup script.
     join_retry_seconds: float = 2.0
-    #: Maximum pause between attempts to join.
     longest_join_retry_seconds: float = 60.0
     #: Interval at which kubelets renew their Lease.
     heartbeat_seconds: float = 10.0
     #: Label selector of pods that make chips visible to the kubelet of their node; empty if chips are always visible.
     device_plugin: str = "k8s-app=tpu-device-plugin"
-    #: Whether kubelets report that their machine is STOPPING. kubeadm's do not: their nodes are Ready until the Lease
-    #: is too old.
+    #: Whether kubelets report that their machine is STOPPING. With kubeadm's configuration they do not, and their nodes
+    #: are Ready until the Lease is too old.
     graceful_shutdown: bool = False
     #: Interval at which a group requests missing capacity again; also the maximum age of lastProgressCheck.
     retry_seconds: float = 5.0

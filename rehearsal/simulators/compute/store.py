@@ -1,7 +1,7 @@
 """Stores policies, templates and groups; inserts and deletes them by operations, and checks whether they are in use.
 
-By default, a resource is visible from its insert on. It can be neither used by other resources nor deleted before the
-insert has ended, or while it is being deleted (resourceNotReady). Not thread-safe: the model holds the lock.
+By default, a resource is visible from its insert on. Before the end of the insert, and during its delete, other
+resources cannot use it, and it cannot be deleted (resourceNotReady). Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The simulated GKE, for use in a process (`with Simulator() as gke: ...`) and as a command.
 
 The state is in memory: after a restart there are no pools, and Node objects of earlier processes are deleted from the
-cluster of the kubeconfig. The own API has these calls in addition to those of every simulator (`http/service.py`):
+cluster of the kubeconfig. The simulator's own API has these calls in addition to those in `http/service.py`:
 
     GET    /simulator/v1/state                      pools, nodes and operations
     POST   /simulator/v1/pools/NAME:preempt         {"hosts": N}; without it, all hosts

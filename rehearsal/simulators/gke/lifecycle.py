@@ -1,7 +1,7 @@
 """Changes of a node pool between its create and its delete, over time and by faults.
 
-Not thread-safe: the model holds the lock. Each step checks first whether it still applies, because events in between (a
-delete, a preemption, a cleared fault) do not remove it from the timeline.
+Not thread-safe: the model holds the lock. A scheduled step first checks whether it still applies, because a delete, a
+preemption or a cleared fault does not remove the step from the timeline.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.world import Timeline
 
 _INTERNAL = "An internal error has occurred."
-#: Pause in seconds until the autoscaler checks a pool again for which it could do nothing.
+#: Interval in seconds at which the autoscaler checks a pool again that cannot get nodes yet.
 _NEXT_LOOK_SECONDS = 10.0
 
 
@@ -69,8 +69,7 @@ class Lifecycle:
         rng: random.Random,
     ) -> None:
         self.sink: NodeSink | None = None
-        #: Whether pods wait for nodes of a pool that was created empty. By default True, because the simulator has no
-        #: pods.
+        #: Returns whether pods wait for nodes of a pool that was created empty. The simulator itself has no pods.
         self.is_waited_for: Callable[[Pool], bool] = lambda _pool: True
         self._settings = settings
         self._clusters = clusters

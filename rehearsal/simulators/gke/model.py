@@ -103,7 +103,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def cluster(self, name: ClusterName) -> Cluster:
-        """Return a cluster. If the settings name no cluster, it is created when it is first used."""
+        """Return a cluster; create it at its first use. Raises ApiError if the settings name another cluster."""
         with self.moment() as now:
             self._check_scope(name.project, "container.clusters.get")
             served = self._settings
@@ -300,7 +300,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
     # -- access for rehearsals -----------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Resume operations that were held up by faults which are no longer active."""
+        """Resume operations that were delayed by faults that are no longer active."""
         with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for pool in self._all_pools():

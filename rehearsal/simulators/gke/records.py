@@ -47,7 +47,6 @@ class NodeState(StrEnum):
     WAITING = "waiting"
     #: The node must be registered, but the cluster has not confirmed it.
     DUE = "due"
-    #: The cluster has the node.
     REGISTERED = "registered"
     #: A fault prevents the registration of the node.
     NEVER = "never"

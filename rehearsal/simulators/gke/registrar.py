@@ -1,8 +1,8 @@
 """Creates and deletes the cluster's Node objects as the model requires, with a few threads.
 
-Only one thread at a time works on a node, and the last order for the node counts: an order to remove it ends retries of
-its registration. Calls are retried while the API server is down, until the order changes. Nodes that another client
-deletes are not registered again, unless the settings contain a repair time.
+Only one thread at a time works on a node, and only the last order for the node counts. Calls are retried while the API
+server is down, until the order changes. Nodes that another client deletes are registered again only if the settings
+contain a repair time.
 
 Nodes look as GKE's kubelets would register them. If a label of the pool disables the device plugin, the ResourceSlices
 of the DRA driver for TPUs are published as well, as by dra-driver-google-tpu 0.2.0.

@@ -55,7 +55,6 @@ class SimulatorSettings(GoogleSettings):
     autopilot: bool = False
     #: Limits of node auto-provisioning by resource ("tpu-v6e-slice"); auto-provisioning is off if empty.
     auto_provisioning_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Whether Workload Identity is enabled in the clusters.
     workload_identity: bool = True
     #: Statuses of the existing reservations by ZONE/NAME, FULL for one that is used up; None if any exists and is
     #: READY.

@@ -253,10 +253,10 @@ def _check_host_maintenance(config: Mapping[str, Any]) -> None:
 def _reservation_failure(
     pool: Mapping[str, Any], plan: PoolPlan, project: str, settings: SimulatorSettings
 ) -> Failure | None:
-    """Return the reason why a reservation cannot serve now. Raises ApiError if it does not exist.
+    """Return the reason why a reservation has no capacity now. Raises ApiError if it does not exist.
 
-    The messages are recorded. It is an assumption that a missing reservation is rejected immediately, and a full one
-    only at the end of the create.
+    The messages were recorded from GKE. It is an assumption that a missing reservation is rejected immediately, and a
+    full reservation only at the end of the create.
     """
     if not plan.reservation or settings.reservations is None:
         return None

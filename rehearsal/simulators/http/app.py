@@ -165,7 +165,7 @@ class LocalSimulator(Generic[World, Settings]):
         return str(added.fault_id)
 
     def clear(self, fault_id: str | None = None) -> None:
-        """Remove one fault, or all faults; operations that they held up continue."""
+        """Remove one fault, or all faults, and resume the operations that they delayed."""
         if fault_id is None:
             self.world.faults.clear()
         else:

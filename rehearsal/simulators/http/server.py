@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, which `stop` can close until its end."""
+        """Serve a connection, and let `stop` close it."""
         with self._connections_lock:
             self._connections.add(request)
         try:

@@ -57,8 +57,8 @@ class Timeline:
 class BaseWorld(Generic[Settings, Fault]):
     """State of a simulated service. It changes only by calls and with its clock, and has no sockets.
 
-    Each call of the API first runs the callbacks that are due, and so sees the current state; `advance` only runs them.
-    One lock protects the whole state. The state is in memory and ends with the process.
+    Each call of the API first runs the callbacks that are due, so it sees the current state. One lock protects the
+    state, which is only in memory.
     """
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random | None = None) -> None:
@@ -102,4 +102,4 @@ class BaseWorld(Generic[Settings, Fault]):
             return self.timeline.next_due
 
     def release(self) -> None:
-        """Resume operations that removed faults have held up. By default, no fault holds up operations."""
+        """Resume operations that removed faults delayed. The default does nothing."""

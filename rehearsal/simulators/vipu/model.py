@@ -170,7 +170,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return tuple(self._view_of_allocation(item) for item in self._allocations.values())
 
     def release(self) -> None:
-        """Resume creates that were held up by faults which are no longer active."""
+        """Resume creates that were delayed by faults that are no longer active."""
         with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for item in self._partitions.values():

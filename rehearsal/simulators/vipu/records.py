@@ -41,7 +41,7 @@ class VipuRefusalError(RefusalError):
         """The HTTP status."""
         return _STATUSES.get(self.grpc_code, 500)
 
-    def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - V-IPU does not tell it
+    def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - not in V-IPU's errors
         """Return the JSON body."""
         return {"code": self.grpc_code, "message": self.message}
 
@@ -126,7 +126,6 @@ class Outcome:
 
     #: Time at which the change ended or will end; None if it does not end before its fault is cleared.
     at: datetime | None
-    #: Whether the change has ended.
     done: bool
     #: Error message; empty if the change succeeded or has not ended.
     failure: str = ""

@@ -29,13 +29,11 @@ class VipuSettings(BaseSettings):
     users: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     #: Whether callers must authenticate; otherwise every caller may use every allocation.
     secure: bool = False
-    #: Duration of a create.
     create_seconds: float = 5.0
     #: Maximum random addition to the duration of each create.
     create_jitter_seconds: float = 0.0
-    #: Duration of a remove.
     remove_seconds: float = 1.0
-    #: Maximum time for which the response of a create or remove waits for its end. The change itself then continues.
+    #: Maximum time for which the response to a create or remove waits for the end of the change.
     change_wait_seconds: float = 600.0
     #: Number of IPUs of the largest partition.
     largest_size: int = 64
@@ -43,8 +41,7 @@ class VipuSettings(BaseSettings):
     longest_id: int = 32
     #: Whether a create that names no allocation uses the first with enough IPUs if the user has several.
     picks_allocation: bool = False
-    #: Choice among the positions at which a new partition fits: `first`, or `scattered` (random), which leaves less
-    #: room for later creates.
+    #: Position of a new partition among those that fit: `first`, or `scattered` (random), which fragments the IPUs.
     placement: str = FIRST
     #: Whether the list of partitions contains their allocations.
     lists_allocations: bool = False

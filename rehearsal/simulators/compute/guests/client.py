@@ -101,8 +101,7 @@ def _context(access: Access) -> ssl.SSLContext:
     if access.authority_pem:
         context.load_verify_locations(cadata=access.authority_pem)
     else:
-        # kubeadm does not verify the server either when it reads cluster-info, whose content is verified by its
-        # signature.
+        # Like kubeadm, read cluster-info from an unverified server, because its signature verifies the content.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if access.certificate_pem:
         # Python's ssl module reads client certificates only from files.

@@ -125,8 +125,7 @@ class Kubelet:
         except ServerError as error:
             if error.status != _NOT_FOUND:
                 raise
-            # The Lease is deleted with its Node. It is created again only if the Node exists: otherwise the report
-            # fails first.
+            # The Lease was deleted with its Node. If the Node still does not exist, the report fails.
             self._report(state, now)
             self.client.call("POST", LEASES, self._owned(body))
         self._renewed_at = now
@@ -141,7 +140,7 @@ class Kubelet:
 
 
 def _is_older(moment: datetime | None, now: datetime, seconds: float) -> bool:
-    # Actions that are due within half a second are done now, which saves a separate turn for them.
+    # Work that is due within half a second is done now, which saves a later call.
     return moment is None or (now - moment).total_seconds() >= seconds - 0.5
 
 
@@ -163,7 +162,7 @@ class Guest:
         self._join = Join(connect=self.connect)
 
     def turn(self, machine: MachineView, now: datetime) -> float | None:
-        """Do the work that is due; return the seconds until more is due, None if the next is a change of the VM."""
+        """Do the work that is due; return the seconds until more is due, None if that requires a change of the VM."""
         if machine.status != MachineStatus.RUNNING:
             self._go_down(machine, now)
             return None
@@ -229,7 +228,7 @@ class Guest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A guest and the last known state of its VM. Entries in the heap with other values of `turn` are ignored."""
+    """A guest and the last reported state of its VM. Heap entries with another number than `turn` are outdated."""
 
     guest: Guest
     machine: MachineView

@@ -39,7 +39,6 @@ class Readiness:
     reason: str
     message: str
     since: datetime
-    #: Time at which the kubelet started.
     started: datetime
     chips: int = 0
     #: Number of chips when the device plugin last worked. The capacity keeps it if the plugin fails.
