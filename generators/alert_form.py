@@ -10,8 +10,7 @@ from provisioner.slices.metrics import PREFIX
 
 GROUP = "tpu-provisioner"
 RUNBOOKS = Path("docs") / "runbooks"
-#: Labels that identify an installation. One Prometheus may have several installations, and clusters in different
-#: locations or projects may have the same name.
+#: Labels that identify an installation: clusters in different locations or projects may have the same name.
 EACH = "project_id, location, cluster, namespace"
 #: Sentence in the description of each alert whose query is from the function `gone`.
 ENDS = "The alert may end after a day even if none runs."

@@ -43,8 +43,7 @@ def _form(option: Option) -> Property:
             least, most = made_with["least"], made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
         case forms.number_up_to.__name__:
-            # The controller replaces larger numbers by the maximum, with a warning. The schema rejects them, so that a
-            # new installation states the real value.
+            # The schema rejects larger numbers, which the controller replaces by the maximum with a warning.
             most = made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
         case forms.power_of_two.__name__:

@@ -114,10 +114,10 @@ def filled(text: str, image: str) -> str:
 
 
 def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:
-    """Create an overlay next to deploy/base without the Namespace, and in its folder `settings` one with the settings.
+    """Create an overlay without Namespace and settings in `folder`, and one with the settings in `folder`/settings.
 
-    The settings are the example's limits, without any that the controller can infer. They are separate because users
-    change them, and an apply of all objects for an upgrade would conflict with these changes.
+    The settings are the example's, with empty values for those of a project. They are separate because users change
+    them, and an apply of all objects for an upgrade would conflict with these changes.
     """
     found = read_image(image)
     shutil.copytree(source / overlay, folder)

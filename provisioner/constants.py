@@ -197,9 +197,9 @@ ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
-#: Annotation of pods or their workload; "true" requests a slice although its nodes are expected to offer too little.
+#: Annotation of pods or their workload; "true" requests a slice although the pods are estimated not to fit its nodes.
 IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
-#: Annotations that choose node settings (`settings.node_fields`): the prefix, and the names in ALLOWED_NODE_SETTINGS.
+#: Prefix of the annotations that choose node settings, and names of these settings in ALLOWED_NODE_SETTINGS.
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
     *("node-disk-size", "node-disk-type", "node-image-type", "node-kubelet-config", "node-labels", "node-linux-config"),

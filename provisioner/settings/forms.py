@@ -190,12 +190,10 @@ def choice(*values: str) -> Callable[[str], str]:
 
 #: Providers of capacity: GKE's node pools, or TPUNodeGroups in clusters on Compute Engine without GKE.
 GKE, GCE = "gke", "gce"
-#: Name of a subnetwork, or path to it.
 SUBNETWORK = re.compile(r"[A-Za-z0-9:/._~-]{1,500}")
 provider = choice(GKE, GCE)
 
 
-#: Matches only scheme, host and port, without user information, path and query.
 _ENDPOINT = re.compile(
     r"(?P<scheme>https?)://(\[(?P<v6>[0-9a-f:.]+)\]|(?P<host>[a-z0-9]([-a-z0-9.]*[a-z0-9])?))(:(?P<port>[0-9]{1,5}))?/?",
     re.IGNORECASE,

@@ -142,7 +142,7 @@ def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
 
 
 def _ended(rehearsal: Rehearsal, story: Story) -> str:
-    """Return the final message if all JobSets have ended and nothing is left, otherwise ""."""
+    """Return the final message, "" if a JobSet or a pool is left. Raises RehearsalError if a JobSet cannot succeed."""
     if story.invalid:
         raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
     if story.failed:

@@ -106,7 +106,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
 
 
 def _used(story: GroupStory) -> str:
-    """Return a message if every group has been ready at some time and all JobSets have ended, otherwise ""."""
+    """Return a message, "" if a group was never ready or a JobSet runs. Raises RehearsalError if a JobSet failed."""
     if story.failed:
         raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
     if not story.all_ready or story.unfinished:

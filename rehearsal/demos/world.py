@@ -29,8 +29,8 @@ from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.settings import SimulatorSettings
 
 _POLL_SECONDS = 0.05
-#: Maximum interval in seconds between two checks of a condition. The interval grows with the time waited, because most
-#: conditions list objects from the API server, which takes 7 ms of CPU time.
+#: Maximum interval in seconds between two checks of a condition, and share of the time waited. The interval grows,
+#: because most conditions list objects from the API server, which takes 7 ms of CPU time.
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 _STOP_SECONDS = 35.0
@@ -334,7 +334,7 @@ def wait_for(
 ) -> None:
     """Wait until the condition holds; raise RehearsalError with the text of `picture` after the time-out.
 
-    The wait is longer than needed by at most a tenth of its duration, or by 0.05 s if that is more.
+    The condition is checked at intervals of a tenth of the time waited, from 0.05 s to `longest_poll_seconds`.
     """
     started = time.monotonic()
     while not condition():

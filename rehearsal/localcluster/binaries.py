@@ -88,11 +88,7 @@ class Toolchain:
 
 
 def go_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for Go.
-
-    The user's proxy, checksum and cache settings are kept. Variables that would build for another machine or in another
-    workspace are removed.
-    """
+    """Return the environment for Go: the user's, without variables that build for another machine or workspace."""
     result = {name: value for name, value in environment.items() if name not in {"GOOS", "GOARCH", "GOEXPERIMENT"}}
     return result | {"CGO_ENABLED": "0", "GO111MODULE": "on", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
@@ -351,10 +347,10 @@ def resolve_binaries(
     modules: Path = MODULES,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> Binaries:
-    """Return all programs; those that are neither in $KUBEBUILDER_ASSETS nor in the cache are built.
+    """Return all programs, and build programs that are neither in $KUBEBUILDER_ASSETS nor in the cache.
 
-    Optional programs are included only if `optional` names them. Raises LocalClusterError if a build fails. If two
-    callers need the same program at the same time, it is built once.
+    Optional programs are included only if `optional` names them. Concurrent callers build a program only once. Raises
+    LocalClusterError if a build fails.
     """
     env = os.environ if environment is None else environment
     root = cache_root(env)

@@ -143,10 +143,7 @@ def etcd(site: Site) -> Plan:
 
 
 def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
-    """Plan the API server with RBAC, restricted kubelets, and the toleration that GKE adds for google.com/tpu.
-
-    The plugin ExtendedResourceToleration adds that toleration to pods that request the resource.
-    """
+    """Plan the API server with RBAC and restricted kubelets. Like GKE, it lets pods tolerate google.com/tpu."""
     (port,) = free_ports(1)
     trust, keys = site.credentials, site.credentials.directory
     gates = site.gates(recipes.KUBE_APISERVER)

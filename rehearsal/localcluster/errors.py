@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 
 class LocalClusterError(RuntimeError):
-    """A part of the local cluster could not be built, started or kept running.
-
-    The text contains the failure, the last lines that the failing program wrote, and advice for the user.
-    """
+    """A part of the local cluster failed. The text has the failure, the program's last lines, and advice for users."""
 
     def __init__(self, what: str, /, *, advice: str, output: Sequence[str] = ()) -> None:
         self.what = what

@@ -56,8 +56,7 @@ LWS = Operator(
     name=recipes.LWS,
     title="LeaderWorkerSet",
     configuration="config.lws.x-k8s.io/v1alpha1",
-    # The controller watches this kind, which no test uses, so it has no schema: the real one costs the API server
-    # seconds and 70 MB.
+    # The controller watches this kind, which no test uses. The real schema costs the API server seconds and 70 MB.
     schemaless={"disaggregatedsets.disaggregatedset.x-k8s.io": ("v1", "DisaggregatedSet")},
 )
 KUEUE = Operator(
@@ -88,7 +87,7 @@ KUBERAY = Operator(
         "--qps=1000",
         "--burst=2000",
     ),
-    # The controller watches these kinds, which no test uses. They have no schema: the real ones have 30,000 lines.
+    # The controller watches these kinds, which no test uses. The real schemas have 30,000 lines.
     schemaless={"rayservices.ray.io": ("v1", "RayService"), "raycronjobs.ray.io": ("v1", "RayCronJob")},
 )
 

@@ -190,8 +190,7 @@ def wait_until(
 ) -> None:
     """Wait until the condition holds.
 
-    Raises LocalClusterError if one of the processes ends before that, or after the time-out. The error contains the
-    last lines of their logs.
+    Raises LocalClusterError, with the last lines of logs, if one of the processes ends before, or after the time-out.
     """
     deadline = clock() + timeout_seconds
     while True:

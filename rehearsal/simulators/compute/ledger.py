@@ -83,7 +83,7 @@ class Ledger:
     def repeated(self, project: str, request_id: str, content: object) -> Operation | None:
         """Return the operation that the same request began before; None for a new request.
 
-        Raises ApiError if the ID is not a UUID, or if another request has used it.
+        Raises ApiError if the ID is invalid, or was used by another request.
         """
         if not request_id:
             return None

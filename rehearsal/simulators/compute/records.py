@@ -148,7 +148,7 @@ class Terms:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether VMs are available only for a limited time."""
+        """Whether Compute Engine ends the VMs after a limited time, as for flex-start."""
         return self.model == FLEX_START
 
 
@@ -217,7 +217,7 @@ class Machine:
 
     @property
     def restarts(self) -> bool:
-        """Whether Compute Engine restarts the VM after a host error; spot and flex-start VMs are not restarted."""
+        """Whether Compute Engine restarts the VM after a host error; by default not for spot and flex-start VMs."""
         terms = self.template.terms
         usual = not terms.is_preemptible and not terms.ends_by_itself
         return bool(self.template.scheduling.get("automaticRestart", usual))

@@ -61,8 +61,7 @@ class ComputeSettings(GoogleSettings):
     visible_while_inserted: bool = True
     #: Maximum number of VMs outside of reservations, by ZONE/MACHINE_TYPE; unlimited if not listed.
     capacity: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Reservations by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N}, and with "status" (READY,
-    #: CREATING ...) if it is not READY.
+    #: Reservations by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N, "status": "READY" by default}.
     reservations: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
 
     def problems(self) -> list[str]:

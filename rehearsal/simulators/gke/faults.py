@@ -17,8 +17,7 @@ class FaultKind(StrEnum):
     #: The create ends with GCE_STOCKOUT, and its pool is in ERROR. A pool that is created empty, as for flex-start,
     #: becomes RUNNING and gets its nodes only when the fault is cleared.
     STOCKOUT = "stockout"
-    #: The create ends with GCE_QUOTA_EXCEEDED, and its pool is in ERROR. A pool that is created empty waits as in a
-    #: stockout.
+    #: The create ends with GCE_QUOTA_EXCEEDED, and its pool is in ERROR. A pool created empty waits as for STOCKOUT.
     QUOTA_EXCEEDED = "quota_exceeded"
     #: The create ends with the given status and message, and its pool is in ERROR.
     CREATE_ERROR = "create_error"

@@ -43,10 +43,7 @@ _NEXT_LOOK_SECONDS = 10.0
 
 
 class NodeSink(Protocol):
-    """Adds nodes to a cluster and removes them.
-
-    Methods are called while the model's lock is held, so they may only record the order.
-    """
+    """Adds and removes nodes. Methods are called while the model's lock is held, so they may only record the order."""
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
         """Register the node in the cluster, then call `World.node_registered`."""
@@ -165,10 +162,7 @@ class Lifecycle:
         self._timeline.at(now + timedelta(seconds=seconds), look)
 
     def scale_up(self, pool: Pool) -> None:
-        """Add the nodes of a pool that was created empty, unless a fault prevents it until it is cleared.
-
-        The autoscaler adds no nodes to a pool with a taint that no pod tolerates.
-        """
+        """Add the nodes of a pool that was created empty, unless a fault or an untolerated taint prevents it."""
         if self._is_current(pool) and pool.status is PoolStatus.RUNNING and not pool.nodes:
             if capacity.keeps_autoscaler_off(pool.body):
                 return

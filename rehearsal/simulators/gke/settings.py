@@ -56,8 +56,7 @@ class SimulatorSettings(GoogleSettings):
     #: Limits of node auto-provisioning by resource ("tpu-v6e-slice"); auto-provisioning is off if empty.
     auto_provisioning_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     workload_identity: bool = True
-    #: Statuses of the existing reservations by ZONE/NAME, FULL for one that is used up; None if any exists and is
-    #: READY.
+    #: Statuses of the existing reservations by ZONE/NAME, FULL if used up; None if all names exist and are READY.
     reservations: Mapping[str, str] | None = None
     #: Times (RFC 3339) at which Compute Engine deletes reservations and their VMs, by ZONE/NAME; others never end.
     reservation_ends: Mapping[str, str] = dataclasses.field(default_factory=dict)

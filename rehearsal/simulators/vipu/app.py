@@ -117,9 +117,9 @@ class VipuService(BaseService[World]):
         return {"partitions": shown}
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return the current state of an unfinished create or remove; None if it is finished or the wait is over.
+        """Return the state of an unfinished create or remove; None if it has ended or the wait is over.
 
-        Raises VipuRefusalError if the change has failed.
+        Raises VipuRefusalError if the create or remove has failed.
         """
         is_over = "change" not in body or body["done"]
         if is_over or waited_seconds >= self._world.settings.change_wait_seconds:

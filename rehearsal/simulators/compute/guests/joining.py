@@ -91,10 +91,7 @@ def request_body(request_pem: bytes) -> dict[str, Any]:
 
 
 def certificate_of(request: Mapping[str, Any]) -> bytes | None:
-    """Return the certificate that was issued, as PEM; None if it has not been issued yet.
-
-    Raises JoinError if the request was denied or could not be signed.
-    """
+    """Return the issued certificate as PEM, None if there is none yet. Raises JoinError if the request failed."""
     status = request.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition["type"] in ("Denied", "Failed"):
