@@ -341,12 +341,12 @@ INVALID_REQUEST = "InvalidTPURequest"
 #: The pool cannot be created for now. The message names the obstacle: GKE's message for each choice and the time of
 #: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
 CREATION_WAITING = "NodePoolCreationWaiting"
-#: A condition below has lasted for ten minutes, the last condition for a minute:
+#: A condition below has lasted for ten minutes, unless it names another time:
 #: - Pods of the slice are unschedulable although their pool is ready.
-#: - Not all nodes of the pool are ready, or the pool remains in one status.
+#: - Not all nodes of the pool are ready, or its creation takes 60 minutes, or its deletion or repair 30 minutes.
 #: - The slice has more pods than its pool has nodes.
 #: - The followers are unschedulable without a pool, and the leader is not.
-#: - The scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
+#: - For a minute, the scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
 #: PersistentVolumeClaims and tolerate all taints. The pool is deleted; the workload gets another pool after 40 minutes,
 #: doubled each time up to a day.
 STUCK = "SliceStuck"
