@@ -31,14 +31,12 @@ NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 #: Key of the taint of nodes with NAMESPACED_JOB. JobSet adds a toleration to the pods of that Job.
 JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
-#: Label of pods: name of their Job.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 #: spec.managedBy of JobSets that the JobSet controller in this cluster manages.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 
 # --- LeaderWorkerSet --------------------------------------------------------------------------------------------
-#: Label of pods and StatefulSets: name of their LeaderWorkerSet.
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 #: Annotation of pods: number of pods in a group.
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -145,7 +143,6 @@ RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
 #: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor makes pods select and tolerate them.
 SANDBOX_RUNTIME = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
-#: Labels of nodes without external addresses, and of nodes with local SSDs.
 PRIVATE_NODE = "cloud.google.com/private-node"
 LOCAL_SSD = "cloud.google.com/gke-ephemeral-storage-local-ssd"
 LOCAL_NVME_SSD = "cloud.google.com/gke-local-nvme-ssd"
@@ -281,7 +278,7 @@ PLACEMENT_ASSIGN = "assign"
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. Only because of the prefix does the
+#: Taint key of flex-start nodes that wait for the other slices of their workload. Its prefix startup-taint lets the
 #: cluster autoscaler add nodes with this taint for pods that do not tolerate it.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)

@@ -1,9 +1,9 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
 The event loop answers small bodies for hooks that are `quick`. All other reviews wait in lanes, which are queues with
-their own threads. There is a lane for small bodies for other hooks, for large bodies for quick hooks, for large bodies
-for other hooks, and for answers that wait for another server. A request that gets no place in its lane is answered 503.
-If a hook raises an exception, the API server still gets an answer.
+their own threads. Small bodies for other hooks, large bodies for quick hooks, large bodies for other hooks, and answers
+that wait for another server have a lane each. A request that gets no place in its lane is answered 503. If a hook
+raises an exception, the API server still gets an answer.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
-#: Threads for answers that wait for another server. Each of them may hold an object, so memory limits their number.
+#: Threads for answers that wait for another server. Each thread may hold an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
 #: Maximum bytes of all bodies whose answers wait for another server. Smaller bodies count as _LATER_LEAST_BYTES, so
@@ -71,7 +71,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return the function that answers bodies posted to a webhook. It calls `tell` with notices, except in dry runs."""
+    """Return a function that answers bodies posted to a webhook and, except in dry runs, calls `tell` with notices."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Response | Later:

@@ -102,7 +102,6 @@ class Keeper:
     configuration: str
     context: ssl.SSLContext
     now: Callable[[], datetime]
-    #: Problem with the certificates; empty if there is no problem.
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
     #: End of validity of the served certificate; cached for /readyz, because determining it takes a millisecond.
@@ -199,7 +198,7 @@ class Keeper:
         return f"{titles} does not exist; apply it" if missing else ""
 
     def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
-        """Return the configurations by kind, None if missing, and the problem if a configuration may not be read."""
+        """Return the configurations by kind, None if missing, and the problem if RBAC forbids a read."""
         configurations, problem = {}, ""
         for kind in _KINDS:
             try:

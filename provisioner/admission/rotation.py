@@ -69,7 +69,7 @@ def advance(
     """
     present, following = usable(state.present, valid_until), usable(state.next, valid_until)
     if present is None:
-        # The authority of unusable keys remains trusted, because replicas with another release or clock may serve them.
+        # The authority of unusable keys remains trusted: replicas with another release or clock may serve these keys.
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = usable(served, valid_until)
         if kept is not None:

@@ -44,7 +44,7 @@ SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
 #: Name of the value for all other names in a list such as "team-a=512, *=16".
 OTHERS = "*"
-#: Text that sets an option to nothing. An empty text has the default of the option instead.
+#: Text that sets an option to nothing. An empty text means the default of the option.
 NONE = "none"
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
@@ -201,7 +201,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the URL of a server to use instead of Google's. Raises SecretValueError if it may have a password."""
+    """Read the URL of a server to use instead of Google's. Raises SecretValueError for possible passwords."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)

@@ -232,7 +232,7 @@ def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) ->
 
 
 def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path in GKE's create request and the JSON of each node value. Skip values with an empty path."""
+    """Yield path in GKE's create request and JSON of each node value; the path is empty if other code writes it."""
     for name, value in request.node.items():
         write = ROWS[name].write
         if isinstance(write, str):

@@ -248,7 +248,7 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings with auto replaced: auto-upgrade is on unless the release channel is empty."""
+        """Return the settings. If auto-upgrade is auto, it becomes on with a release channel, and off without one."""
         if self.auto_upgrade is not None:
             return self
         # A release channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.

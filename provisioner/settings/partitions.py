@@ -10,7 +10,7 @@ from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
 _MAX_SERVERS = 64
-#: Maximum value of LARGEST_PARTITION, in IPUs; the webhook server has the same.
+#: Maximum value of LARGEST_PARTITION, in IPUs, for the controller and for the webhook server.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"

@@ -61,7 +61,7 @@ _DRAIN_SECONDS = 8.0
 #: Limits of the webhooks' address. A review contains an object of up to 3 MiB, and in updates two objects. API servers
 #: keep idle connections for 90 s. Each connection keeps its last head in memory, where a path takes 4 times its size.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Maximum number of remembered Events, of up to 9 KB each. Without it, users could fill the memory.
+#: Maximum number of remembered Events, of up to 9 KB each. Without a limit, users could fill the memory.
 _EVENTS = 2048
 #: Maximum wait in seconds for the first list of MachineConfigs, which RBAC may forbid, and interval of the checks.
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
@@ -152,7 +152,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Return the server, not started. It creates certificates if `files` is None. For `variables`, see `make_hooks`."""
+    """Return the server, not started. Without `files`, it creates certificates. `variables` are settings of slices."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -306,8 +306,8 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # A namespace selects one of these paths by its label; without the label, the setting decides. Strict, because
-        # an unreviewed pod could run on the node pool of another namespace.
+        # A namespace selects a path by its label; without the label, PLACEMENT_NAMESPACES decides. Strict, because an
+        # unreviewed pod could run on the node pool of another namespace.
         *(
             Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), strict=True, quick=True)
             for name, path, assigned in (
@@ -316,7 +316,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
                 ("placement-off", "/mutate/placement/off", False),
             )
         ),
-        # A namespace selects one of these paths by its label. Not strict: a failing server must not reject workloads.
+        # A namespace selects a path by its label. Hooks are not strict: a failing server must not reject workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (

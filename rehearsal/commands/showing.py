@@ -44,7 +44,7 @@ class Demo:
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
-        # Not a threading.Event: a signal handler deadlocks if it interrupts code that holds the lock of the Event.
+        # The flag is no threading.Event, because a signal handler can interrupt code that holds the Event's lock.
         self._interrupted = False
         self._line = ProgressLine(sys.stdout)
         self.exit_code = ExitCode.OK

@@ -64,7 +64,10 @@ def _accepted(method: str, path: str, answer: Answer) -> Mapping[str, Any]:
 
 
 def answers(port: int, path: str, *, context: ssl.SSLContext | None = None, with_any_status: bool = False) -> bool:
-    """Return whether a GET on a port of this machine gets status 200, or any response. `context` selects HTTPS."""
+    """Return whether a GET on a port of this machine gets status 200, or any response if `with_any_status`.
+
+    The request uses HTTPS if `context` is given.
+    """
     connection: http.client.HTTPConnection
     if context is None:
         connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_SECONDS)

@@ -88,7 +88,7 @@ class Toolchain:
 
 
 def go_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for Go: the user's, without variables that build for another machine or workspace."""
+    """Return the environment for Go: the user's, except variables that select another machine, workspace or Go."""
     result = {name: value for name, value in environment.items() if name not in {"GOOS", "GOARCH", "GOEXPERIMENT"}}
     return result | {"CGO_ENABLED": "0", "GO111MODULE": "on", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 

@@ -21,8 +21,8 @@ from rehearsal.localcluster.credentials import SERVICE_NETWORK, Credentials
 from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
 
-# Controllers that workloads, programs in the cluster or joining machines may need. Leaving out all others saves about
-# 100 MB of memory, and time at the start.
+# Controllers that workloads, programs in the cluster or joining machines may need; none creates nodes or binds volumes.
+# Leaving out all others saves about 100 MB of memory, and time at the start.
 _CONTROLLERS = (
     # Signs cluster-info, which machines read before they trust the cluster.
     "bootstrap-signer-controller",

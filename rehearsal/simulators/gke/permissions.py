@@ -1,7 +1,7 @@
 """testIamPermissions of Cloud Resource Manager and of IAM: the subset of permissions that the caller has on a resource.
 
-Every caller has all permissions that the settings do not deny, and may act as all service accounts that they do not
-forbid. Pure.
+Every caller has all permissions that the settings do not deny, and may act as all service accounts that the settings
+do not forbid. Pure.
 """
 
 from __future__ import annotations

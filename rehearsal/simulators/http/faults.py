@@ -29,17 +29,17 @@ class FaultError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFault:
-    """One fault. A field that is not set matches any target.
+    """A fault. A field that is not set matches any target.
 
-    `method` is the name of a call, such as nodePools.create. The fault occurs `count` times, or until it is cleared if
-    `count` is None. If `before_effect` is False, the call takes effect, and only its response is lost. `code` 0 drops
-    the connection. `message` and `body` replace the usual error; `seconds` is the duration of a hanging call.
+    `method` is the name of a call, such as nodePools.create. The fault occurs `count` times, or by default until it is
+    cleared. If `before_effect` is False, the call takes effect first, so only its response is lost. `code` 0 drops the
+    connection. `message` and `body` replace the usual error; `seconds` is the duration of a hanging call.
     """
 
     kinds: ClassVar[type[StrEnum]]
     #: Allowed values by field; None is always allowed.
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
-    #: Fields that match if they are None, equal to the target's value, or one of the target's values.
+    #: Fields that must be None, or equal to the target's value or one of its values.
     matched: ClassVar[Collection[str]] = ("method",)
     #: Fields with a regular expression that must match the whole name of a target.
     patterns: ClassVar[Collection[str]] = ()

@@ -116,8 +116,6 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves one connection."""
-
     server: Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

@@ -121,8 +121,6 @@ def _parser() -> _Parser:
 
 
 class _Connection:
-    """The server that is called, and the user's credentials."""
-
     def __init__(self, options: argparse.Namespace, environment: Mapping[str, str]) -> None:
         found = _settings_of(options.config)
         for name in _CONNECTION_OPTIONS:

@@ -162,7 +162,7 @@ class Guest:
         self._join = Join(connect=self.connect)
 
     def turn(self, machine: MachineView, now: datetime) -> float | None:
-        """Do the work that is due; return the seconds until more is due, None if that requires a change of the VM."""
+        """Do the work that is due; return the seconds until the next work, None if it needs a change of the VM."""
         if machine.status != MachineStatus.RUNNING:
             self._go_down(machine, now)
             return None

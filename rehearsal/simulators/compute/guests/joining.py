@@ -91,7 +91,7 @@ def request_body(request_pem: bytes) -> dict[str, Any]:
 
 
 def certificate_of(request: Mapping[str, Any]) -> bytes | None:
-    """Return the issued certificate as PEM, None if there is none yet. Raises JoinError if the request failed."""
+    """Return the issued certificate as PEM, None before it is issued. Raises JoinError if the request failed."""
     status = request.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition["type"] in ("Denied", "Failed"):
