@@ -7,6 +7,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.placement import (
     RAY_NAME_TOO_LONG,
+    SHARED,
     UNKNOWN_GROUP,
     labels_of,
     mark_of,
@@ -24,7 +25,7 @@ _RAY = {constants.RAY_CLUSTER_NAME: "llm", constants.RAY_GROUP: "tpus"}
 @pytest.mark.parametrize(
     ("labels", "key"),
     [
-        ({}, ""),
+        ({}, SHARED),
         ({constants.JOB_KEY: "abc", constants.CONTROLLER_UID: "u1"}, "j-abc"),
         ({constants.LWS_GROUP_KEY: "abc", constants.LWS_NAME: "serve"}, "l-abc"),
         ({constants.LWS_GROUP_KEY: "abc", constants.LWS_SUBGROUP_KEY: "def", constants.LWS_NAME: "serve"}, "l-def"),
@@ -33,7 +34,7 @@ _RAY = {constants.RAY_CLUSTER_NAME: "llm", constants.RAY_GROUP: "tpus"}
         ({**_RAY, constants.RAY_REPLICA_INDEX: "3", constants.RAY_REPLICA_NAME: "tpus-xyz"}, "r-llm.tpus.3"),
         ({**_RAY, constants.RAY_GROUP: "t" * 57}, "r-llm." + "t" * 57),
         ({**_RAY, constants.RAY_GROUP: "t" * 58}, RAY_NAME_TOO_LONG),
-        ({constants.RAY_CLUSTER_NAME: "llm"}, ""),
+        ({constants.RAY_CLUSTER_NAME: "llm"}, SHARED),
         ({constants.CONTROLLER_UID: "u1"}, "b-u1"),
     ],
     ids=str,

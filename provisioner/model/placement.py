@@ -22,6 +22,8 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
+#: Key of pods without a group. All these pods of a namespace may use the same node pools.
+SHARED = "pods"
 #: Key of a LeaderWorkerSet's leader pod without a group label: LeaderWorkerSet's webhook runs after admission policies.
 UNKNOWN_GROUP = "l-unknown"
 #: Key of a RayCluster's replica whose name is too long for a label value. No pool is assigned to this key.
@@ -35,7 +37,7 @@ _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect=
 
 
 def slice_key(labels: Mapping[str, str]) -> str:
-    """Return the key of a pod's group by the labels of the pod; empty if the pod has no group.
+    """Return the key of a pod's group by the labels of the pod; SHARED if the pod has no group.
 
     The admission policy in deploy/components/placement computes the same key. The key begins with a letter for the kind
     of the workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
@@ -52,7 +54,7 @@ def slice_key(labels: Mapping[str, str]) -> str:
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG
     controller_uid = labels.get(constants.CONTROLLER_UID)
-    return f"b-{controller_uid}" if controller_uid else ""
+    return f"b-{controller_uid}" if controller_uid else SHARED
 
 
 def labels_of(key: str, namespace: str) -> dict[str, str]:

@@ -26,9 +26,8 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
     chips = _requests_chips(spec)
     if not (chips or podspec.uses_claims(spec)):
         return Answer()
-    served = assigned and _is_served(metadata, spec, chips=chips)
-    key = slice_key(fields.mapping(metadata.get("labels"))) if served else ""
-    if key:
+    if assigned and _is_served(metadata, spec, chips=chips):
+        key = slice_key(fields.mapping(metadata.get("labels")))
         return Answer(patch=tuple(_marks(spec, labels_of(key, request.namespace))))
     return Answer(patch=tuple(_affinity(spec)))
 

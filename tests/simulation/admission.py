@@ -1,9 +1,9 @@
 """Simulates the review of new pods with chips by the placement policy, which most runs install.
 
-In namespaces with the label `tpu-provisioner/placement: assign`, the policy adds node selectors ("marks") to pods of
-groups. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces that select
-these labels. Some runs install it when pods already exist. This module uses no constant or function of the product, so
-that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
+In namespaces with the label `tpu-provisioner/placement: assign`, the policy adds node selectors ("marks") to pods that
+select a topology. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces
+that select these labels. Some runs install it when pods already exist. This module uses no constant or function of the
+product, so that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.simulation.objects import (
     HOSTILE_NAMESPACE,
     NAMESPACE,
     OTHER_NAMESPACE,
+    POD_NAMESPACE,
     SECOND_NAMESPACE,
     SLICE,
     PodRun,
@@ -27,12 +28,15 @@ SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 MARKS = (SLICE, SLICE_NAMESPACE)
 #: Value of both labels of `MARKS` while a pool is free.
 FREE = "none"
+#: Key of pods without a group, which share node pools with all such pods of their namespace.
+_SHARED = "pods"
 
 _CHANCE = 0.75
 _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
 #: Probability that a namespace has the label of the policy.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
+_ASSIGNS_PODS_CHANCE = 0.7
 #: Share of the workloads in namespaces with the label that request exclusive placement as well.
 _EXCLUSIVE_CHANCE = 0.4
 _EDITS_CHANCE = 0.3
@@ -51,6 +55,9 @@ class Admission:
         #: Time in seconds at which the policy is installed; infinite if it never is.
         self.since = late if present else math.inf
         self._assigns = frozenset(namespace for namespace, chance in _ASSIGNS.items() if rng.random() < chance)
+        # A separate source of random numbers leaves the runs without such pods unchanged.
+        if random.Random(f"admission of pods {stage.seed}").random() < _ASSIGNS_PODS_CHANCE:
+            self._assigns |= {POD_NAMESPACE}
         #: Whether a user sometimes edits labels of nodes.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
@@ -101,7 +108,8 @@ class Admission:
             self._grant(pod)
             return True
         pod.reviewed = True
-        key = _key(labels) if pod.namespace in self._assigns else ""
+        served = pod.namespace in self._assigns and "cloud.google.com/gke-tpu-topology" in pod.selector
+        key = _key(labels) if served else ""
         if key:
             pod.selector = {**pod.selector, SLICE: key, SLICE_NAMESPACE: pod.namespace}
             self._grant(pod)
@@ -120,7 +128,7 @@ class Admission:
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, empty if none. Its first letter shows the kind of the group."""
+    """Return the key of the group that labels identify, whose first letter shows its kind; `_SHARED` if none."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"
@@ -132,12 +140,17 @@ def _key(labels: Mapping[str, str]) -> str:
         index = labels.get("ray.io/worker-group-replica-index")
         return f"r-{cluster}.{group}" + (f".{index}" if index else "")
     controller = labels.get("batch.kubernetes.io/controller-uid")
-    return f"b-{controller}" if controller else ""
+    return f"b-{controller}" if controller else _SHARED
 
 
 def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
     """Return key and namespace of the slice in labels of a node or in a pod's selector, both empty if none."""
     return labels.get(SLICE, ""), labels.get(SLICE_NAMESPACE, "")
+
+
+def is_shared(mark: tuple[str, str]) -> bool:
+    """Return whether a mark is that of pods without a group."""
+    return mark[0] == _SHARED
 
 
 def is_assigned(mark: tuple[str, str]) -> bool:

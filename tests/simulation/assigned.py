@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from provisioner.model.capacity import Node, PoolName
 from rehearsal.simulators.gke.records import Pool, PoolStatus
-from tests.simulation.admission import MARKS, is_assigned, mark_of
+from tests.simulation.admission import MARKS, is_assigned, is_shared, mark_of
 from tests.simulation.objects import JobSetRun, PodRun
 from tests.simulation.pools import are_ours, fits_shape, is_ours, namespace_of
 
@@ -65,7 +65,8 @@ class Assigned:
             if other is pod or not other.reviewed or not other.blocks(now):
                 continue
             if _group(other) == _group(pod):
-                stays = other.workload is pod.workload and other.deadline is None
+                alone = not is_shared(mark_of(pod.selector))
+                stays = alone and other.workload is pod.workload and other.deadline is None
                 if stays and _is_marked(pod) and other.pool != pod.pool and not self._is_excused(pod, other):
                     text = f"pod {pod.name} is bound on {pod.pool}, and {other.name} of its slice is on {other.pool}"
                     self._stage.violate(PLACED, text)
@@ -93,7 +94,9 @@ class Assigned:
             if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
                 continue
             own = mark_of(pod.selector)
-            if own == before or (own != after and is_assigned(after) and not self._was_edited(pod)):
+            # The next pods of a namespace get any pool, so a free label only delays them.
+            lost = own == before and (is_assigned(after) or not is_shared(own))
+            if lost or (own != after and is_assigned(after) and not self._was_edited(pod)):
                 text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
                 self._stage.violate(KEPT, text)
         if is_assigned(after):
@@ -150,6 +153,8 @@ class Assigned:
         if (plan.machine.accelerator, plan.topology) not in kinds:
             self._stage.violate(LABELS, f"{process.name} gives {pool.name} to {mark}, and no such slice asks for it")
         now, seconds = self._stage.agenda.now, self._checker.stale_seconds()
+        if is_shared(mark):
+            return
         going = process.loop.memory.deletes
         for node in self._cluster.nodes.values():
             other = self._simulation.cloud.pools.get(node.pool_name)

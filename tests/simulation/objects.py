@@ -25,6 +25,8 @@ HOSTILE_NAMESPACE = "mallory"
 SECOND_NAMESPACE = "lab"
 #: Namespace of pods without a workload.
 OTHER_NAMESPACE = "other"
+#: Namespace of the Deployments and StatefulSets of most runs that have them.
+POD_NAMESPACE = "apps"
 #: Label of nodes that names the slice; a copy, so that a wrong constant of the product is found.
 SLICE = "tpu-provisioner/slice"
 

@@ -618,7 +618,7 @@ BUGS: tuple[Bug, ...] = (
         name="priorities-are-ignored",
         at=(planning_line, "unit_of"),
         mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
-        search_from=210,
+        search_from=34,
     ),
     Bug(
         name="label-names-the-pool",

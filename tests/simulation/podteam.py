@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rehearsal.simulators.gke.records import PoolStatus
 from tests.simulation.deployments import Controller, Deployment, StatefulSet, Template
 from tests.simulation.intruders import Intruders
-from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, PodRun, Shape
-from tests.simulation.pools import is_ours
+from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, POD_NAMESPACE, PodRun, Shape
+from tests.simulation.pools import is_ours, namespace_of
 from tests.simulation.shared import RUNS
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 #: First seed of a run with the team, and the distance to the next such seed.
 FIRST_SEED, EVERY = 1002, 3
-_OWN_NAMESPACE = "apps"
 _SHAPES = (
     Shape(accelerator="tpu-v6e-slice", topology="2x2", hosts=1, chips=4, parallelism=1),
     Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
@@ -54,11 +53,11 @@ class PodTeam:
         self.rng = rng = random.Random(f"pods {simulation.stage.seed}")
         #: Value of SERVE_PODS; "none" in runs without the team.
         self.serve_pods = rng.choice(("all", "all", "all", "annotated", "none")) if self.present else "none"
-        self.namespace = rng.choice((_OWN_NAMESPACE, _OWN_NAMESPACE, NAMESPACE))
+        self.namespace = rng.choice((POD_NAMESPACE, POD_NAMESPACE, NAMESPACE))
         self._shape = rng.choice(_SHAPES)
         #: Limits on chips by namespace. The limit of the team suffices for all its replicas and for rolling updates.
         self._limits = {HOSTILE_NAMESPACE: 8 * self._shape.chips} if rng.random() < 0.6 else {}
-        if self._limits and self.namespace == _OWN_NAMESPACE:
+        if self._limits and self.namespace == POD_NAMESPACE:
             self._limits[self.namespace] = 64 * self._shape.chips
         self.deployments: list[Deployment] = []
         self.sets: list[StatefulSet] = []
@@ -253,12 +252,25 @@ class PodTeam:
 
     def unsettled(self) -> Iterator[str]:
         """Yield a report on each workload that does not have exactly its replicas, running and up to date."""
-        if not self.present or not self.serves:
+        if not self.present or not self.serves or self._is_robbed:
             return
         for workload in (*self.deployments, *self.sets):
             if not workload.settled:
                 running = sum(bool(pod.node) for pod in workload.pods)
                 yield f"{workload.name} has {len(workload.pods)} pods of {workload.replicas}, {running} of them run"
+
+    @property
+    def _is_robbed(self) -> bool:
+        """Whether pods of another namespace use a pool of the team, which is possible only if no pod is marked."""
+        if self._simulation.admission.always_marks(self.namespace):
+            return False
+        pools = self._simulation.cloud.pools.values()
+        own = {
+            pool.name
+            for pool in pools
+            if is_ours(pool) and namespace_of(pool.body["config"]["labels"]) == self.namespace
+        }
+        return any(pod.pool in own and pod.namespace != self.namespace for pod in self._simulation.cluster.pods)
 
     def _pods(self) -> list[PodRun]:
         return [pod for deployment in (*self.deployments, *self.sets) for pod in deployment.pods]

@@ -5,7 +5,7 @@ other pools do not suffice for the pods that the class had at any time within th
 buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
-- pools with labels of a slice, or that another process created after this process had last listed the pools;
+- pools with labels of one slice, or that another process created after this process had last listed the pools;
 - nodes with pods of other classes, or with pods that are past their grace period.
 """
 
@@ -21,6 +21,7 @@ from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import WorkloadKind, group_key, uid_in
 from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.admission import is_shared, mark_of
 from tests.simulation.jobs import JobRun
 from tests.simulation.objects import SLICE, PodRun, raw_pod
 from tests.simulation.pools import chips_in, hosts, is_ours, namespace_of, owner_of, workload_name
@@ -220,7 +221,7 @@ class Shared:
             and not (late or broken or pool.name in self._checker.deleted_by_hand)
             and self._checker.healthy(pool)
             and not any(PoolName(pool.name) in known for known in deletes)
-            and not any(SLICE in node.labels for node in nodes)
+            and all(SLICE not in node.labels or is_shared(mark_of(node.labels)) for node in nodes)
         )
 
     # --- limits

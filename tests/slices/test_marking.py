@@ -10,7 +10,7 @@ from hypothesis import given
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Request
-from provisioner.model.placement import labels_of
+from provisioner.model.placement import SHARED, labels_of
 from provisioner.slices.marking import review_placement
 from tests.support.any_json import ANY_JSON
 from tests.support.objects import Json, pod_spec
@@ -38,7 +38,8 @@ def _required(*terms: Json) -> Json:
         (_GROUP, pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2", constants.SLICE: "j-b"}), True, "marked"),
         (_GROUP, pod_spec(chips=0, **_CLAIMS), True, "marked"),
         (_GROUP, pod_spec(), False, "kept off"),
-        ({}, pod_spec(), True, "kept off"),
+        ({}, pod_spec(), True, "marked"),
+        ({}, pod_spec(), False, "kept off"),
         (_GROUP, pod_spec(nodeSelector={}), True, "kept off"),
         (_GROUP, pod_spec(chips=0, nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"}, **_CLAIMS), True, "kept off"),
         ({"labels": {constants.JOB_KEY: "abc", constants.DISABLE: "true"}}, pod_spec(), True, "kept off"),
@@ -52,6 +53,7 @@ def _required(*terms: Json) -> Json:
         "claims of TPUs",
         "namespace that is not assigned",
         "pod without a group",
+        "pod without a group in a namespace that is not assigned",
         "pod without a topology",
         "claims without an accelerator",
         "disabled by a label",
@@ -65,7 +67,7 @@ def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Jso
     pod = {"metadata": metadata, "spec": spec}
     patched = apply_patch(pod, _review(pod, assigned=assigned).patch)
     if want == "marked":
-        marks = labels_of("j-abc", "research")
+        marks = labels_of("j-abc" if metadata else SHARED, "research")
         assert patched == {**pod, "spec": {**spec, "nodeSelector": {**spec.get("nodeSelector", {}), **marks}}}
     elif want == "kept off":
         assert patched == {**pod, "spec": {**spec, **_required({"matchExpressions": [_KEPT_OFF]})}}
@@ -79,7 +81,7 @@ def test_each_node_selector_term_of_the_author_excludes_slices() -> None:
     zone, node = ({"key": key, "operator": "In", "values": ["a"]} for key in (constants.ZONE, "metadata.name"))
     given_terms = [{"matchExpressions": [zone]}, {"matchFields": [node]}, {}, {"matchExpressions": [zone, _KEPT_OFF]}]
     pod = {"metadata": {}, "spec": pod_spec(**_required(*given_terms))}
-    patched = apply_patch(pod, _review(pod).patch)
+    patched = apply_patch(pod, _review(pod, assigned=False).patch)
     assert patched["spec"]["affinity"] == _required(
         {"matchExpressions": [zone, _KEPT_OFF]},
         {"matchFields": [node], "matchExpressions": [_KEPT_OFF]},
@@ -93,7 +95,7 @@ def test_other_affinity_of_the_author_is_kept() -> None:
     affinity = {"podAffinity": {}, "nodeAffinity": preferred}
     pod = {"metadata": {}, "spec": pod_spec(affinity=affinity)}
     node_affinity = _required({"matchExpressions": [_KEPT_OFF]})["affinity"]["nodeAffinity"]
-    assert apply_patch(pod, _review(pod).patch)["spec"]["affinity"] == {
+    assert apply_patch(pod, _review(pod, assigned=False).patch)["spec"]["affinity"] == {
         "podAffinity": {},
         "nodeAffinity": {**preferred, **node_affinity},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from provisioner.model.placement import MARKS, SHARED, labels_of
 from provisioner.model.workloads import Pod
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.round import Snapshot
@@ -24,10 +25,13 @@ def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: 
 class Cluster(World):
     """A world with pods of ReplicaSets, which are bound to any free node."""
 
-    def scale(self, number: int, owner: str = "web", **parts: Any) -> None:
-        """Add pods until a ReplicaSet has a number of them."""
+    def scale(self, number: int, owner: str = "web", *, marked: bool = False, **parts: Any) -> None:
+        """Add pods until a ReplicaSet has a number of them; `marked` pods have the selectors that admission adds."""
         for index in range(sum(pod.workload_name.partition(".")[2] == owner for pod in self.pods.values()), number):
             pod = pod_of(f"{owner}-{index}", owner, **parts)
+            if marked:
+                selector = {**pod.requirements.node_selector, **labels_of(SHARED, pod.namespace)}
+                pod = replace(pod, requirements=replace(pod.requirements, node_selector=selector))
             self.put(replace(pod, created_at=self.now, unschedulable_since=self.now))
 
     def snapshot(self, **changes: Any) -> Snapshot:
@@ -35,12 +39,15 @@ class Cluster(World):
         return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
 
     def bind(self) -> None:
-        """Bind waiting pods, by UID, to the first nodes, by name, that have no pods and are not cordoned."""
+        """Bind waiting pods, by UID, to the first free nodes, by name, that have their marks and are not cordoned."""
         busy = {pod.node_name for pod in self.pods.values()}
-        free = [name for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned]
+        free = {name: node for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned}
         for uid, pod in sorted(self.pods.items()):
-            if not pod.node_name and free:
-                self.pods[uid] = replace(pod, node_name=free.pop(0), phase="Running", unschedulable_since=None)
+            marks = {key: value for key, value in pod.requirements.node_selector.items() if key in MARKS}
+            name = next((name for name, node in free.items() if marks.items() <= node.labels.items()), "")
+            if not pod.node_name and name:
+                del free[name]
+                self.pods[uid] = replace(pod, node_name=name, phase="Running", unschedulable_since=None)
 
     def settle(self, rounds: int = 8) -> None:
         """Do rounds; after each, complete creates and deletes, and bind pods."""

@@ -21,7 +21,7 @@ from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import demand_key
-from provisioner.model.placement import mark_of, with_job_nodes, without_marks
+from provisioner.model.placement import SHARED, mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -128,6 +128,11 @@ class Slice:
     shape_problem: str
     #: Equal for slices that may share a pool, each with a node of it. None except for single-host slices of kind POD.
     share: Hashable = None
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the slice's pods run only on a node pool that the provisioner assigns to this slice."""
+        return self.mark not in ("", SHARED)
 
     @property
     def pending(self) -> bool:

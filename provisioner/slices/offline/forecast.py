@@ -10,7 +10,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.placement import SHARED, labels_of, slice_key
 from provisioner.model.volumes import with_volumes
 from provisioner.model.workloads import Pod, Requirements, Toleration, Workload, WorkloadUid, workload_ref
 from provisioner.settings import Settings, read_settings
@@ -158,7 +158,7 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
         asked = replace(asked, tolerations=(*asked.tolerations, own))
     # Admission adds the selectors to pods of all-or-nothing workloads, whose slices could not start together otherwise.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
-    if key and (settings.all_or_nothing if together is None else together):
+    if key != SHARED and (settings.all_or_nothing if together is None else together):
         asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})
     return replace(pod, requirements=asked)
 

@@ -16,6 +16,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.seats import may_share
 
 #: Labels of an open pool: None means that its nodes do not have the label.
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
@@ -67,8 +68,12 @@ def _wanted(
     if holders:
         slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
         # The labels are kept for pods of an unknown slice, or of several slices that may not share a pool.
-        if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
+        if slice_ is None or any(other is None or not may_share(slice_, other) for other in others):
             return None
+        # New pods of the slices that share a pool may have a mark that the present pods do not have.
+        waiting = (ctx.slices[seat] for seat in matching.seats.get(pool.name, ()))
+        users = slice_, *filter(None, others), *(user for user in waiting if may_share(slice_, user))
+        slice_ = next((user for user in users if user.mark), slice_)
         if slice_.mark:
             return _labels_of(slice_)
         # An unmarked slice needs open nodes. But nodes with the slice's own labels keep them: the admission policy
@@ -87,10 +92,6 @@ def _wanted(
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
-
-
-def _share_labels(first: Slice, second: Slice) -> bool:
-    return None not in (first.share, second.share) and _labels_of(first) == _labels_of(second)
 
 
 def _is_foreign(pool: Supply, slice_: Slice) -> bool:

@@ -399,7 +399,8 @@ class Matcher:
         return (pool,) if pool is not None else ()
 
     def _assigned_pool(self, slice_: Slice) -> Sequence[Supply]:
-        pool = self._assigned.get((slice_.workload.namespace, slice_.mark))
+        mark = slice_.workload.namespace, slice_.mark
+        pool = self._assigned.get(mark) if slice_.controlled else None
         return (pool,) if pool is not None else ()
 
     def _created_pools(self, slice_: Slice) -> Sequence[Supply]:

@@ -1,7 +1,7 @@
 """Decides whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 
@@ -90,6 +90,17 @@ def settings_of(slice_: Slice) -> str:
     return own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
 
 
+def growing_marks(pools: Iterable[Supply]) -> Collection[Hashable]:
+    """Return the marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`)."""
+    return {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
+
+
+def kept_for(slice_: Slice, growing: Collection[Hashable]) -> Hashable:
+    """Return the child Job that a slice selects, and the marks of the slice if they are in `growing`."""
+    wanted = _marks_wanted(slice_) if growing else ()
+    return slice_.requirements.node_selector.get(constants.NAMESPACED_JOB), wanted if wanted in growing else ()
+
+
 class FreePools:
     """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice.
 
@@ -114,14 +125,11 @@ class FreePools:
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
-        #: Marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`).
-        self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
+        self._growing = growing_marks(pools)
 
     def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the child Job that a slice selects, and its marks if a pool gets nodes only for pods with them."""
-        wanted = _marks_wanted(slice_) if self._growing else ()
-        job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
-        return job, wanted if wanted in self._growing else ()
+        """Return the result of the function `kept_for` for these pools."""
+        return kept_for(slice_, self._growing)
 
     def fitting(self, slice_: Slice) -> int:
         """Return the bits of the specified and existing nodes that fit the pods of a slice, in the order of `_fits`."""

@@ -13,14 +13,19 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 
-from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.fit import NodeView
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.refusals import bits_by_settings, settings_of, why_wrong_kind
+from provisioner.slices.planning.refusals import (
+    bits_by_settings,
+    growing_marks,
+    kept_for,
+    settings_of,
+    why_wrong_kind,
+)
 from provisioner.slices.planning.round import Round, Supply
 
 #: Minimum time without a new unschedulable pod before a shared pool of less than the maximum size is created.
@@ -33,7 +38,8 @@ _EXPECTED_SECONDS = 600.0
 _LEAVES_WITHIN = timedelta(minutes=5)
 #: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
-#: Namespace and mark (`Slice.mark`) of slices that may use a pool together; None for slices that share no pool.
+#: Namespace and mark of slices that may use a pool together; None for slices that share no pool. The mark is empty for
+#: slices without a mark and with the mark SHARED, so that a new pod may use a free node of pods without a mark.
 _Party = tuple[str, str] | None
 
 
@@ -58,6 +64,7 @@ class Seats:
         self._free = 0
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
+        self._growing = growing_marks(pools)
         #: Pools with users, by the party of the users if it is only one, and by the party of the creator.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
@@ -113,8 +120,8 @@ class Seats:
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.
-        alike = slice_.workload.namespace, slice_.mark != ""
-        closed = self._closed[party, limits] | self._closed[alike, limits]
+        own, alike = (slice_.workload.namespace, slice_.mark), (slice_.workload.namespace, slice_.mark != "")
+        closed = self._closed[own, limits] | self._closed[alike, limits]
         closed = closed if limits is not None else ~self._own_of(party)
         left = self._suited(slice_, party) & self._free & (~closed | of_last)
         while left:
@@ -130,7 +137,7 @@ class Seats:
                     self._free ^= lowest
                 self._own[party] = self._own_of(party) | bits
                 return pool
-            self._closed[party if self._parties_on(pool) - {None} else alike, limits] |= bits
+            self._closed[own if self._parties_on(pool) - {None} else alike, limits] |= bits
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
@@ -148,9 +155,8 @@ class Seats:
         return found
 
     def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
-        job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
-        # Values that `why_wrong_kind` reads from a slice, except its marks. Equal slices have the same shape object.
-        key = whose, id(slice_.shape), slice_.nodes, slice_.host, job
+        # Values that `why_wrong_kind` reads from a slice. Equal slices have the same shape object.
+        key = whose, id(slice_.shape), slice_.nodes, slice_.host, kept_for(slice_, self._growing)
         if key not in self._alike:
             self._alike[key] = self._all_of(pool for pool in pools if why_wrong_kind(slice_, pool) is None)
         return self._alike[key]
@@ -166,9 +172,10 @@ class Seats:
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first user."""
-        party = _party_of(slice_)
+        party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
-        if parties and party == _creator_of(pool):
+        # While other parties use the pool, its nodes keep their labels, and a marked pod needs nodes with its mark.
+        if parties and party == _creator_of(pool) and (not slice_.mark or pool.assigned_to == mark):
             return True
         return parties <= {party} and (is_shared_by(pool, slice_) or may_borrow(pool))
 
@@ -192,14 +199,19 @@ def is_shared_by(pool: Supply, slice_: Slice) -> bool:
     return slice_.share is not None and is_own
 
 
+def may_share(first: Slice, second: Slice) -> bool:
+    """Whether the pods of two slices may use nodes of one pool."""
+    return None not in (first.share, second.share) and _party_of(first) == _party_of(second)
+
+
 def _creator_of(pool: Supply) -> _Party:
-    """Return the party of a pool's creator: unmarked pods of a namespace for kind POD, otherwise None."""
+    """Return the party of a pool's creator: the namespace for kind POD, otherwise None."""
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
 
 def _party_of(slice_: Slice) -> tuple[str, str]:
-    return slice_.workload.namespace, slice_.mark
+    return slice_.workload.namespace, slice_.mark if slice_.controlled else ""
 
 
 def join(

@@ -10,12 +10,13 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
-from provisioner.model.placement import FREE, MARKS
+from provisioner.model.choices import parse_choices
+from provisioner.model.placement import FREE, MARKS, SHARED
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted
 from tests.support.models import make_jobset, make_pod, make_pool, make_requirements
-from tests.support.objects import raw_plain_pod, reference
+from tests.support.objects import pod_spec, raw_plain_pod, reference, toleration
 from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import failure
@@ -401,6 +402,61 @@ def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
     world.put(replace(node, labels={**node.labels, **FREE}))
     world.run(2)
     assert world.nodes[node.name].labels.keys().isdisjoint(MARKS)
+
+
+def marks_of_nodes(world: Cluster) -> set[tuple[str, ...]]:
+    """Return the different pairs of marks that nodes have."""
+    return {tuple(node.labels.get(key, "") for key in MARKS) for node in world.nodes.values()}
+
+
+def test_marked_pods_of_a_namespace_share_pools_that_no_other_namespace_can_use() -> None:
+    """Otherwise waiting pods beyond the limit of their namespace take the nodes of other namespaces, one by one."""
+    world = cluster(max_chips_per_namespace=(("far", 8), ("*", 64)))
+    world.scale(12, owner="far", namespace="far", marked=True)
+    world.settle()
+    world.scale(3, marked=True)
+    world.settle()
+    world.scale(2, owner="other", marked=True)
+    world.settle()
+    assert world.sizes == [3, 2, 2]
+    bound = [pod.workload_name for pod in world.pods.values() if pod.node_name]
+    assert sorted(bound) == ["ReplicaSet.far"] * 2 + ["ReplicaSet.other"] * 2 + ["ReplicaSet.web"] * 3
+    assert marks_of_nodes(world) == {(SHARED, "default"), (SHARED, "far")}
+
+
+def test_marked_pod_uses_a_node_that_a_pod_without_a_mark_has_left() -> None:
+    """Otherwise the first rolling update with the placement policy would buy all nodes a second time."""
+    world = cluster()
+    world.scale(3)
+    world.settle()
+    world.pods.pop(min(world.pods))
+    world.scale(1, owner="new", marked=True)
+    world.settle()
+    assert (world.sizes, marks_of_nodes(world)) == ([3], {(SHARED, "default")})
+    assert all(pod.node_name for pod in world.pods.values())
+
+
+def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use() -> None:
+    """The pool's nodes keep their labels while these pods run, and a marked pod needs nodes with its marks."""
+    world = cluster()
+    world.scale(2)
+    world.settle()
+    world.pods = {uid: replace(pod, namespace="far") for uid, pod in world.pods.items()}
+    world.pods.pop(min(world.pods))
+    world.scale(1, owner="new", marked=True)
+    world.settle()
+    assert world.sizes == [2, 1]
+
+
+def test_flex_start_pool_in_creation_serves_the_marked_pods_it_was_created_for() -> None:
+    """The autoscaler adds nodes only for pods with the labels of the pool; other namespaces have other labels."""
+    world = cluster(capacity=parse_choices("flex-start"))
+    spec = pod_spec(accelerator="tpu-v6e-slice", topology="2x2", tolerations=[toleration()])
+    world.scale(2, owner="a-far", namespace="far", marked=True, spec=spec)
+    world.run(4)
+    world.scale(2, marked=True, spec=spec)
+    world.run(8)
+    assert world.sizes == [2, 2]
 
 
 def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> None:

@@ -65,7 +65,7 @@ class Launches:
         self._zones = dict(matching.zones)
         self.tallies, self.stamps = memory.tallies, turns.stamps
         #: Usable pool with a node that has the labels of a slice, by namespace and mark.
-        self._marked = _marked(ctx) if any(slice_.mark for slice_ in matching.unserved) else {}
+        self._marked = _marked(ctx) if any(slice_.controlled for slice_ in matching.unserved) else {}
         self._candidates: list[_Candidate] = []
         self._refused: list[Sequence[Slice]] = []
         #: For each examined slice, the other slices that share its new pool, or wait for the same reason.
@@ -220,10 +220,8 @@ class Launches:
             return refusal
         if not options.offers:
             return waits.of_choices(options.blockers, self._round.now)
-        until, other = (
-            self.units[slice_.id].since + _RELABELLED,
-            self._marked.get((slice_.workload.namespace, slice_.mark)),
-        )
+        until = self.units[slice_.id].since + _RELABELLED
+        other = self._marked.get((slice_.workload.namespace, slice_.mark)) if slice_.controlled else None
         if other is not None and self._round.now < until:
             return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
         return options
