@@ -27,7 +27,7 @@ _NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
 
 class NumberingError(ValueError):
-    """A worker index or host name cannot be determined; the message contains what to change in the workload."""
+    """The TPU variables of a pod cannot be determined, or exceed a bound; the message has the cause."""
 
 
 class UnnumberedError(NumberingError):

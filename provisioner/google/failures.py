@@ -34,7 +34,7 @@ _BAD_ADDRESS = (
     requests.exceptions.InvalidURL,
     requests.exceptions.InvalidHeader,
 )
-#: Errors of urllib3 and ssl after which no request was sent. NewConnectionError includes host names without an address.
+#: Errors of urllib3 and ssl after which no request was sent. NewConnectionError includes unknown host names.
 _NOT_CONNECTED = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,

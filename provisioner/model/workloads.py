@@ -160,7 +160,7 @@ class Pod:
     namespace: str
     name: str
     uid: str
-    #: Name of the workload in a label or owner reference of the pod, which users can write.
+    #: Name of the workload in a label or owner reference of the pod, or name of a pod without a controller.
     workload_name: str
     #: UID of the workload in a label or owner reference; empty if pods of the kind or release lack the UID.
     workload_uid: str = ""

@@ -39,11 +39,11 @@ class NotServed(Exception):  # noqa: N818 - it names the pod
     """The API gave a final answer: the pod gets no partition."""
 
 
-class GaveUp(Exception):  # noqa: N818 - it names what the client did
+class GaveUp(Exception):  # noqa: N818 - the name says what the client did
     """The partition was not active in time."""
 
 
-class Unreachable(Exception):  # noqa: N818 - it names the server
+class Unreachable(Exception):  # noqa: N818 - the name says that the server is unreachable
     """A request got no answer."""
 
 

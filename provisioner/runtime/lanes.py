@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-#: Maximum wait in seconds of a request in a lane. After a longer wait, the caller of the request has timed out.
+#: Maximum wait in seconds of a request in a lane. The API server waits 5 or 10 s for a webhook.
 _PATIENCE_SECONDS = 4.0
 
 

@@ -151,7 +151,7 @@ class Board:
         )
 
     def settings(self) -> dict[str, str]:
-        """Return the settings in effect, by variable; empty before the first decision."""
+        """Return the settings that are set or inferred, by variable; empty before the first decision."""
         published = self._published
         return given(self.environment, published.settings) if published is not None else {}
 

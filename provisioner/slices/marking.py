@@ -19,7 +19,7 @@ _TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
 
 
 def review_placement(request: Request, *, assigned: bool) -> Answer:
-    """Return the changes of a new pod; `assigned` is whether its namespace has pools assigned to slices."""
+    """Return the changes of a new pod; `assigned` is whether the pods of its namespace get marks."""
     if (request.kind, request.operation, request.subresource) != ("Pod", "CREATE", ""):
         return Answer()
     metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))

@@ -102,7 +102,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # A backup with this report was made after it, so a node that is older than the report is older than the backup.
+    # A backup that contains the last report of a silent node is younger than that report, and so than older nodes.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:

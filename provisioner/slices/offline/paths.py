@@ -10,7 +10,7 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields that messages call by their own names.
+#: Fields of manifests whose names in messages equal the names of the fields.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),

@@ -274,7 +274,7 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
-        # A request that exceeds the whole limit will never use the limit, so it does not delay buffers.
+        # A request that exceeds the whole limit will never use the limit, so it does not delay CapacityBuffers.
         self._limited |= {wait.scope} if wait.scope is not None and not (slice_.spare or wait.final) else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 

@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-All calls go to the API server of Kubernetes, which has no operations. So the name of an operation consists of a verb
-and the group's name and UID, and its result follows from the status or the absence of the group.
+The Kubernetes API has no long-running operations like GKE's. So this module names an operation by a verb and the name
+and UID of the group; the group's status or absence shows the result.
 """
 
 from collections.abc import Callable, Iterator
