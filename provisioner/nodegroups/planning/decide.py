@@ -9,11 +9,11 @@ newer than changes. Between equal parties, the order is: changes of resources, c
 lists; then the call that has been due for longest.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from provisioner.model.turns import in_turns, with_turns
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import choose_writes, with_open, without_lost
 from provisioner.nodegroups.api import names
@@ -194,13 +194,8 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
         isinstance(sent.write, actions.CreateToken) and sent.answered_at is None for sent in memory.writes.values()
     )
     queue = [proposed.write for proposed in chosen if isinstance(proposed.write, actions.CreateToken)]
-    for party in ("name", "namespace"):
-        turns: Counter[str] = Counter()
-        ranks = {}
-        for write in queue:
-            whose = f"{write.namespace}/{write.name}" if party == "name" else write.namespace
-            ranks[write.key], turns[whose] = turns[whose], turns[whose] + 1
-        queue.sort(key=lambda write: ranks[write.key])
+    queue = in_turns(queue, lambda write: (write.namespace, write.name))
+    queue = in_turns(queue, lambda write: write.namespace)
     late = {write.key for write in queue[max(0, tokens.MOST - len(snapshot.tokens) - creating) :]}
     return [proposed for proposed in chosen if proposed.write.key not in late]
 
@@ -220,8 +215,6 @@ def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, M
 _SORTS = tuple(actions.Sort)
 #: Time by which a party's poll, read or list counts as newer than a change (see the module docstring).
 _READS_WAIT = timedelta(minutes=1)
-#: Time for which the last call of a party is remembered. Each party has calls far more often.
-_TURNS_KEPT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +249,11 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
             continue
         spare[bucket] = left - 1.0
         chosen.append(due.call)
-    turns = {party: at for party, at in memory.turns.items() if now - at < _TURNS_KEPT}
-    turns |= {_party(call): now + _READS_WAIT * (call.sort is not actions.Sort.CHANGE) for call in chosen}
+    taken = {_party(call): now + _READS_WAIT * (call.sort is not actions.Sort.CHANGE) for call in chosen}
     return Paced(
         memory=replace(
             with_open(memory, now, calls=chosen),
-            turns=turns,
+            turns=with_turns(memory.turns, taken, now),
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),
@@ -270,15 +262,13 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Return the due calls in the order of the module docstring. Earlier calls in it count as in flight."""
-    turns = Counter(_party(sent.call) for sent in memory.calls.values())
-    queue = []
-    for due in sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)):
-        party = _party(due.call)
-        turn_at = memory.turns.get(party, LONG_AGO)
-        queue.append((turns[party], turn_at, _urgency(due.call), due.due_at, due.call.key, due))
-        turns[party] += 1
-    return [due for *_, due in sorted(queue, key=lambda entry: entry[:-1])]
+    """Sort due calls as the module docstring says. Calls that are earlier in the result count as in flight."""
+    return in_turns(
+        sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)),
+        lambda due: _party(due.call),
+        lambda party: memory.turns.get(party, LONG_AGO),
+        (_party(sent.call) for sent in memory.calls.values()),
+    )
 
 
 def _urgency(call: actions.Call) -> tuple[int, bool]:

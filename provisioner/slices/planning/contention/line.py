@@ -10,11 +10,11 @@ Each resource has its own line and grants. Grants are remembered only while unit
 memory remains small even if pods are edited often.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from provisioner.model.turns import in_turns
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
@@ -60,14 +60,10 @@ def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> li
     for unit in units:
         arrived_at[unit.namespace] = min(unit.since, arrived_at.get(unit.namespace, unit.since))
     granted_at = {name: stamps.get((resource, name, ""), at) for name, at in arrived_at.items()}
-    before: Counter[tuple[int, str]] = Counter()
-    places = []
-    for unit in units:
-        key = unit.priority, unit.namespace
-        places.append((-unit.priority, before[key], granted_at[unit.namespace], unit.namespace))
-        before[key] += 1
-    order = sorted(range(len(units)), key=lambda index: places[index])
-    return [units[index] for index in order]
+    units = in_turns(
+        units, lambda unit: (unit.priority, unit.namespace), lambda party: (granted_at[party[1]], party[1])
+    )
+    return sorted(units, key=lambda unit: -unit.priority)
 
 
 def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
