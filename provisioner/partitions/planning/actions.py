@@ -32,6 +32,7 @@ class ReadServer:
     """List the allocations and partitions of a server. The result is a Reading."""
 
     name: ClassVar = "read"
+    pod: ClassVar[None] = None
     server: str
 
     @property
@@ -42,10 +43,11 @@ class ReadServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartition:
-    """Create a partition that is in the ledger."""
+    """Create a partition that is in the ledger. `pod` is the namespace, name and UID of its pod."""
 
     name: ClassVar = "create"
     server: str
+    pod: tuple[str, str, str]
     request: PartitionRequest
 
     @property
@@ -121,15 +123,18 @@ class TakeBack(_OfPod):
     name: ClassVar = "take_back"
 
 
-Call = ReadServer | CreatePartition | RemovePartition
+Change = CreatePartition | RemovePartition
+Call = ReadServer | Change
 Write = SaveLedger | OpenGate | TakeBack
 
 
 class Wanted(NamedTuple):
-    """A call to send. Reads are sent before creates and removes; within each group, the order is `due_at`."""
+    """A call to send."""
 
     call: Call
     due_at: datetime
+    #: Priority of the pod. Removes have none, because the IPUs that they free are for any pod.
+    priority: int = 0
 
 
 #: Outcome of a call. The result of ReadServer is a Reading.

@@ -1,15 +1,21 @@
 """Decides which partitions are created and removed: makes a plan from a snapshot of pods, ledger and servers. Pure.
 
 A decision may be repeated or skipped. An exception about one pod, entry or server does not affect the others.
+
+At most `max_changes_per_server` creates and removes run at the same time on a server. If both wait, each kind gets half
+of this number: removes free IPUs, and without creates these IPUs are of no use. Creates of a higher priority are sent
+first. At equal priority, the namespace with the fewest changes of the kind in flight is next, then the namespace whose
+last change is oldest, then the change that has been due for longest.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from provisioner.model import bounds
+from provisioner.model.turns import in_turns, with_turns
 from provisioner.model.writes import Proposed, WriteFailure, choose_writes, with_open, without_lost
 from provisioner.partitions import names
 from provisioner.partitions.planning import actions, events, making
@@ -27,6 +33,7 @@ from provisioner.settings.partitions import PartitionSettings
 _MORE_SECONDS = 1.0
 #: Minimum interval in seconds between two reads of a server.
 _SHORTEST_SECONDS = 1.0
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
 
 
@@ -53,18 +60,19 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     guard = Guard()
     picture, ctx = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     steps = tuple(_steps(picture, ctx, guard))
-    calls = _choose((step for step in steps if isinstance(step, actions.Wanted)), ctx.memory, settings)
+    calls, late = _choose([step for step in steps if isinstance(step, actions.Wanted)], ctx)
     entries = entries_of(picture, ctx)
     unrecorded = unrecorded_of(entries, picture, ctx)
     writes, later = _writes(
         entries, (step for step in steps if isinstance(step, actions.OpenGate | actions.TakeBack)), ctx
     )
     told, known, more = events.choose(
-        (*(step for step in steps if isinstance(step, Event)), *_notices(picture, unrecorded, ctx)),
+        (*(step for step in steps if isinstance(step, Event)), *late, *_notices(picture, unrecorded, ctx)),
         memory.told,
         ctx.pods,
         frozenset(standing.entry.pod_uid for standing in picture.standings.values() if standing.phase is Phase.ACTIVE),
     )
+    reasons = {**unrecorded, **{event.pod.uid: event.message for event in late}}
     moments = [*(step for step in steps if isinstance(step, datetime)), *later]
     if more:
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
@@ -74,7 +82,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
         calls=calls,
         writes=tuple(proposed.write for proposed in writes),
         events=tuple(told),
-        view=guard.run("view", partial(view_of, picture, unrecorded, ctx), View()),
+        view=guard.run("view", partial(view_of, picture, reasons, ctx), View()),
         faults=tuple(guard.faults),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
@@ -153,27 +161,37 @@ def _read(
     yield due_at if due_at > ctx.now else actions.Wanted(actions.ReadServer(server=address), due_at)
 
 
-def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
-    """Return the calls to send: a single call per key, and up to `max_changes_per_server` open changes of a server."""
-    under_way = Counter(
-        open_call.call.server
-        for open_call in memory.calls.values()
-        if not isinstance(open_call.call, actions.ReadServer)
+def _choose(wanted: Iterable[actions.Wanted], ctx: Round) -> tuple[tuple[actions.Call, ...], tuple[Event, ...]]:
+    """Return the calls to send, at most one for each key, and Events for pods whose creates are not sent yet."""
+    memory, most = ctx.memory, ctx.settings.max_changes_per_server
+    changes = Counter(sent.call.server for sent in memory.calls.values() if isinstance(sent.call, actions.Change))
+    due = {step.call.key: step for step in wanted if step.call.key not in memory.calls}
+    chosen, late = list[actions.Call](), list[Event]()
+    for call in _in_turn(due.values(), memory):
+        if not isinstance(call, actions.Change) or changes[call.server] < most:
+            chosen.append(call)
+            changes[call.server] += isinstance(call, actions.Change)
+        elif isinstance(call, actions.CreatePartition):
+            entry = ctx.entries[call.request.id]
+            late.append(events.late(ctx.pods[entry.pod_uid], entry, most))
+    return tuple(chosen), tuple(late)
+
+
+def _in_turn(due: Iterable[actions.Wanted], memory: Memory) -> list[actions.Call]:
+    """Sort calls as the module docstring says. If a remove and a create have equal places, the remove is first."""
+    in_flight = [_party(sent.call) for sent in memory.calls.values()]
+    queue = sorted(due, key=lambda step: (-step.priority, step.due_at, step.call.key))
+    queue = in_turns(queue, lambda step: _party(step.call), lambda party: memory.turns.get(party, _LONG_AGO), in_flight)
+    queue.sort(key=lambda step: -step.priority)
+    calls = [step.call for step in queue]
+    return in_turns(
+        calls, lambda call: _party(call)[:2], lambda kind: kind[1] == "create", (kind[:2] for kind in in_flight)
     )
-    chosen: dict[str, actions.Call] = {}
-    # Creates and removes share one order by due time. Otherwise, slow calls of one kind could use up
-    # `max_changes_per_server` permanently.
-    for call, _ in sorted(
-        wanted, key=lambda step: (not isinstance(step.call, actions.ReadServer), step.due_at, step.call.key)
-    ):
-        if call.key in memory.calls or call.key in chosen:
-            continue
-        if not isinstance(call, actions.ReadServer):
-            if under_way[call.server] >= settings.max_changes_per_server:
-                continue
-            under_way[call.server] += 1
-        chosen[call.key] = call
-    return tuple(chosen.values())
+
+
+def _party(call: actions.Call) -> tuple[str, str, str]:
+    """Return the server, the kind and the namespace of a call; without a known pod, the namespace is empty."""
+    return call.server, call.name, call.pod[0] if call.pod is not None else ""
 
 
 def _notices(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> Iterator[Event]:
@@ -244,6 +262,7 @@ def _remembered(
     memory, now = ctx.memory, ctx.now
     return replace(
         with_open(memory, now, calls=calls, writes=writes),
+        turns=with_turns(memory.turns, {_party(call): now for call in calls}, now),
         partitions={standing.entry.id: _known(standing, now) for standing in picture.standings.values()},
         servers={address: backoff for address, backoff in memory.servers.items() if address in ctx.servers},
         strays={(stray.server, stray.partition.id): stray.known for stray in picture.strays},

@@ -10,7 +10,7 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.vipu.records import Partition
 
-#: The pod waits for older pods, its namespace's limit, IPUs, or the ledger. The message names the cause.
+#: The pod waits for older pods, its namespace's limit, IPUs, other creates, or the ledger.
 WAITING = "PartitionWaiting"
 #: The partition is active, and the pod can be scheduled.
 CREATED = "PartitionCreated"
@@ -57,6 +57,15 @@ def waiting(candidate: Candidate) -> Event:
 def why_limited(pod: Pod) -> str:
     """Return the reason for a pod that waits because of the limit of its namespace."""
     return f"Namespace {pod.namespace} has used its limit of IPUs, or its older pods wait for the rest."
+
+
+def late(pod: Pod, entry: Entry, max_changes: int) -> Event:
+    """Return the Event for a partition whose create is not sent yet, because of other changes on its server."""
+    message = (
+        f"Partition {entry.id} waits for other creates and removes on {entry.server}, of which at most {max_changes} "
+        "run at the same time. Wait; pods with a higher spec.priority come first."
+    )
+    return Event("late", pod, WAITING, message)
 
 
 def created(pod: Pod, entry: Entry) -> Event:

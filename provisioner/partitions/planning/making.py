@@ -61,13 +61,15 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # The call with the earliest `due_at` is sent first. A first create is due since the creation of its pod, a retry
-    # since the end of its back-off, so retries usually come after first creates.
+    # A first create is due since the creation of its pod, a retry since the end of its back-off. So a retry comes after
+    # first creates of its namespace and priority, and before those of pods that are created later.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
     )
-    yield actions.Wanted(actions.CreatePartition(server=entry.server, request=request), due_at)
+    owner = (entry.namespace, entry.pod, entry.pod_uid)
+    call = actions.CreatePartition(server=entry.server, pod=owner, request=request)
+    yield actions.Wanted(call, due_at, pod.priority)
 
 
 def entry_of(pod: Pod, partition_id: str, site: Site, ctx: Round) -> Entry:

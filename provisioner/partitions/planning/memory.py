@@ -77,6 +77,8 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Time of the last change that was sent, by server, kind and namespace.
+    turns: Mapping[tuple[str, str, str], datetime] = field(default_factory=dict)
 
 
 # --- waits ---

@@ -210,9 +210,9 @@ class View:
     supply: tuple[SupplyLine, ...] = ()
 
 
-def view_of(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> View:
-    """Return the view. `unrecorded` has the reasons, by UID, why the ledger cannot record placed pods."""
-    partitions = [_line(standing) for standing in picture.standings.values()]
+def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
+    """Return the view. `reasons` has the reasons, by UID, why placed pods have no partition yet."""
+    partitions = [_line(standing, reasons) for standing in picture.standings.values()]
     partitions += [
         PartitionLine(
             id=stray.partition.id,
@@ -236,7 +236,7 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> View
                 ipus=candidate.pod.size,
                 place=place,
                 since=candidate.pod.created_at,
-                why=unrecorded.get(candidate.pod.uid) or _why(candidate, picture.schedule),
+                why=reasons.get(candidate.pod.uid) or _why(candidate, picture.schedule),
             )
             for place, candidate in enumerate(picture.queue, start=1)
         ),
@@ -258,7 +258,7 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> View
     )
 
 
-def _line(standing: Standing) -> PartitionLine:
+def _line(standing: Standing, reasons: Mapping[str, str]) -> PartitionLine:
     entry = standing.entry
     return PartitionLine(
         id=entry.id,
@@ -268,7 +268,7 @@ def _line(standing: Standing) -> PartitionLine:
         pod=f"{entry.namespace}/{entry.pod}",
         phase=standing.phase.value,
         since=standing.known.since,
-        why=_in_the_way(standing),
+        why=_in_the_way(standing) or reasons.get(entry.pod_uid, ""),
     )
 
 

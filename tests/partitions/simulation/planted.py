@@ -92,7 +92,7 @@ _BUGS: dict[str, tuple[Any, str, Callable[[Any], Any], int]] = {
     "gates-open-too-early": (standing, "_phase_of", always(Phase.ACTIVE), 0),
     "removals-without-proof": (Process, "_kept", always(""), 17),
     "every-prefix-is-ours": (names, "id_prefix", always("tpup-"), 0),
-    "orphans-stay": (making, "strays_of", always(()), 14),
+    "orphans-stay": (making, "strays_of", always(()), 26),
     "reservations-are-not-kept": (placing._Places, "serve", _nothing_reserved, 0),
     "reservations-leave-all-to-others": (placing._Ground, "shadow", _with_all_to_spare, 0),
     "without-deadlines-nothing-is-kept": (placing._Ground, "shadow", _without_deadlines_at_once, 0),
