@@ -21,13 +21,19 @@ _COMPONENTS = ("webhook", "webhook-partitions", "pod-monitor", "pod-monitoring")
 _SETTINGS = {option.variable for module in (nodegroups, partitions, webhook) for option in module.OPTIONS} | {
     option.variable for option in OPTIONS
 }
-_ANYWHERE = {"0.0.0.0/0", "::/0"}
+#: Represents a rule without `to`.
+_ANYWHERE = {"any"}
 #: Ports of a Deployment's pods that may be reached, and addresses that the pods may reach, by port.
 _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
     # The metadata server uses the ports 80 and 988.
     "tpu-provisioner": (
         ["metrics", "probes", "metrics"],
-        {53: _ANYWHERE, 443: _ANYWHERE, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}},
+        {
+            53: _ANYWHERE,
+            443: {"0.0.0.0/0", "::/0"},
+            80: {"169.254.169.254/32"},
+            988: {"169.254.169.252/32"},
+        },
     ),
     # API servers use port 443 on GKE, and port 6443 if kubeadm installed them.
     "tpu-provisioner-nodegroups": (
@@ -180,13 +186,20 @@ def test_network_policies_allow_only_the_needed_connections(documents: _Document
         # Agents are selected by namespace and label together: a tenant can set the label of an agent on own pods.
         assert all(agent.keys() == {"namespaceSelector", "podSelector"} for agent in agents)
         assert {
-            port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}
+            port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"]} if "to" in rule else _ANYWHERE
             for rule in spec["egress"]
             for port in rule["ports"]
         } == reached
         scraping = [rule for rule in spec["ingress"] if rule["ports"][0]["port"] == "metrics"]
         assert any("gmp-system" in str(rule["from"]) for rule in scraping)
         assert any("'metrics': 'enabled'" in str(rule["from"]) for rule in scraping)
+
+
+def test_pods_of_self_managed_clusters_reach_api_servers_on_nodes(tmp_path: Path) -> None:
+    """By default, Cilium matches no node against an ipBlock, so these rules have no `to`."""
+    for policy in _of(tools.built(tmp_path, "webhook", "provider-gce", resources=_RESOURCES), "NetworkPolicy"):
+        rules = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
+        assert {443, 6443} <= {port["port"] for rule in rules for port in rule["ports"]}, policy["metadata"]["name"]
 
 
 @pytest.mark.parametrize("folder", [*_RESOURCES, "nodegroups/crds"])
