@@ -425,6 +425,14 @@ def test_pages_name_no_registry_but_the_placeholder() -> None:
     assert [path.name for path in _TEXTS if re.search(words, path.read_text("utf-8"))] == []
 
 
+def test_readme_runs_the_wheel_of_the_release() -> None:
+    """No workflow publishes the wheel to a package index."""
+    tag, wheel = f"v{provisioner.__version__}", f"tpu_provisioner-{provisioner.__version__}-py3-none-any.whl"
+    url = f"https://github.com/{release.PLACEHOLDER}/tpu-provisioner/releases/download/{tag}/{wheel}"
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    assert re.findall(r"^uvx .*", readme, re.MULTILINE) == [f"uvx --from={url} tpu-provisioner plan -f jobset.yaml"]
+
+
 def test_no_placeholder_reaches_the_chart_of_a_release(tmp_path: Path) -> None:
     folder = tmp_path / "tpu-provisioner"
     release.make_chart(REPOSITORY, _RELEASED, _SOURCE, folder)
