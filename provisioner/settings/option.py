@@ -52,7 +52,7 @@ class Group(Enum):
         """Declare a field. `default` is a text as in the variable, or a value that no text represents, such as None."""
         text = default if isinstance(default, str) else ""
         value = read(text) if text else default
-        made = Option(variable=variable, group=self, read=read, default=text, description=description)
+        made = Option(variable=variable, group=self, read=read, default=text, value=value, description=description)
         return field(default_factory=lambda: value, metadata={"option": made, **metadata})
 
     def served_namespaces(self, description: str) -> Any:
@@ -84,6 +84,8 @@ class Option:
     read: Callable[[str], Any]
     #: Text of the default; empty if no text represents it; None if the option is required.
     default: str | None
+    #: Value of the field if the variable is not set; None if the option is required.
+    value: Any = None
     description: str
     field: str = ""
 
@@ -140,13 +142,15 @@ def read(
 
 
 def readable(effective: Any) -> dict[str, object]:
-    """Return the effective settings by variable for the log, without empty values."""
+    """Return the effective settings by variable for the log, without empty values that are defaults."""
     found: dict[str, object] = {}
     for option in options_of(type(effective)):
         value = getattr(effective, option.field)
-        # An empty list is kept if the default is not empty, because then the administrator set "none".
-        if value in ("", None) or (value == () and option.default == ""):
-            continue
+        if value in ("", None, ()):
+            if value == option.value:
+                continue
+            # The administrator set "none" in place of the default.
+            value = forms.NONE
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]
         found[option.variable] = f"{value:g}s" if option.field.endswith("_seconds") else value

@@ -51,7 +51,7 @@ def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict
 def _impossible_on_gce(values: Mapping[str, Any]) -> Iterator[str]:
     for option in OPTIONS:
         value = values.get(option.field)
-        if option.field in _ON_GKE_ALONE and value and not (option.default and value == option.read(option.default)):
+        if option.field in _ON_GKE_ALONE and value and value != option.value:
             yield f"{option.variable} is set, and TPUNodeGroups cannot have it: unset it, or set PROVIDER={GKE}."
     if not values.get("node_images"):
         yield f"NODE_GROUP_IMAGES is not set, and PROVIDER={GCE} needs the boot images of machines."

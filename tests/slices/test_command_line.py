@@ -183,6 +183,12 @@ def test_mock_provider_is_rejected() -> None:
     assert "PROVIDER='mock' is not one of gke, gce" in done.stderr
 
 
+def test_empty_allow_list_is_logged_as_none_and_unset_list_is_left_out() -> None:
+    """An unset list allows everything, and "none" allows nothing."""
+    logged = readable(settings(allowed_networks=(), allowed_reservations=None, allowed_node_settings=()))
+    assert {key: value for key, value in logged.items() if key.startswith("ALLOWED_")} == {"ALLOWED_NETWORKS": "none"}
+
+
 def test_durations_are_logged_with_their_unit() -> None:
     """The names of the variables do not contain the unit."""
     logged = readable(settings(deletion_delay_seconds=90.0))
