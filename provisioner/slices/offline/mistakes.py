@@ -40,11 +40,20 @@ def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Pa
         yield ("apiVersion",), f"apiVersion {bounds.cut(version)} is unknown; write {kind.api_version}"
 
 
-def misspelled_resources(document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield paths and messages about resources like `google.com/tpus` in pods that select TPU nodes; each name once."""
+def wrong_resources(document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield paths and messages about mistakes in resources of pods that select TPU nodes.
+
+    These are resources like `google.com/tpus`, each name once, and chips whose request is not equal to their limit.
+    """
     seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):
         for inner, amounts in mappings_in(spec.get("containers")):
+            if inner[-1:] == ("resources",):
+                both = [fields.at(amounts, role).get(constants.TPU_RESOURCE) for role in ("requests", "limits")]
+                if both[0] is not None and fields.parse_quantity(both[0]) != fields.parse_quantity(both[1]):
+                    request = f"the request of {constants.TPU_RESOURCE} is {fields.shown(both[0])}"
+                    message = f"{request}, unlike its limit, so the pods are rejected; write only the limit"
+                    yield (*path, "containers", *inner), message
             for key in map(str, amounts) if inner[-1:] in (("requests",), ("limits",)) else ():
                 if key not in seen and nearest(key.lower(), _NAMES, _LIKE):
                     seen.add(key)

@@ -152,7 +152,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     for path, message in islice(chain(*wrong), MAX_KEYS):
         reading.remark(document, path, "", f"{named}: {message}")
         accepted = False
-    accepted = not _remark_on_misspelled(reading, document, named) and accepted
+    accepted = not _remark_on_resources(reading, document, named) and accepted
     if not metadata["name"]:
         return
     if plain is not None:
@@ -353,7 +353,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
-        if not _remark_on_misspelled(reading, document, named):
+        if not _remark_on_resources(reading, document, named):
             reading.ignore(document, bounds.cut(kind))
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
@@ -390,9 +390,9 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
             reading.remark(document, path, named, message, Severity.WARNING)
 
 
-def _remark_on_misspelled(reading: Reading, document: Document, named: str) -> bool:
-    """Report misspelled resources, which the API server would accept; return whether there are any."""
-    found = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
+def _remark_on_resources(reading: Reading, document: Document, named: str) -> bool:
+    """Report resources that the API server accepts in templates and no pod can have; return whether there are any."""
+    found = list(islice(mistakes.wrong_resources(document), MAX_KEYS))
     for path, message in found:
         reading.remark(document, path, named, message)
     return bool(found)

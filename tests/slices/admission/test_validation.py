@@ -466,6 +466,21 @@ def test_misspelled_resource_causes_a_warning() -> None:
     assert warning.endswith("google.com/tpus is not a resource of TPU nodes; write google.com/tpu")
 
 
+@pytest.mark.parametrize(
+    ("resources", "shown"),
+    [
+        ({"requests": {"google.com/tpu": 4}}, "google.com/tpu is 4, unlike its limit"),
+        ({"requests": {"google.com/tpu": "2"}, "limits": {"google.com/tpu": 4}}, "is '2', unlike its limit"),
+        ({"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": 4}}, ""),
+        ({"limits": {"google.com/tpu": 4}}, ""),
+    ],
+)
+def test_chips_with_another_request_than_limit_cause_a_warning(resources: dict[str, Any], shown: str) -> None:
+    """The API server accepts the JobSet, and rejects the pods of its child Jobs."""
+    warnings = created(raw_jobset(pod={**pod_spec(), "containers": [{"resources": resources}]})).warnings
+    assert [shown in warning for warning in warnings] == [True] * bool(shown)
+
+
 def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
