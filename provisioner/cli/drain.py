@@ -210,7 +210,8 @@ class Look:
         idle = self._why_nobody_leads() if any_left or waiting else ""
         if idle:
             yield (
-                f"{idle}. Unless a controller runs without --leader-elect, nothing deletes node pools. To start it: "
+                f"{idle}. Unless a controller runs without --leader-elect, nothing deletes node pools. To start it "
+                "(with high-availability, --replicas=2): "
                 f"kubectl --namespace={namespace} scale deployment/tpu-provisioner --replicas=1"
             )
 

@@ -231,6 +231,7 @@ def test_missing_controller_is_reported_with_the_command_that_starts_it(
     done = Person(_paused(world))()
     assert words in done.text
     assert "scale deployment/tpu-provisioner --replicas=1" in done.text
+    assert "with high-availability, --replicas=2" in done.text
 
 
 def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> None:
