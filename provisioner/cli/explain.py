@@ -93,7 +93,7 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     yield "Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
     yield "  - its pods do not request google.com/tpu"
-    yield "  - it is a plain Job or pod: only Jobs with the annotation of docs/workloads.md are served"
+    yield "  - it is a plain Job or pod that the setting SERVE_PODS leaves out"
     yield "  - its namespace is not in the setting SERVED_NAMESPACES"
     yield "  - its kind is not installed: see `kubectl get crd jobsets.jobset.x-k8s.io`"
 
