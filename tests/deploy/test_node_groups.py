@@ -195,7 +195,7 @@ def test_upgrade_that_removes_a_running_controller_is_rejected(
 def test_command_for_node_groups_waits_until_the_controller_has_released_them(rehearsal: Rehearsal) -> None:
     """The command of docs/uninstall.md waits for finalizers: a group with a finalizer may still have machines."""
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "uninstall.md") if each.where == "nodegroups"]
-    command = shlex.split(block.text)[1:]
+    command, listing = (shlex.split(line)[1:] for line in block.text.splitlines())
     definitions = str(DEPLOY / "nodegroups" / "crds")
     rehearsal.kubectl("apply", "--server-side", "-k", definitions)
     rehearsal.kubectl("wait", "--for=condition=Established", "crd", "tpunodegroups.tpu.google.com")
@@ -204,9 +204,10 @@ def test_command_for_node_groups_waits_until_the_controller_has_released_them(re
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(group))
     with pytest.raises(RehearsalError, match="timed out"):
         rehearsal.kubectl(*(word.replace("30m", "2s") for word in command))
+    assert "/group" in rehearsal.kubectl(*listing, "-oname")
     rehearsal.kubectl("patch", "tpunodegroup", "group", "--type=merge", '-p={"metadata": {"finalizers": null}}')
     rehearsal.kubectl(*command)
-    assert rehearsal.kubectl("get", "tpunodegroups", "--all-namespaces", "-oname") == ""
+    assert rehearsal.kubectl(*listing, "-oname") == ""
 
 
 #: Stand-ins for kubectl and helm that print each delete. The variable STATUS is the exit code of the delete of groups.
@@ -279,6 +280,8 @@ def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> Non
     notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
     assert "Wait until it has proven" not in notes
     assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")
+    # Helm keeps the ConfigMap, with which the next installation would create no node pools.
+    assert notes.index("helm uninstall") < notes.index("delete configmap tpu-provisioner-pause")
 
 
 @pytest.mark.e2e
