@@ -315,7 +315,8 @@ def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
         return constants.SLICE in admits({constants.JOB_KEY: "a" * 40})
 
     def rejects() -> bool:
-        return bool(admits({})) and not admits({}, **{constants.SLICE: "j-a"})
+        unserved = {constants.DISABLE: "true"}
+        return bool(admits(unserved)) and not admits(unserved, **{constants.SLICE: "j-a"})
 
     wait_for(lambda: marks() and rejects(), "the policies of placement are in force", PATIENCE_SECONDS)
     try:

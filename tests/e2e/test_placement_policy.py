@@ -150,7 +150,8 @@ def test_marks_that_the_author_wrote_are_overwritten(admission: Admission) -> No
     """The author of a pod cannot choose another slice, or the namespace of another slice."""
     spec = pod_spec()
     spec["nodeSelector"] |= labels_of("j-victim", _OPEN)
-    assert marks(admission.admit(_ASSIGNED, spec, labels=_GROUP)) == labels_of(slice_key(_GROUP), _ASSIGNED)
+    for labels in (_GROUP, {}):
+        assert marks(admission.admit(_ASSIGNED, spec, labels=labels)) == labels_of(slice_key(labels), _ASSIGNED)
 
 
 def test_pod_of_another_namespace_with_the_same_key_gets_no_mark(admission: Admission) -> None:
@@ -291,14 +292,19 @@ def _expressions(*expressions: Json) -> Json:
 
 
 _OF_OPEN, _OF_ASSIGNED = labels_of("j-a", _OPEN), labels_of("j-a", _ASSIGNED)
+# In the namespace with the label, pods that select a topology get the marks of admission in place of forged marks.
 _FORGED: dict[str, tuple[str, Json, str]] = {
     "marks of its own namespace without the label": (_OPEN, _selecting(_OF_OPEN), "are set by admission"),
     "marks of another namespace": (_OPEN, _selecting(_OF_ASSIGNED), "are set by admission"),
     "marks without chips": (_OPEN, _selecting(_OF_ASSIGNED, chips=0), "are set by admission"),
-    "marks of free pools": (_ASSIGNED, _selecting(dict(FREE)), "are set by admission"),
-    "a key of its own": (_ASSIGNED, _selecting({constants.SLICE: "j-a"}), "are set by admission"),
-    "a namespace of its own": (_ASSIGNED, _selecting({constants.SLICE_NAMESPACE: _ASSIGNED}), "are set by admission"),
-    "marks of another slice of its namespace": (_ASSIGNED, _selecting(_OF_ASSIGNED), "excludes the nodes"),
+    "marks of free pools": (_ASSIGNED, pod_spec(nodeSelector=dict(FREE)), "are set by admission"),
+    "a key of its own": (_ASSIGNED, pod_spec(nodeSelector={constants.SLICE: "j-a"}), "are set by admission"),
+    "a namespace of its own": (
+        _ASSIGNED,
+        pod_spec(nodeSelector={constants.SLICE_NAMESPACE: _ASSIGNED}),
+        "are set by admission",
+    ),
+    "marks of another slice of its namespace": (_ASSIGNED, pod_spec(nodeSelector=_OF_ASSIGNED), "excludes the nodes"),
     "affinity to a slice": (_OPEN, _expressions({"key": constants.SLICE, "operator": "Exists"}), "only with"),
     "affinity to a key": (
         _ASSIGNED,
@@ -350,7 +356,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
     gated = {"schedulingGates": [{"name": "example.com/gate"}]}
     for name, labels, spec in (
         ("marked", _GROUP, pod_spec(**gated)),
-        ("plain", {}, pod_spec(**gated)),
+        ("plain", {constants.DISABLE: "true"}, pod_spec(**gated)),
         ("none", {}, pod_spec(chips=0, **gated)),
     ):
         api.post(path, {"metadata": {"name": name, "labels": labels}, "spec": spec})
