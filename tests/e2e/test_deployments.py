@@ -8,6 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.placement import SHARED, labels_of
 from rehearsal.localcluster import RUN_FOR
 from tests.e2e.kit import Ground
 from tests.support.objects import pod_spec
@@ -32,30 +33,36 @@ def deployment(namespace: str) -> dict[str, Any]:
     }
 
 
-def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(alone: Ground) -> None:
+def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(assigned: Ground) -> None:
     """The pools have one node for each pod. The number of pools depends on how many pods are pending at once."""
-    alone.provisioner()
-    path = object_path("deployments", "web", namespace=alone.namespace, root=_ROOT)
-    alone.api.post(collection_path("deployments", namespace=alone.namespace, root=_ROOT), deployment(alone.namespace))
+    assigned.provisioner()
+    path = object_path("deployments", "web", namespace=assigned.namespace, root=_ROOT)
+    assigned.api.post(
+        collection_path("deployments", namespace=assigned.namespace, root=_ROOT), deployment(assigned.namespace)
+    )
 
     def scale(number: int) -> None:
-        alone.api.patch(path, {"spec": {"replicas": number}})
+        assigned.api.patch(path, {"spec": {"replicas": number}})
 
     def running() -> int:
-        return sum(bool(pod["spec"].get("nodeName")) for pod in alone.pods())
+        return sum(bool(pod["spec"].get("nodeName")) for pod in assigned.pods())
 
     try:
         scale(40)
-        alone.wait(lambda: running() == 40, "40 pods are bound")
-        assert sum(len(pool.nodes) for pool in alone.living()) == 40
-        assert len(alone.pools()) <= 6
-        alone.wait(
-            lambda: all(constants.POD_DELETION_COST in pod["metadata"].get("annotations", {}) for pod in alone.pods()),
+        assigned.wait(lambda: running() == 40, "40 pods are bound")
+        assert sum(len(pool.nodes) for pool in assigned.living()) == 40
+        assert len(assigned.pools()) <= 6
+        marks = labels_of(SHARED, assigned.namespace)
+        assert all(marks.items() <= node["metadata"]["labels"].items() for node in assigned.nodes())
+        assigned.wait(
+            lambda: all(
+                constants.POD_DELETION_COST in pod["metadata"].get("annotations", {}) for pod in assigned.pods()
+            ),
             "all pods have a deletion cost",
         )
-        assert constants.CREATION_STARTED in alone.reasons("Pod", "web")
+        assert constants.CREATION_STARTED in assigned.reasons("Pod", "web")
     finally:
         scale(0)
-    alone.wait(lambda: not alone.pods(), "all pods have ended")
-    alone.await_gone()
-    alone.api.delete(path)
+    assigned.wait(lambda: not assigned.pods(), "all pods have ended")
+    assigned.await_gone()
+    assigned.api.delete(path)
