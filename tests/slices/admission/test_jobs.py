@@ -67,7 +67,7 @@ def selector_after(raw: Json, changes: JobChanges) -> Any:
 
 @pytest.mark.parametrize(("replicas", "parallelism"), [(4, 1), (4, 2), (3, 1)])
 def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: int, parallelism: int) -> None:
-    """With a job-key selector of its own, each Job would get a whole slice and use only a part of it."""
+    """With its own job-key selector, each child Job would get a whole slice and use only a part of it."""
     together = replicas != 3
     pod = pod_spec(topology="2x2x4")
     jobset = raw_jobset(
@@ -81,7 +81,7 @@ def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: i
 
 @pytest.mark.parametrize("on_jobset", [True, False])
 def test_child_job_whose_pods_select_nodes_by_its_name_is_changed(*, on_jobset: bool) -> None:
-    """JobSet reads the annotations for this placement from the JobSet and from the template of the replicated job."""
+    """The JobSet controller reads these two annotations from the JobSet and from the template of the replicated job."""
     by_name = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL, constants.NODE_SELECTOR_STRATEGY: "true"}
     jobset = raw_jobset(namespace="ml", metadata={"annotations": by_name if on_jobset else None})
     raw = job({**OWN, constants.NAMESPACED_JOB: "ml_train-slice-0"}, annotations=by_name)
@@ -141,7 +141,7 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
     ],
 )
 def test_job_gets_only_the_selector_changes_that_are_enabled(raw: Json, changes: JobChanges, want: Any) -> None:
-    """The API server may invoke the webhook again; the second review changes nothing."""
+    """The API server may invoke the webhook twice for one Job; the second review must change nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
     assert reviewed(after, changes) == Answer()

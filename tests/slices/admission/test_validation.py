@@ -98,7 +98,7 @@ def made_by(kind: str) -> Json:
 
 
 def jobset_of(job: Json) -> Json:
-    """Return a JobSet whose child Jobs have these additional fields in their spec."""
+    """Return a JobSet whose child Jobs have the additional spec fields `job`."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= job
     return raw
@@ -337,7 +337,7 @@ def test_only_the_shape_of_pods_is_checked_if_serve_pods_does_not_select_them(ra
 @pytest.mark.parametrize("by", [USUAL, UNSERVED], ids=["served", "unserved"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 300])
 def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: int, by: Judge) -> None:
-    """Nodes that the provisioner did not create may serve the pods."""
+    """A Deployment is not rejected, because nodes that the provisioner did not create may run its pods."""
     found = created(deployment(replicas, pod_spec()), by=by)
     (warning,) = found.warnings
     assert found.denied == ""
@@ -349,7 +349,7 @@ def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: i
 @pytest.mark.parametrize("topology", ["2x2x1", "2x2x2", "2x2x4"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 3, 4, 5, 257, 10_000])
 def test_no_number_of_replicas_is_rejected(build: Callable[..., Json], topology: str, replicas: int) -> None:
-    """An autoscaler may change the number of replicas."""
+    """If the number of replicas could be rejected, an autoscaler could not change it."""
     raw = build(replicas, pod_spec(topology=topology))
     assert created(raw, by=judge_by(max_chips=8)).denied == ""
 
@@ -364,7 +364,7 @@ def test_update_that_only_scales_is_not_validated(build: Callable[..., Json], li
 
 
 def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
-    """Pods of several slices may mix on one pool. The webhook does not know whether the placement policy applies."""
+    """The webhook does not know whether the placement policy will keep the pods of each slice on one node pool."""
     jobset = raw_jobset(metadata={"annotations": None})
     doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
     for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):
@@ -449,7 +449,7 @@ def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Cal
     ],
 )
 def test_key_that_is_read_causes_no_warning(raw: Json) -> None:
-    """A Job without labels gets those of its pod template."""
+    """The API server copies the labels of a pod template to a Job without labels."""
     assert created(raw) == Answer()
 
 
@@ -633,9 +633,6 @@ def test_jobs_that_run_one_after_the_other_count_separately_in_limits() -> None:
     assert created(raw, by=by) == Answer()
 
 
-# --- Updates
-
-
 def changed(raw: Json, **metadata: Any) -> Json:
     return {**raw, "metadata": {**raw["metadata"], **metadata}}
 
@@ -719,9 +716,6 @@ def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, n
     assert bool(found.warnings) != denied
 
 
-# --- Settings
-
-
 def test_region_is_taken_from_the_object_without_settings() -> None:
     """The webhook may run without a metadata server, and then takes the region from the zones of the object."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
@@ -765,11 +759,8 @@ def test_region_is_taken_from_the_settings_if_they_have_one() -> None:
     assert "europe-west4-a is not in us-east5" in created(raw_jobset(metadata=zones), by=by).denied
 
 
-# --- Messages
-
-
 def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
-    """Another webhook of the server reviews the pods of the StatefulSet."""
+    """The webhook for pods must report the problem in the same words as the webhook for StatefulSets."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
@@ -796,9 +787,6 @@ def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, 
     assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
 
 
-# --- Any JSON
-
-
 def many_jobs(count: int) -> Json:
     """Return a JobSet of `count` replicated jobs, each with the same mistake."""
     job = raw_jobset(pod=WRONG)["spec"]["replicatedJobs"][0]
@@ -822,7 +810,7 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
 
 @pytest.mark.parametrize("memory", ["1Gi", "9000Gi"])
 def test_work_is_bounded_for_many_slices_with_many_choices_of_capacity(memory: str) -> None:
-    """Reviews of all namespaces share one thread, and get 503 after 4 s."""
+    """One thread reviews the objects of all namespaces, and a review that waits for more than 4 s gets 503."""
     raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot, reservation/a, reservation/b"}})
     raw["metadata"]["annotations"][constants.ZONES] = ",".join(f"us-central2-{each}" for each in "abcdefghijklmnop")
     selectors = ({**ONE_HOST["nodeSelector"], f"own-{number}": "x"} for number in range(60))

@@ -35,7 +35,6 @@ def test_pool_name_begins_with_the_name_of_the_jobset() -> None:
 
 
 def test_pool_name_depends_on_each_of_its_inputs() -> None:
-    """The name depends on the JobSet's UID, the key of the group and the attempt."""
     other_uid = SliceId(workload_uid=WorkloadUid("other"), group_key=SLICE.group_key)
     other_key = SliceId(workload_uid=SLICE.workload_uid, group_key=GroupKey("b" * 40))
     names = [pool_name("train", slice_id, 0) for slice_id in (SLICE, other_uid, other_key)] + [

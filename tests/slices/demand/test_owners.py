@@ -29,21 +29,19 @@ from tests.support.settings import settings
 
 
 def pods_of(owner: dict[str, Any] | None, number: int, **parts: Any) -> list[Pod]:
-    """Return `number` unschedulable pods of a controller, or without a controller."""
     name = owner["name"] if owner is not None else "trial"
     found = (parse_pod(raw_plain_pod(f"{name}-{index}", owner, **parts), jobs=False) for index in range(number))
     return [pod for pod in found if pod is not None]
 
 
 def planned(*pods: Pod, **changes: Any) -> Plan:
-    """Return the decision about some pods in a cluster without pools."""
+    """Return the plan for pods in a cluster without pools."""
     workloads, found = with_owners({}, pods)
     snapshot = Snapshot(workloads=workloads, pods=found, pools_listed_at=NOW)
     return decide(snapshot, Memory(), settings(concurrency=64, **changes), GKE_RULES, NOW)
 
 
 def slices(*pods: Pod) -> list[Slice]:
-    """Return the slices of some pods."""
     workloads, found = with_owners({}, pods)
     by_workload = find_by_workload(Workloads.of(workloads), found, ServingPolicy())
     return sorted(all_slices(by_workload).values(), key=lambda slice_: slice_.group_name)
@@ -76,7 +74,7 @@ JOB = reference("Job", "sweep", "batch/v1")
 def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
     owner: dict[str, Any] | None, number: int, topology: str, hosts: list[int], problem: str
 ) -> None:
-    """Other pods get no pool. An Event on the pod and its controller contains the reason and what to change."""
+    """Pods that do not fill whole slices get no pool. An Event on each pod and its controller says what to change."""
     plan = planned(*pods_of(owner, number, topology=topology))
     assert [create.request.hosts for create in plan.creates] == hosts
     notices = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
@@ -179,7 +177,7 @@ def test_pod_with_the_uid_of_a_jobset_of_another_namespace_does_not_join_it(owne
 
 
 def test_uid_of_a_job_does_not_change_when_a_younger_pod_of_another_namespace_has_it() -> None:
-    """The workload keeps the UID of its Job, so the pool keeps its slice if the Job is served later."""
+    """The workload keeps the UID of its Job; otherwise the pool would lose its slice when the Job is served later."""
     (own,), (other,) = pods_of(JOB, 1), pods_of(FORGED_JOB, 1, namespace="evil")
     _, (first, second) = with_owners({}, (own, replace(other, created_at=own.created_at + timedelta(hours=1))))
     assert (first.workload_uid, second.workload_uid) == (JOB["uid"], uid_in("evil", JOB["uid"]))

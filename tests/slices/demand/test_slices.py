@@ -100,7 +100,6 @@ def test_only_one_child_job_without_references_is_listed() -> None:
     ],
 )
 def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group_name: str, want: list[str]) -> None:
-    """Pools and the memory refer to slices, by id and, if known, by the name of the group."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
     assert [slice_.group_name for slice_ in found] == want
@@ -163,7 +162,6 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
 
 
 def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
-    """The slices are listed, but request no pools. The JobSet gets one notice, and its slices get none."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
@@ -192,7 +190,6 @@ def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
-    """Pods that remain of a suspended, ended or deleted JobSet make no slice."""
     workload = make_jobset(**changes)
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
@@ -256,7 +253,7 @@ def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
 def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
     *, suspended_after: float | None, topology: str, leads: bool
 ) -> None:
-    """A pool follows both the pod and the spec: the pool for an old pod and a new spec would fit neither of them."""
+    """A pool is created from the pod and the JobSet: a pool for an old pod and a changed JobSet would fit neither."""
     before = make_jobset(parallelism=2)
     pod = make_pod(before, created_at=after(0))
     selector = {**pod.requirements.node_selector, constants.TPU_TOPOLOGY: topology}
@@ -270,7 +267,6 @@ def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
 
 
 def test_recreated_jobset_has_other_slices() -> None:
-    """The group keys are equal, but the UIDs differ."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
     assert old.id.group_key == new.id.group_key
@@ -296,7 +292,6 @@ def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
-    """The pods still count as users of the nodes to which they are bound."""
     known, unknown = make_jobset(), make_jobset("unknown")
     nameless = make_pod(unknown, workload_uid="")
     assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
@@ -307,7 +302,6 @@ def test_group_key_is_the_sha1_of_namespace_and_job_name() -> None:
 
 
 def test_chips_added_by_a_webhook_make_a_slice_with_the_jobs_parallelism() -> None:
-    """The template of the JobSet requests no chips, but its pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
     assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)

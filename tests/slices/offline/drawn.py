@@ -46,7 +46,6 @@ class Dice:
         return self._byte() >= 256 - 256 // once_in
 
     def one(self, usual: _T, *others: _T) -> _T:
-        """Return one of the values, all with the same probability."""
         return (usual, *others)[self._byte() % (1 + len(others))]
 
     def usually(self, usual: _T, *others: _T) -> _T:
@@ -54,7 +53,7 @@ class Dice:
         return self.one(*others) if self.seldom() else usual
 
     def some(self, usual: Mapping[str, Sequence[str]], wrong: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return up to two usual entries, and once in 10 cases a wrong entry, each with one of its values."""
+        """Return up to two usual keys, and once in 10 cases a wrong key, each with one of its possible values."""
         found = {}
         for _ in range(self.one(0, 0, 1, 2)):
             key = self.one(*usual)
@@ -267,7 +266,6 @@ SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 
 
 def settings_of(dice: Dice) -> dict[str, Any]:
-    """Draw the settings of a provisioner."""
     changes: dict[str, Any] = {"serve_jobs": dice.usually(True, False)}
     for _ in range(dice.one(0, 0, 1, 2, 3)):
         field, values = dice.one(*SETTINGS)
@@ -300,7 +298,7 @@ def _told(rng: random.Random) -> Iterator[str]:
         for _ in range(rng.choice((0, 0, 1, 2))):
             _damage(rng, raw)
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
-    # The text of a document is left out, because it contains a memory address.
+    # `pool.document` is left out, because its text contains a memory address.
     yield from (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
     yield from (f"{remark.severity.name} {remark.field} {remark} {remark.impossible}" for remark in found.remarks)
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)

@@ -1,4 +1,4 @@
-"""Tests that `plan` has the node pools and the messages of the decision after the objects are applied."""
+"""Tests that `plan` predicts the node pools and the messages that decisions lead to after the objects are applied."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AppliedWorld(World):
                 self.put(*(self._admitted(pod, workload) for pod in pods))
 
     def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
-        """Return the pod with marks if its workload starts together, as the plan assumes that admission does."""
+        """Return the pod, with marks if it is all-or-nothing: `plan` assumes that admission adds the marks."""
         asked, key = pod.requirements, slice_key(pod.requirements.labels)
         wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
         if not key or not (self.settings.all_or_nothing if wish is None else wish):
@@ -76,7 +76,6 @@ class AppliedWorld(World):
         return replace(pod, requirements=replace(asked, node_selector=selector))
 
     def look(self, **changes: Any) -> Any:
-        """Run a decision with the namespace labels."""
         return super().look(namespace_labels=self.namespace_labels, **changes)
 
     def snapshot(self, **changes: Any) -> Snapshot:
@@ -117,7 +116,7 @@ class AppliedWorld(World):
         assert all(pool.status is PoolStatus.RUNNING for pool in self.pools.values())
 
     def told_first(self) -> Counter[Told]:
-        """Return the notices of the first decision, and the number of each."""
+        """Return the number of notices of the first decision, by reason and message."""
         return Counter((notice.reason, self._words(notice)) for notice in self.plans[0].notices)
 
     def _words(self, notice: Notice) -> str:
@@ -171,7 +170,6 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
 
 
 def _asks(raw: Json) -> bool:
-    """Return whether any pods of a workload request chips."""
     return any(parse_pod(pod) is not None for pod in pods_of(raw))
 
 
@@ -189,7 +187,7 @@ def _without_index(raw: Json) -> Json:
 
 
 def _nowhere() -> Json:
-    """Return the spec of pods that no node satisfies."""
+    """Return a pod spec whose affinity no node satisfies."""
     return pod_spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}})
 
 
@@ -216,7 +214,6 @@ def test_plan_agrees_with_the_decision_in_past_cases(raws: list[Json], changes: 
 @hypothesis_settings(max_examples=400)
 @given(st.binary(max_size=300))
 def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
-    """One to three workloads are drawn, with and without mistakes, and with any settings."""
     dice = Dice(drawn)
     changes = settings_of(dice)
     spaces = dice.one({}, {"team-a": {"tpu": "yes"}})

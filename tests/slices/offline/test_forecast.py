@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(60)
 
 SUBGROUPS = Path(__file__).parents[2] / "data" / "leaderworkerset" / "subgroups.yaml"
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Examples whose pods run on node pools, one workload of the namespace default in each file.
+#: Kinds of workloads of which each file of FILES contains one, in the namespace default.
 _KINDS = re.compile(r"(?m)^kind: (JobSet|LeaderWorkerSet|Ray\w+|Job)$")
 FILES = sorted(
     file
@@ -60,7 +60,6 @@ UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NOD
 
 
 def plan_text(text: str, settings_: Settings = SERVING) -> Forecast:
-    """Plan the documents of a YAML text."""
     documents, problems = read_documents("f", text)
     assert problems == []
     return forecast([object_ for document in documents for object_ in objects_of(document)], settings_, GKE_RULES)
@@ -84,7 +83,6 @@ def bodies(requests: list[Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(EXAMPLES)) for file in FILES])
 def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
-    """The requests are equal, except for the parts that depend on UIDs."""
     documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
     (raw,) = (candidate for candidate in map(cluster_of, documents) if candidate["kind"] in set(WorkloadKind))
     raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
@@ -98,7 +96,7 @@ def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
         together = constants.ALL_OR_NOTHING in {**workload.annotations, **workload.groups[0].template.annotations}
         pod = make_pod(workload, job=number, group_name=group, group_key=group_key("default", group))
         if together:
-            # The plan assumes that admission marks pods that start together.
+            # `plan` assumes that admission adds marks to the pods of all-or-nothing workloads.
             marks = labels_of(f"j-{pod.group_key}", "default")
             selector = {**pod.requirements.node_selector, **marks}
             pod = replace(pod, requirements=replace(pod.requirements, node_selector=selector))
@@ -277,7 +275,7 @@ def test_pods_of_the_compute_class_of_the_settings_are_served(name: str, *, serv
 
 
 def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() -> None:
-    """The message may name the pool of another pod. In the past, this name was not shown as unknown."""
+    """In the past, the message contained a full pool name, although its last part is unknown before the pod exists."""
     raw = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
     found = plan({**raw, "spec": {"replicas": 10, "template": {"spec": OWN_POD}}}, settings_=settings(max_chips=16))
     [remark] = found.remarks
@@ -286,7 +284,7 @@ def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() ->
 
 
 def test_pool_names_are_exact_if_the_object_has_a_uid() -> None:
-    """`kubectl get -o yaml` prints the UID, and a status, which does not apply to a new object."""
+    """`kubectl get -o yaml` prints the UID. It also prints the status, which does not apply to a new object."""
     raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
     workload = workloads.JOBSET.parse({**raw, "status": {}})
     assert workload is not None
@@ -482,7 +480,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("raw", "marked", "words"), MISTAKES)
 def test_mistake_is_reported_with_its_line(raw: dict[str, Any], marked: str, words: str) -> None:
-    """The line contains the wrong field. A valid object in the same file is still planned."""
+    """A valid object in the same file is still planned."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
     told = [(remark.line, remark.message) for remark in found.remarks if remark.severity.refused]
@@ -524,7 +522,7 @@ def test_region_is_not_inferred_from_an_annotation_that_is_not_read() -> None:
 
 
 def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
-    """Events, in contrast, report one mistake after the other."""
+    """An Event reports only the first mistake, so users would have to correct one mistake after the other."""
     raw = raw_lws(
         size=5,
         uid="",
@@ -701,7 +699,6 @@ def test_number_of_planned_slices_is_limited() -> None:
 @hypothesis_settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
-    """The pool of the valid object is still planned."""
     asks, workloads = (
         (raw_request(), raw_buffer(), {**TEMPLATE, "template": {}}),
         (raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid="")),

@@ -19,23 +19,19 @@ from tests.support.world import World
 
 
 def written(environment: Mapping[str, str]) -> Settings:
-    """Return the settings for these environment variables and the required ones."""
     return read_settings(REQUIRED | environment)
 
 
 def reservation(path: str, settings_: Settings) -> str:
-    """Return the problem with a reservation, empty if it is allowed."""
     return allowlists.reservation_problem(path, settings_)
 
 
 def network(text: str, settings_: Settings) -> str:
-    """Return the problem with a network and subnetwork, empty if they are allowed."""
     vpc, _, subnet = text.partition(":")
     return allowlists.network_problem([Network(network=vpc, subnetwork=subnet)], settings_)
 
 
 def label(key: str, settings_: Settings) -> str:
-    """Return the problem with a label key, empty if it is allowed."""
     return allowlists.label_problem([key], settings_)
 
 
@@ -66,7 +62,6 @@ CHECKS: dict[str, Any] = {
 def test_rejected_name_is_reported_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
-    """Each of the five settings is an environment variable with a list of names and patterns."""
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
@@ -120,9 +115,6 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
     problem = allowlists.network_problem(networks, settings(allowed_networks=("good",)))
     assert "bad:s" in problem
     assert "good" not in problem
-
-
-# --- Requests ---
 
 
 @pytest.mark.parametrize(
@@ -218,7 +210,7 @@ def test_names_that_the_settings_use_are_always_allowed(asked: dict[str, Any], c
 
 
 def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
-    """In contrast, no notice is sent for SERVED_NAMESPACES: another provisioner may serve the other namespaces."""
+    """SERVED_NAMESPACES causes no notice, because another provisioner may serve the other namespaces."""
     world = World(
         make_jobset(namespace="team-a"),
         make_jobset(namespace="other"),
