@@ -41,7 +41,6 @@ class Asking(World):
             self.ask(raw)
 
     def ask(self, raw: dict[str, Any]) -> None:
-        """Create or change a ProvisioningRequest or CapacityBuffer."""
         parse = parse_provisioning_request if raw["kind"] == "ProvisioningRequest" else parse_capacity_buffer
         found = parse(raw)
         assert found is not None
@@ -116,7 +115,7 @@ def served(*counts: int, **changes: Any) -> Asking:
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
 def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
-    """Kueue's topology-aware scheduling chooses a node for each pod, so an equal pool with other nodes is no help."""
+    """With topology-aware scheduling, Kueue chooses a node for each pod, so the pod cannot use an equal pool's nodes."""
     world = served(4, marked=True)
     jobset = world.consume("req", 2)
     pools = dict(enumerate(sorted(world.pools, reverse=reverse)))
@@ -133,7 +132,6 @@ def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: 
 
 
 def test_status_reason_of_a_request_slice_follows_its_pods() -> None:
-    """The reason changes when the pods are created and when they are bound."""
     world = Asking(raw_request("req", 2))
     reasons = []
     world.live(4)
@@ -246,7 +244,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
 
 
 def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """Otherwise each request with which Kueue retries would fail as well, and the probe's pool would not be used."""
+    """If the request failed during the probe, so would each retry by Kueue, and nothing would use the probe's pool."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -317,7 +315,7 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
 
 
 def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
-    """Otherwise one small object could cost as much work as thousands of pods, and delay other namespaces."""
+    """Otherwise one small CapacityBuffer could cost as much work as thousands of pods and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)
     read = [bool(world.conditions(f"b{number}")) for number in range(7)]
@@ -390,7 +388,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
 
 
 def test_place_in_the_queue_for_exhausted_capacity_is_not_in_the_status() -> None:
-    """Each new pool changes the places of all requests that wait, so every one of their statuses would be written."""
+    """Each new pool changes the place of every waiting request; with places in them, all statuses would be written."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
     for name in sorted(world.pools):
@@ -421,7 +419,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
 
 
 def test_chips_of_a_request_leave_the_limit_of_requests_once_its_pods_run() -> None:
-    """Running pods count in the ResourceQuota of the namespace instead, so its buffer may get further slices."""
+    """Running pods count in the ResourceQuota of the namespace instead, so a buffer there may get further slices."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)
     assert len(world.pools) == 4
@@ -484,7 +482,7 @@ def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
 
 
 def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
-    """In the past, the smaller buffer waited indefinitely for the larger buffer, which no workload used."""
+    """In the past, the smaller buffer waited indefinitely for the larger one, which the limit never allows."""
     world = Asking(max_chips=12)
     world.templates["default", "large"] = make_requirements(topology="2x2x4")
     world.ask(raw_buffer("large", replicas=1, podTemplateRef={"name": "large"}))
@@ -495,7 +493,7 @@ def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
 
 
 def test_buffer_gets_its_slice_although_a_workload_exceeds_the_whole_limit() -> None:
-    """A request that no limit can ever allow uses nothing of the limit."""
+    """A workload that can never be within the limit must not reserve chips of the limit."""
     world = Asking(raw_buffer(replicas=1), max_chips=128)
     world.add(jobset_of("large", "4x8x8", namespace="other"))
     world.live(4)
@@ -503,7 +501,7 @@ def test_buffer_gets_its_slice_although_a_workload_exceeds_the_whole_limit() -> 
 
 
 def test_refused_buffer_delays_no_creates_after_a_stockout() -> None:
-    """The limit of the buffer's namespace refuses the buffer, which would keep its place in a line without a create."""
+    """A buffer that a limit excludes must not delay slices of other namespaces by its place in the queue."""
     tried: list[str] = []
 
     def refuse(create: Create) -> Failure:

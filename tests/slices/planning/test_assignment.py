@@ -57,11 +57,11 @@ def put_pods(world: World, workload: Workload, **changes: Any) -> None:
 
 
 def marked_world(*workloads: Workload, **changes: Any) -> World:
-    """Return a world in which admission adds the selectors of its slice to each pod."""
+    """Return a world in which admission adds to each pod the marks of its slice."""
     return World(*workloads, settings_=settings(**changes), marked=True)
 
 
-# --- Three states ---
+# --- Open, free and assigned pools ---
 
 
 def test_pool_of_a_marked_slice_is_assigned_from_its_creation() -> None:
@@ -100,7 +100,7 @@ def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
 def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
-    """Running pods determine the labels: labels of another slice are corrected in one step."""
+    """Running pods determine the labels: wrong labels are corrected in one round."""
     world = marked_world()
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)
@@ -150,11 +150,11 @@ def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
     assert world.deleted == []
 
 
-# --- Two steps ---
+# --- Pools that change their slice ---
 
 
 def freed_world() -> World:
-    """Return a world in which a JobSet has finished and a rival waits for its pool."""
+    """Return a world in which RIVAL waits for the pool of TRAIN, which has finished."""
     world = marked_world(TRAIN, deletion_delay_seconds=3600.0)
     world.live(4)
     assert world.bound(TRAIN) == 1
@@ -223,7 +223,7 @@ def test_free_pool_becomes_open_if_an_unmarked_slice_will_use_it() -> None:
     assert (world.bound(TRAIN), labels(world)) == (1, [{}, {}])
 
 
-# --- Recreated nodes, restarts, edits ---
+# --- Recreated nodes, restarts, edited labels ---
 
 
 def test_recreated_node_is_assigned_again() -> None:
@@ -243,7 +243,7 @@ def test_recreated_node_is_assigned_again() -> None:
 @pytest.mark.parametrize("between", [False, True], ids=["pods bound", "between two attempts"])
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
 def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload, *, between: bool) -> None:
-    """The hints are lost, and a rival waits. In the past, the rival got a pool that was created for another JobSet."""
+    """The memory is lost and RIVAL waits. In the past, RIVAL got the pool if it had been created for another JobSet."""
     world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     if first is not TRAIN:
@@ -266,7 +266,7 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
 
 @pytest.mark.parametrize("first", [WorkloadKind.JOBSET, WorkloadKind.RAY_CLUSTER])
 def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None:
-    """A JobSet and a RayCluster of one name have groups of one name, and so equal keys."""
+    """A JobSet and a RayCluster of one name have groups of the same name, and therefore equal keys."""
     other = replace(make_jobset("train", uid="ray"), kind=WorkloadKind.RAY_CLUSTER)
     world = World(marked=True)
     pool = put_pool(world, TRAIN, **KEY)
@@ -280,7 +280,7 @@ def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
 def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
-    """Without labels, the rival would get the pool. A recreated JobSet has the same key and name, but another UID."""
+    """Without the labels, RIVAL would get the pool. A recreated JobSet has the same key and name, but another UID."""
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
     world.add(RIVAL)

@@ -112,7 +112,6 @@ def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
 
 
 def test_longest_wait_of_capacity_and_slice_blocks() -> None:
-    """After its end, a wait no longer blocks."""
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     own = backoff.slice_failed(None, failure(FailureKind.UNAVAILABLE), SLICE, NOW)
     blocking = backoff.blocking(backoffs, KEY, own, NOW)

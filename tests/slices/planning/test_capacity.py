@@ -73,7 +73,6 @@ def jobset_of(
 
 
 def slice_of(**changes: Any) -> Slice:
-    """Return one slice of a JobSet of `jobset_of`."""
     return make_slice(jobset_of(**changes))
 
 
@@ -282,7 +281,6 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
 def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
     asked: dict[str, Any], changes: dict[str, Any], words: list[str]
 ) -> None:
-    """The message names the selector, annotation or choice that cannot be met."""
     with pytest.raises(UnmeetableError) as caught:
         choices_of(slice_of(**asked), settings(**changes))
     for word in words:
@@ -314,7 +312,6 @@ def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
 def test_impossible_choice_is_skipped_and_reported(
     capacity: str, changes: dict[str, Any], want: list[str], words: str
 ) -> None:
-    """A pool of the next choice is created, and an Event names the skipped choice."""
     accelerator = changes.pop("accelerator", V5P)
     workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
     choices = choices_of(make_slice(workload), settings(**changes))
@@ -359,7 +356,6 @@ def test_notice_has_the_reasons_of_all_choices_if_none_fits() -> None:
     ],
 )
 def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: str, text: str) -> None:
-    """The Event names the key and the value, and is recorded on the pod and the JobSet."""
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["good"]
@@ -510,7 +506,6 @@ def one_in_each_zone(workload: Workload, **changes: Any) -> World:
 
 
 def zones_bought(world: World) -> list[str]:
-    """Return the zones of the created pools."""
     return [world.pools[name].zones[0] for name in world.created]
 
 

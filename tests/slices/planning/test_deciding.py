@@ -26,7 +26,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """All pods of a gang exist before their gates are removed; with exclusive placement, most are created later."""
+    """A gang's gates are removed when all its pods exist. With exclusive placement, most pods are created after that."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
@@ -66,7 +66,7 @@ def test_decision_with_a_stale_watch_changes_nothing() -> None:
 
 
 def test_jobset_that_requests_slice_resources_is_reported_and_gets_no_pool() -> None:
-    """The newest release of the Go provisioner serves such JobSets with Slice resources, without node pools."""
+    """The newest release of the Go provisioner serves JobSets with this label with Slice resources, without node pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
     plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())
@@ -190,7 +190,6 @@ def test_pools_are_polled_more_often_while_changes_are_expected() -> None:
 
 
 def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
-    """The pool that has been unneeded for 10 s longer than the other determines the time of the next decision."""
     workloads = make_jobset("first"), make_jobset("second")
     world = World(*workloads)
     for workload in workloads:

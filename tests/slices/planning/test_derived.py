@@ -34,13 +34,11 @@ class CountedLabels(dict[str, dict[str, str]]):
 
 
 def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
-    """Begin a round with these namespace labels, after the round `last`."""
     snapshot = replace(world.snapshot(), namespace_labels=labels)
     return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last)
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:
-    """Return `count` JobSets with unschedulable leader pods, and a world with them."""
     workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(count)]
     return workloads, World(*workloads)
 
@@ -135,7 +133,7 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
 
 
 def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
-    """Otherwise each round during a burst of creates would derive the facts of all these pools again."""
+    """Otherwise each round during a burst of creates would derive the facts of all pools in creation again."""
 
     def supply(pool: NodePool, memory: Memory, last: Mapping[PoolName, Supply], seconds: int) -> Mapping[str, Supply]:
         snapshot = Snapshot(pools=(pool,), pools_listed_at=NOW)

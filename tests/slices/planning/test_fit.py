@@ -144,8 +144,6 @@ def test_only_pods_of_the_dra_driver_fit_its_nodes(selected: dict[str, str], lab
     assert (misfit(asks(node_selector=selected), view(labels=labels)) == "") is (selected == labels)
 
 
-# --- Many nodes ---
-
 _KEYS = st.sampled_from(
     ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, constants.ZONE]
 )
@@ -203,7 +201,7 @@ _REQUIREMENTS = st.builds(
 def test_fits_returns_the_results_of_checking_each_node_separately(
     views: list[NodeView], asked: list[Requirements]
 ) -> None:
-    """The test checks several requirements with one `Fits`, because its caches must not mix up their results."""
+    """One `Fits` checks several requirements, because its caches must not mix up their results."""
     fits = Fits(views)
     for requirements in asked:
         assert _listed(fits.fitting(requirements), len(views)) == [not misfit(requirements, view) for view in views]

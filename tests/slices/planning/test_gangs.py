@@ -48,12 +48,10 @@ def held(world: World) -> set[PoolName]:
 
 
 def assigned(plan: Plan) -> list[str]:
-    """Return the nodes that a plan assigns to slices."""
     return [node for node, labels, _ in plan.assignments if labels != FREE]
 
 
 def reasons(world: World) -> list[DeleteReason]:
-    """Return the reasons of all deletes so far."""
     return [delete.reason for plan in world.plans for delete in plan.deletes]
 
 
@@ -75,7 +73,7 @@ def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
 
 
 def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
-    """The key is the same when further slices become ready. The notice is no warning, and no pod counts as stuck."""
+    """The notice keeps its key when further slices become ready. It is no warning, and no pod counts as stuck."""
     workload = gang(replicas=3)
     world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
     world.live(100)
@@ -127,7 +125,7 @@ def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
     assert (len(world.created), world.deleted) == (3, [])
 
 
-# --- Release ---
+# --- Release of pools ---
 
 
 def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
@@ -214,7 +212,6 @@ def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
 
 
 def test_unneeded_held_pool_is_held_for_the_next_all_or_nothing_jobset() -> None:
-    """The pool is kept for one slice of the next JobSet, whose pods fit the same nodes."""
     workload, other = gang("first"), gang("second")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -556,7 +553,7 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
 def test_workload_that_can_never_be_served_holds_no_pools(
     impossible: FailureKind | None, limits: dict[str, int]
 ) -> None:
-    """A new JobSet does not wait an hour for a JobSet that can never start; the pools of that JobSet are deleted."""
+    """The second JobSet is served without waiting for the first, and the pools of the first are deleted."""
     first, second = gang("first", replicas=3), gang("second", replicas=2)
     world = world_of(first, **limits)
 
