@@ -32,7 +32,6 @@ class HalfSeen(World):
     unknown_kinds = _WATCHED_KINDS
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return a snapshot in which `unknown_kinds` are unknown."""
         return super().snapshot(**{"unknown_kinds": self.unknown_kinds} | changes)
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
@@ -43,7 +42,6 @@ class HalfSeen(World):
 
 
 def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
-    """Return an empty world in which `kinds` are unknown."""
     world = HalfSeen(settings_=settings(**changes))
     world.unknown_kinds = kinds
     return world

@@ -73,7 +73,6 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
     world = _world(_jobset("a"), _jobset("b"))
     world.live(6)
     assert len(world.created) == 2
-    # The scheduler binds the pods of a Job only to nodes with the label of the Job.
     for workload in world.workloads.values():
         (leader,) = [pod for pod in world.pods.values() if pod.uid == make_pod(workload).uid]
         assert world.nodes[leader.node_name].labels[_LABEL] == f"default_{workload.name}-slice-0"

@@ -123,7 +123,6 @@ def test_creates_beyond_a_limit_are_reported_and_not_sent(
 
 
 def test_pause_is_reported_and_lasts_until_its_end() -> None:
-    """The notice contains the start of the pause. The waiting pool is created when the pause ends."""
     world = World(jobset_of("a"))
     since = world.now - timedelta(days=8)
     plan = world.look(paused_since=since)
@@ -218,7 +217,7 @@ def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # The turn of d begins in this round; the next round shows when its create is due.
+    # This round gives JobSet d its turn; the plan of the next round contains when the create of d is due.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))

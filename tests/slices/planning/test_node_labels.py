@@ -51,7 +51,7 @@ def test_labels_that_gke_is_known_to_set_are_predicted(key: str, value: str) -> 
 
 
 def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
-    """If GKE chooses the disk type, it is unknown until the pool is listed."""
+    """If GKE chooses the disk type, the value of the label is unknown until the pool is listed."""
     workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
         plan = World(workload, settings_=settings(node_disk_type=setting)).step()

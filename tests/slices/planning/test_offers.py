@@ -97,7 +97,7 @@ def test_annotation_permits_requests_beyond_the_estimate_up_to_the_machine(
 
 @pytest.mark.parametrize(("cpu_millicores", "created"), [(239_000, 1), (239_650, 1), (239_651, 0)])
 def test_allocatable_resources_of_an_existing_node_are_the_limit(cpu_millicores: int, created: int) -> None:
-    """DaemonSets of 0.6 cores would leave 239 of 239.65 cores, but the requests of DaemonSets are unknown."""
+    """The requests of DaemonSets are unknown, so they are not subtracted from the allocatable cores."""
     world = World(make_jobset(template=make_requirements(cpu_millicores=cpu_millicores)))
     world.put(make_node(make_pool(make_jobset("other")), allocatable_cpu_millicores=239_650, pool_name="foreign"))
     world.step()
@@ -144,7 +144,7 @@ def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
 
 @pytest.mark.parametrize(("offered_gib", "kept"), [(700, True), (699, False)])
 def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offered_gib: int, *, kept: bool) -> None:
-    """Nodes of newer versions reserve less memory than the formula, so refusals end once a newer node exists."""
+    """Nodes of newer GKE versions reserve less memory than the formula, so refusals end once a newer node exists."""
     small, large = (
         make_jobset(name, parallelism=4, template=make_requirements(**V6E, memory_bytes=size * GIB))
         for name, size in (("small", 1), ("large", 700))

@@ -81,7 +81,7 @@ def test_a_rejection_limits_operations_for_a_minute(
 
 
 def test_operations_on_foreign_pools_do_not_count() -> None:
-    """Operations on foreign pools may hang for days. If they use up GKE's bound, GKE rejects the next create."""
+    """Operations on foreign pools may hang for days; if they counted, they could prevent all creates for that time."""
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1

@@ -32,7 +32,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
 def test_pool_of_another_kind_has_no_labels_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
-    """A release that only knows JobSets would delete a pool with their labels as the pool of a deleted JobSet."""
+    """A release that knows only JobSets would delete a pool with labels of JobSets as the pool of a deleted JobSet."""
     creates = World(workload).look().creates
     assert [(create.request.hosts, create.request.topology) for create in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
@@ -45,7 +45,6 @@ def test_pool_of_another_kind_has_no_labels_of_jobsets(
 
 
 def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
-    """The pod of index 0 has completed, and the pod of index 1 waits."""
     job = make_job()
     world = World(job)
     world.pods.clear()

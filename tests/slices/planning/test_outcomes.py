@@ -39,7 +39,6 @@ def create_answer(world: World, name: PoolName, kind: FailureKind | None = None)
 
 
 def look_up_answer(world: World, look_up: LookUp, **content: object) -> None:
-    """Add the response to a look-up."""
     world.answer(LookUpAnswer(look_up=look_up, at=world.now, **content))  # type: ignore[arg-type]
     world.pass_time(1)
 
@@ -274,7 +273,7 @@ def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) ->
 
 
 def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
-    """Add the response to a delete that the pool is cordoned and settles for `seconds`."""
+    """Add the response to a delete: the nodes are cordoned, and the delete must wait for `seconds`."""
     world.answer(
         DeleteAnswer(
             name=name, at=world.now, result=DeleteResult.SETTLING, reason="it is cordoned", wait_seconds=seconds
@@ -283,7 +282,7 @@ def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
 
 
 def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
-    """Settling does not count as a failure, so the wait after the next failure is the shortest."""
+    """The wait after the cordon does not count as a failure, so the wait after the next failure is the shortest."""
     world, name = idle_world()
     settling(world, name)
     until = after((world.now - NOW).total_seconds() + 60)

@@ -66,7 +66,6 @@ def match(world: World, sidelined: Collection[WorkloadUid] = ()) -> tuple[Round,
 
 
 def id_of(workload: Workload, job: int = 0) -> SliceId:
-    """Return the id of one slice of a JobSet."""
     return make_slice(workload, job=job).id
 
 
@@ -238,7 +237,7 @@ def test_idle_pool_of_another_topology_names_no_slice_that_waits() -> None:
 
 
 def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
-    """Other reasons do not apply to a slice that waits, or to a pool that is idle."""
+    """The four reasons in `others` do not apply to a waiting slice and an idle pool."""
     others = {Refusal.HAS_POOL, Refusal.NOT_WAITING, Refusal.UNUSABLE, Refusal.CLAIMED}
     assert WHY_UNUSED.keys() == {*Refusal} - others
 
@@ -373,7 +372,6 @@ _POOLS = st.fixed_dictionaries(
 
 
 def world_of(workloads: list[dict[str, Any]], pools: list[dict[str, Any]], settings_: Settings) -> World:
-    """Return the world of some drawn workloads and pools."""
     made = [_workload(number, drawn) for number, drawn in enumerate(workloads)]
     world = World(settings_=settings_)
     slices: dict[SliceId, SliceMemory] = {}
@@ -420,7 +418,6 @@ def world_of(workloads: list[dict[str, Any]], pools: list[dict[str, Any]], setti
 def test_pool_is_claimed_exactly_if_no_refusal_applies(
     workloads: list[dict[str, Any]], pools: list[dict[str, Any]], options: dict[str, Any]
 ) -> None:
-    """`CheckedMatcher` fails if a slice claims a pool although there is a reason against it."""
     world = world_of(workloads, pools, settings(**options))
     sidelined = [_workload(number, drawn).uid for number, drawn in enumerate(workloads) if drawn["sidelined"]]
     ctx, matcher, found = match(world, sidelined)

@@ -25,7 +25,7 @@ REFUSAL = "nodes are available: 2 Insufficient example.com/fuse."
 
 
 def look_again(world: World) -> None:
-    """Let the scheduler look at all nodes, whose number is in its message, and bind no pod."""
+    """Let the scheduler report that no node fits; its message contains the number of nodes."""
     message = f"0/{9 + len(world.nodes)} {REFUSAL}"
     for pod in list(world.pods.values()):
         if not pod.node_name:
