@@ -25,7 +25,7 @@ def end(world: World, pool: PoolName, at: datetime) -> None:
 
 
 def with_deadline(seconds: int) -> World:
-    """Return a world with a slice that has run since NOW, and whose Job has this activeDeadlineSeconds."""
+    """Return a world with a slice that has run since NOW; the activeDeadlineSeconds of its Job is `seconds`."""
     workload = make_jobset("train")
     group = replace(workload.groups[0], deadline_seconds=seconds)
     world = running(replace(workload, groups=(group,)))
@@ -84,7 +84,7 @@ def test_a_pool_whose_reservation_ends_soon_does_not_count_as_warm() -> None:
 
 
 def test_pool_of_an_ended_reservation_is_deleted_once_its_nodes_are_gone() -> None:
-    """GKE cannot recreate the nodes of this pool, so the pods get another pool."""
+    """GKE cannot recreate nodes of an ended reservation, so the pods get another pool."""
     workload = make_jobset("train")
     world = running(workload)
     (name,) = world.pools

@@ -51,7 +51,7 @@ def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int
     ("interval_seconds", "most"), [pytest.param(0, 2, id="burst"), pytest.param(2, 4, id="trickle")]
 )
 def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int, most: int) -> None:
-    """The scheduler reports the pods of a burst within seconds; a pool for the pods of each round would be small."""
+    """The scheduler reports the pods of a burst over several seconds; a pool for the pods of each round would be small."""
     world = cluster()
     for number in range(1, 21):
         world.scale(number)
@@ -106,7 +106,7 @@ def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
 
 
 def test_many_pools_of_a_deployment_that_ends_are_deleted_at_the_same_time() -> None:
-    """Missing pods are no sign of an incomplete list here, because their workload is missing as well."""
+    """The missing pods are no sign of an incomplete list of pods, because their workload is missing as well."""
     world = cluster()
     world.scale(80)
     world.settle()
@@ -350,7 +350,7 @@ def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
 
 
 def test_pod_that_is_first_in_line_takes_no_pool_that_is_created_for_another() -> None:
-    """Otherwise a pod that waits for its burst to end would take the pool of another pod, which would get a new one."""
+    """Otherwise a pod that waits for its burst to end would take the pool, and a second pool would be created."""
     world = cluster()
     world.scale(1)
     world.step(seconds=2)
@@ -437,7 +437,7 @@ def test_marked_pod_uses_a_node_that_a_pod_without_a_mark_has_left() -> None:
 
 
 def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use() -> None:
-    """The pool's nodes keep their labels while these pods run, and a marked pod needs nodes with its marks."""
+    """While pods of the other namespace run, the nodes keep their labels, and a marked pod needs nodes with its marks."""
     world = cluster()
     world.scale(2)
     world.settle()
@@ -460,7 +460,7 @@ def test_flex_start_pool_in_creation_serves_the_marked_pods_it_was_created_for()
 
 
 def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> None:
-    """32 chips are kept for the JobSet, so the pool for the pod of priority 200 has no nodes for the other pods."""
+    """The free chips are kept for the JobSet of priority 100, so the pool for the pod of priority 200 has one node."""
     world = cluster(max_chips=64)
     world.scale(10, owner="old", namespace="old")
     world.settle()
@@ -500,7 +500,7 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
 
 
 def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
-    """The status page shows the state of all these pods, not only of the pod that the create is for."""
+    """The status page shows the state of each waiting pod, not only of the pod that the create is for."""
     world = cluster(max_chips_per_namespace=(("*", 40),))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.scale(20)

@@ -142,7 +142,7 @@ def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | Non
 
 
 def test_pool_of_a_reservation_has_the_affinity_label_that_the_pod_selects() -> None:
-    """GKE does not set this label; the client that creates the pool has to."""
+    """GKE does not set the label for reservation affinity; the client that creates the pool has to."""
     slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
     assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
     assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
@@ -279,7 +279,6 @@ def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:
 def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(
     key: str, changes: dict[str, Any], *, copied: bool
 ) -> None:
-    """The labels are left out and reported to the owner, and the pool is created."""
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
     told = labels_left_out(slice_, settings(**changes), GKE_RULES)
@@ -304,7 +303,7 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
 def test_boot_disk_type_is_accepted_by_the_machine_type(
     accelerator: str, topology: str, setting: str, want: str
 ) -> None:
-    """The type is empty if the machine accepts GKE's default."""
+    """The disk type is empty if the machine accepts GKE's default."""
     made = request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting)
     assert made.node.get("node_disk_type", "") == want
 

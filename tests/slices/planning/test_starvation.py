@@ -57,7 +57,7 @@ def test_slice_is_tried_after_one_of_twenty_rejected_slices_of_another_jobset() 
 
 
 def test_stream_of_new_workloads_does_not_prevent_probes_of_an_older_one() -> None:
-    """A new workload comes after the workloads of its namespace that were last probed before its creation."""
+    """A new workload is tried after the workloads of its namespace that were last probed before its creation."""
     world = World(jobset_of("old", "2x2x2"), marked=True)
     market = Market(world, seconds=5)
     refused_until = world.now + timedelta(minutes=10)

@@ -57,13 +57,12 @@ def test_failure_after_pools_came_up_begins_again_with_one_create() -> None:
 def test_vanished_pool_makes_capacity_of_its_zone_and_machine_type_due(
     place: tuple[str, str], kind: FailureKind, due: bool
 ) -> None:
-    """The back-off of this capacity ends, because the machines of the deleted pool may be available."""
+    """The back-off of the capacity ends, because the machines of the deleted pool may be available."""
     backoffs = backoff.freed(failed(failure=failure(kind)), {place}, after(1))
     assert (backoff.blocking(backoffs, KEY, None, after(1)) is None) is due
 
 
 def making(world: World) -> int:
-    """Return the number of pools that are being created."""
     return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
 
 

@@ -240,7 +240,6 @@ def test_running_single_host_pod_keeps_the_pool_while_another_is_stuck(*, lost: 
 def test_pool_that_hangs_in_a_status_raises_an_alert(
     status: PoolStatus, minutes: int, words: str, *, used: bool
 ) -> None:
-    """The alert names the pool, the status and its start, and ends when the status changes."""
     workload = make_jobset()
     world = running(workload)
     (pool,) = world.pools.values()
@@ -319,7 +318,7 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
 
 
 def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
-    """For example, a TPUNodeGroup waits for a limit on machines, and the user reads only the Event SliceStuck."""
+    """For example, a TPUNodeGroup waits for a limit on machines; its user reads the cause only in the Event SliceStuck."""
     jobset = make_jobset()
     world = World(jobset)
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")
@@ -329,7 +328,6 @@ def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
 
 
 def test_accepted_delete_without_effect_raises_an_alert() -> None:
-    """The operation never ends, and the pool remains RUNNING."""
     world = Accepting()
     world.put_pool(make_pool(make_jobset()))
     world.run(33, seconds=60)

@@ -31,7 +31,6 @@ def suspend(world: World, workload: Workload, **changes: Any) -> None:
 
 
 def resume(world: World, workload: Workload) -> None:
-    """Resume a JobSet and create its leader pods."""
     world.workloads[workload.uid] = workload
     world.start_pods(workload)
 
@@ -129,7 +128,7 @@ def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
 
 
 def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:
-    """The scheduler would bind the waiting pods to this pool. A resumed JobSet gets a new pool."""
+    """The scheduler would bind the waiting pods to the pool anyway. The JobSet gets a new pool when it is resumed."""
     world, workload, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)

@@ -50,7 +50,6 @@ def owner_of(world: World, pool: NodePool) -> str:
 def test_go_pool_is_used_by_its_jobset_and_deleted_after_it(
     accelerator: str, topology: str, chips: int, hosts: int
 ) -> None:
-    """No other pool is created, and no pool is left at the end."""
     asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips, tolerations=())
     workload = make_jobset(parallelism=hosts, template=asked)
     world = World(workload)

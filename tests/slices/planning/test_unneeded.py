@@ -62,7 +62,7 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    # The pool settles before its delete, because the scheduler may be binding the leader to either pool.
+    # The scheduler may be binding the leader to either pool, so the delete first cordons the old pool and waits.
     assert [(delete.name, delete.settle) for delete in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
 
@@ -95,14 +95,16 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
     leader: dict[str, Any], *, settles: bool
 ) -> None:
-    """The scheduler may have chosen a node, which no object shows yet. The resources of the leader are not compared."""
+    """The scheduler may have chosen a node of the pool, which no object shows yet. The leader's resources do not
+    matter.
+    """
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]
 
 
 def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
-    """While a pool settles, it is cordoned, and pods that the scheduler is binding to it show up."""
+    """While a pool settles, it is cordoned, and a pod that the scheduler was binding to it appears in the cache."""
     world = idle_world(namespaces=("another",))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [True]
@@ -176,7 +178,7 @@ def test_pool_with_unready_nodes_for_15_minutes_is_replaced() -> None:
 
 
 def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
-    """No object changes at that time. After the pool is given up, the next wake-up is later: the loop does not spin."""
+    """No object changes when NODEPOOL_READY_TIMEOUT ends. After the pool is given up, the loop must not spin."""
     workload = make_jobset()
     world = World(workload, settings_=settings(ready_timeout_seconds=100.0))
     world.put_pool(make_pool(workload), ready=False)
@@ -188,7 +190,7 @@ def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
 
 
 def test_pool_that_was_given_up_is_deleted_without_the_deletion_delay() -> None:
-    """During the delay, it would use up NODEPOOL_REPLACED_SHARE, so that no other lost pool would be replaced."""
+    """During the delay, the pool would use up NODEPOOL_REPLACED_SHARE, and no other lost pool would be replaced."""
     workloads = [make_jobset(name, namespace=name) for name in ("a", "b")]
     world = World(*workloads, settings_=settings(deletion_delay_seconds=3600.0))
     pools = [world.put_pool(make_pool(workload), ready=False) for workload in workloads]
@@ -410,7 +412,7 @@ def test_pool_of_an_unwatched_jobset_serves_no_other_jobset() -> None:
 
 
 def test_watched_jobset_that_exists_but_is_not_cached_raises_an_alert() -> None:
-    """The caches are wrong in this case, and the administrator has to find the cause."""
+    """The caches lack a JobSet that they should contain, so the administrator has to find the cause."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     run_needed(world, 700, needed={pool.name})
