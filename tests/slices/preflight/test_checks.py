@@ -252,7 +252,7 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
 def test_reservation_is_searched_in_each_zone_of_the_settings(
     there: dict[tuple[str, str], str], status: Status, words: str
 ) -> None:
-    """The settings allow pods to use the reservation only in these zones."""
+    """Pods may use the reservation only in the zones of the settings, so other zones are not searched."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
@@ -405,7 +405,6 @@ def without_gke() -> World:
 
 
 def found_without_gke(without_gke: World) -> dict[str, Finding]:
-    """Run all checks; return the findings by name."""
     without_gke.ca_pem = None
     subject = replace(without_gke.subject, gke=None)
     return {finding.name: finding for finding in run_checks(subject)}

@@ -26,7 +26,7 @@ from tests.support.preflight import ORIGINAL_LEASE, PLACEMENT_OBJECTS, World
 from tests.support.settings import REQUIRED
 from tests.support.wire_server import WireServer, as_json, running
 
-#: Most of these tests start Python with all of Google's libraries, which is slow on a busy machine.
+#: Time-out in seconds: most of the tests start Python with all of Google's libraries, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(60)
 
 _NAMES = ("GCP_", "GKE_", "KUBE", "ALLOWED_", "MAX_", "CAPACITY", "ASSUME_", "ZONES")
@@ -128,7 +128,7 @@ def test_closed_output_pipe_causes_no_traceback(form: str) -> None:
 
 
 def test_characters_that_the_terminal_lacks_are_escaped() -> None:
-    """The output contains texts of other programs, and mistyped values."""
+    """The output contains texts of other programs and mistyped values, which may have any characters."""
     done = _check_nothing(subprocess.PIPE, GCP_CLUSTER="cl\u00fcster", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (1, "")
     assert "cl\\xfcster" in done.stdout

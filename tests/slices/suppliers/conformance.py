@@ -44,9 +44,7 @@ class Ground(Protocol):
 
     supplier: Supplier
 
-    def sells(self, accelerator: str) -> bool:
-        """Return whether the supplier sells slices of an accelerator."""
-        ...
+    def sells(self, accelerator: str) -> bool: ...
 
     def request(self, name: PoolName) -> NodePoolRequest:
         """Return a request that the supplier accepts, with labels and taints."""
@@ -175,7 +173,6 @@ class SupplierContract:
             specified(room + 1)
 
     def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
-        """The request has the labels that a pod selects, and the labels that a pod asks to copy."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.passed_on, "asked")
         copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
@@ -208,7 +205,6 @@ class SupplierContract:
         assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
 
     def test_operation_is_known_until_it_is_done(self, ground: Ground) -> None:
-        """An operation is known from its beginning until some time after its end."""
         created = create(ground)
         assert not ground.supplier.get_operation(created).done
         ground.finish()

@@ -83,7 +83,7 @@ def test_unexpected_exception_is_counted() -> None:
 
 @pytest.mark.parametrize(("status", "want"), [(429, "429"), (0, "none"), (299, "other"), (99999, "other")])
 def test_http_status_is_counted_with_bounded_labels(status: int, want: str) -> None:
-    """An unknown status must not create new labels, because another server may answer in GKE's place."""
+    """An unknown status must not add a label value to the metric, because another server may respond in GKE's place."""
     fake, recorder = make_fake(), Recorder()
     failure = Failure(kind=FailureKind.QUOTA, message="no")
 

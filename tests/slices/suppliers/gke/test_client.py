@@ -281,7 +281,7 @@ def test_create_sends_exactly_the_expected_json(
     path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", f"/{version}/")
     assert (sent.method, sent.path.partition("?")[0]) == ("POST", path)
     api = container_v1beta1 if version == "v1beta1" else container_v1
-    # The library sends enums of requests as numbers, so the message is parsed and printed with words.
+    # The library sends enums as numbers, so the message is parsed and printed with the names of the enums.
     message = json_format.ParseDict(sent.json["nodePool"], api.NodePool.pb(api.NodePool()))
     assert json_format.MessageToDict(message) == want
     assert sent.headers["user-agent"].startswith("tpu-provisioner/")
@@ -337,7 +337,7 @@ POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"initialNodeCount": 4, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, {"hosts": 4}),
     ({"initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}}, {"hosts": 1}),
-    # Enum words that this release does not know are read as unknown or empty.
+    # Names of enums that this release does not know are read as unknown or empty.
     ({"status": "DREAMING"}, {"status": PoolStatus.UNKNOWN}),
     ({"status": None}, {"status": PoolStatus.UNKNOWN}),
     ({"config": {"taints": [{"key": "t", "effect": "NO_NEWS"}]}}, {"taints": (Taint(key="t", effect=""),)}),
@@ -844,7 +844,7 @@ def test_refused_connection_is_unavailable() -> None:
 def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """A create or delete takes at most as long as the Lease must still last when it is sent. No call is repeated."""
+    """When a create or delete is sent, the Lease must still be valid for the time-out of the call. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
@@ -890,7 +890,7 @@ ODD_WORDS = (
 
 
 def test_names_in_a_failed_operation_do_not_determine_its_kind(server: RecordingServer, client: GkeClient) -> None:
-    """The client remembers the texts of the create whose operation it reads."""
+    """The client remembers the names in a create, and ignores them when it classifies the failed operation."""
     server.answer = Answer(body={"name": "operation-1"})
     client.create_node_pool(NAMED_BADLY)
     failed = {"name": "operation-1", "status": "DONE", "error": {"code": 3, "message": ODD_WORDS}}

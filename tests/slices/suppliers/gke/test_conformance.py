@@ -49,11 +49,9 @@ class GkeGround:
         self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
     def sells(self, accelerator: str) -> bool:
-        """Return True: GKE sells every accelerator."""
         return True
 
     def request(self, name: PoolName) -> NodePoolRequest:
-        """Return a request that GKE accepts."""
         return replace(self._slice, name=name)
 
     def finish(self) -> None:

@@ -198,7 +198,7 @@ def test_words_of_users_do_not_determine_the_kind(text: str) -> None:
     ],
 )
 def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, want: FailureKind) -> None:
-    """A plain word is removed only if it is quoted or in a path."""
+    """A plain word of a request is removed from the text only if it is quoted or in a path."""
     assert classify_message(None, text, SAID) is want
 
 
@@ -229,7 +229,6 @@ def test_the_password_of_a_proxy_is_not_shown() -> None:
 
 
 def answer(code: int, body: object, headers: dict[str, str] | None = None) -> requests.HTTPError:
-    """Return the exception of an error response."""
     response = requests.Response()
     response.status_code = code
     response._content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -253,9 +252,9 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
     (409, "", "No.", "", (K.UNAVAILABLE, K.ALREADY_EXISTS, K.OPERATION_IN_THE_WAY)),
     # GKE responds 412 if an etag does not match.
     (412, "", "No.", "", K.OPERATION_IN_THE_WAY),
-    # The text of these statuses is ignored.
+    # The text of a response with one of the next statuses is ignored.
     *((code, "INTERNAL", "[GCE_STOCKOUT] or", "backendError", _LOST) for code in (408, 499, 500, 502, 503, 504, 599)),
-    # The text of these statuses determines the kind.
+    # The text of a response with one of the next statuses determines the kind.
     *((code, "", _TOO_MANY, "", K.TOO_MANY_OPERATIONS) for code in (400, 403, 409, 412, 429)),
     (400, "", "Operation o is currently upgrading. Please wait.", "failedPrecondition", K.OPERATION_IN_THE_WAY),
     (400, "FAILED_PRECONDITION", "The moon is in the way, please wait", "", K.OPERATION_IN_THE_WAY),

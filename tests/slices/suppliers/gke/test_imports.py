@@ -1,4 +1,4 @@
-"""Tests that one module imports Google's client library, and with it gRPC, which takes 20 MiB and 0.1 s."""
+"""Tests that only one module imports Google's client library, whose gRPC takes 20 MiB and 0.1 s."""
 
 from __future__ import annotations
 

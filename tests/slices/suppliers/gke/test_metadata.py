@@ -27,7 +27,6 @@ def server() -> Iterator[RecordingServer]:
 
 
 def answer(request: Recorded) -> Answer:
-    """Answer as the metadata server does."""
     google = {"Metadata-Flavor": "Google"}
     if request.headers.get("metadata-flavor") != "Google":
         return Answer(status=403, headers=google, body=b"no")

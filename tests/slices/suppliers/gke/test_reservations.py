@@ -128,7 +128,7 @@ def test_unreadable_end_is_unknown_and_logged_once(kind: FailureKind) -> None:
 
 
 def test_reservations_that_do_not_exist_are_not_remembered() -> None:
-    """A later list drops the readings of reservations that have neither a pool nor a known end."""
+    """A later list of pools forgets the reservations that have neither a pool nor a known end."""
     world = Reserved()
     world.gke.fail_always("create_node_pool", FailureKind.INVALID)
     for number in range(20):

@@ -87,7 +87,6 @@ class Rehearsal:
         self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=self.clock.now)
 
     def start(self) -> None:
-        """Start the simulator and create the client."""
         self.simulator.start()
         self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url)
 

@@ -120,7 +120,6 @@ class Both(World):
         return super().snapshot(nodes=tuple(labelled), **changes)
 
     def machines(self) -> list[str]:
-        """Return the names of the machines."""
         return self.groups.state()["machines"]
 
     def at_rest(self) -> bool:
@@ -187,7 +186,7 @@ class Both(World):
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
         try:
-            # This scheduler binds a pod in the step in which it chooses the node, so pools need not settle.
+            # The simulated scheduler chooses a node and binds the pod in one step, so pools need not settle.
             self.gate.pass_through(replace(delete, settle=False))
         except KeptError as error:
             self.kept.append(str(error))
