@@ -369,7 +369,6 @@ class Slow:
         self.created = 0
 
     def create_pool(self, request: NodePoolRequest, blocked: object) -> OperationName:
-        """Wait for `release`, at most 10 s, and count the create."""
         self._entered.set()
         assert self._release.wait(10)
         self.created += 1
@@ -380,7 +379,6 @@ class Exhausted:
     """Executor that cannot start a thread."""
 
     def submit(self, *_: object) -> None:
-        """Raise the error that ThreadPoolExecutor raises."""
         raise RuntimeError("can't start new thread")
 
 

@@ -67,7 +67,6 @@ class Process:
         )
 
     def exit(self, code: int) -> None:
-        """Record the exit code."""
         self.exit_codes.append(code)
         self.exited.set()
 

@@ -67,7 +67,7 @@ class Stage:
 
 
 def test_time_of_serving_is_in_the_document_but_does_not_change_its_version() -> None:
-    """The page sets its clock by served_at, because the time of the last decision may be long ago."""
+    """The status page sets its clock by `served_at`, because the last decision may be long ago."""
     stage = Stage()
     stage.act(0)
     stage.later()
@@ -186,7 +186,7 @@ def test_each_list_has_its_own_path(name: str) -> None:
 
 
 def test_description_contains_every_path_of_the_api() -> None:
-    """The list at /api/v1 also has the same paths, and each schema that the description refers to is defined."""
+    """The list at /api/v1 has the same paths. Each schema to which the description refers is defined."""
     board = Stage().board
     described = page_of(board, "/api/v1/openapi.json")()
     served = {page.path for page in api.pages(board) if page.path.startswith("/api/v1/")}
@@ -210,7 +210,7 @@ def test_about_has_the_cluster_and_capacity_has_the_waiting_chips() -> None:
 
 @pytest.mark.parametrize("name", ["board", "about", "capacity", "workloads", "slices", "pools", "timeline", "activity"])
 def test_etag_depends_on_process_and_version(name: str) -> None:
-    """A round without changes keeps the tag. Tags of two processes differ, because each counts versions from 1."""
+    """A round without changes keeps the ETag. ETags of two processes differ, because each counts versions from 1."""
 
     def tag(stage: Stage) -> str:
         stage.later()

@@ -78,7 +78,7 @@ def test_levels_of_the_go_logger_are_translated(argument: str, want: str) -> Non
 
 
 def test_go_logger_flags_take_effect_or_are_logged_as_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Manifests of the Go provisioner pass these flags, so the controller must accept all of them."""
+    """Manifests of the Go provisioner pass the flags of its logger, so the controller must accept them."""
     found: list[Any] = []
     monkeypatch.setattr(run.app, "run", lambda effective, *_: found.append(effective.log_level) or 0)
     monkeypatch.setattr(run.logs, "configure", lambda *given, **more: found.append((*given, *more.values())))

@@ -244,7 +244,7 @@ def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> 
 
 
 def test_drain_with_a_kubeconfig_of_another_cluster_exits_with_1(world: World) -> None:
-    """GCP_CLUSTER is not the cluster of the kubeconfig, so its empty list of pools proves nothing."""
+    """GCP_CLUSTER is not the cluster of the kubeconfig, so an empty list of its node pools proves nothing."""
     done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
     assert done.code == 1
     assert "No node pool" not in done.text

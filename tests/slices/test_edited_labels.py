@@ -24,7 +24,7 @@ NODE = f"gke-test-{POOL}-0"
 
 
 def edit(world: World, node: str, value: str | None) -> None:
-    """Let a user change or remove the label of a node."""
+    """Let a user change the label `cloud.google.com/gke-nodepool` of a node, or remove the label without a value."""
     world.kube.patch(object_path("nodes", node), {"metadata": {"labels": {constants.NODE_POOL: value}}})
 
 
@@ -102,7 +102,7 @@ RECORDED = Membership(listed=MEMBERSHIP.listed)
 
 @pytest.fixture
 def world() -> World:
-    """Return a world with a pool of one node, whose label has been removed."""
+    """Return a world with a pool of one node, from which the label with the pool's name has been removed."""
     world, pool = World(), NodePool(name=POOL, status=PoolStatus.RUNNING)
     world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
     edit(world, NODE, None)
@@ -167,7 +167,7 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     with pytest.raises(KeptError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
         world.gate.pass_through(unknown)
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
-    # GKE's record shows that the node belongs to another pool, so the pod does not keep this pool.
+    # GKE's record shows that the node belongs to another pool, so the pod does not keep POOL.
     record(world, NODE, "other-pool")
     world.gate.pass_through(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})

@@ -123,7 +123,7 @@ def test_unconfirmed_reason_keeps_the_pool(
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
-    """A process that does not watch the namespace may decide this delete. The gate permits it once the JobSet ended."""
+    """A process that does not watch the namespace may decide the delete, which is right only for an ended JobSet."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
     with pytest.raises(NeededError, match="is suspended and keeps it"):
@@ -526,7 +526,7 @@ def settle(world: World) -> float:
 
 
 def test_pool_that_has_to_settle_is_cordoned_for_a_minute_before_its_delete(world: World) -> None:
-    """During this minute, a pod may still be bound to a node that the scheduler chose before the cordon."""
+    """For a minute after the cordon, a pod may still be bound to a node that the scheduler chose before."""
     assert settle(world) == BINDING_SECONDS
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
     world.clock.advance(59.0)

@@ -31,7 +31,6 @@ class BusyKube(FakeKube):
         self.on_call: Callable[[], None] = lambda: None
 
     def list_page(self, request: Request, **options: Any) -> Page:
-        """Return the page; run the callbacks around it."""
         self.on_call()
         if request.path == collection_path("nodes"):
             self.before_nodes()
@@ -41,7 +40,6 @@ class BusyKube(FakeKube):
         return page
 
     def patch(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Run the callback, then patch the object."""
         self.on_call()
         return super().patch(path, body, **options)
 
@@ -58,7 +56,6 @@ class LargeKube(BusyKube):
             self.put_object(f"/api/v1/nodes/n{index}", node_of(POOL, f"n{index}", clock))
 
     def list_page(self, request: Request, **options: Any) -> Page:
-        """Return the pods on one node."""
         if request.path != collection_path("pods"):
             return super().list_page(request, **options)
         self.on_call()
@@ -97,7 +94,6 @@ class Lanes:
 
 @pytest.mark.timeout(30)  # 2,000 nodes
 def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
-    """Sixteen calls run at a time, and the last check lists only uncordoned nodes."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
@@ -124,7 +120,7 @@ def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_li
 
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
-    """Return a gate, and put one node of the pool, "first"."""
+    """Return a gate, and create the node "first" of the pool."""
     kube.put_object("/api/v1/nodes/first", node_of(POOL, "first", clock))
     return Gate(api=kube, clock=clock.now, monotonic=clock)
 

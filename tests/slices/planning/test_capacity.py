@@ -422,9 +422,7 @@ def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str)
 
 @pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
 def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: str, taints: tuple[Taint, ...]) -> None:
-    """The autoscaler adds no nodes to a free pool for a marked pod. A flex-start pool is not free: it is marked and
-    tainted.
-    """
+    """The autoscaler adds no nodes to a free pool for a marked pod. A flex-start pool gets marks and a taint."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(make_slice(workload, marked=True), capacity=text)

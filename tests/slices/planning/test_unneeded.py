@@ -95,9 +95,7 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
     leader: dict[str, Any], *, settles: bool
 ) -> None:
-    """The scheduler may have chosen a node of the pool, which no object shows yet. The leader's resources have no
-    effect.
-    """
+    """The scheduler may have chosen a node, which no object shows yet. The leader's resources have no effect."""
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]

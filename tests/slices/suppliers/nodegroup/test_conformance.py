@@ -26,7 +26,7 @@ _SETTINGS = settings(
     capacity_wait_seconds=_WAIT_SECONDS,
 )
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
-#: A slice of four machines, and a slice of one machine.
+#: Request for a slice of four machines.
 SLICE = NodePoolRequest(
     name=PoolName(""),
     zone=Zone(ZONE),
@@ -48,11 +48,9 @@ class NodeGroupGround:
         self.supplier = NodeGroupSupplier(api=self.world.kube, settings=_SETTINGS, clock=self.world.time)
 
     def sells(self, accelerator: str) -> bool:
-        """Return whether the accelerator is tpu7x, which Compute Engine sells."""
         return accelerator == "tpu7x"
 
     def request(self, name: PoolName) -> NodePoolRequest:
-        """Return a request that Compute Engine accepts."""
         return replace(self._slice, name=name)
 
     def finish(self) -> None:
