@@ -77,7 +77,7 @@ def test_hints_of_3000_back_offs_keep_the_500_that_end_last() -> None:
 
 
 def test_hints_of_10000_slices_fit_into_a_configmap() -> None:
-    """Only some of the pools on which slices last ran are dropped; the other sections are complete."""
+    """Only some records of the slices that last ran on pools are dropped; the other sections are complete."""
     slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
     pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
     memory = Memory(
@@ -173,7 +173,6 @@ def test_any_text_is_read_as_hints_without_an_error(data: dict[str, str]) -> Non
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """Return an API server without hints."""
     return FakeKube()
 
 

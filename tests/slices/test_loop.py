@@ -30,7 +30,6 @@ def world() -> World:
 
 
 def test_failed_list_of_pools_prevents_creates_until_it_succeeds(world: World) -> None:
-    """After GKE has recovered, the next list leads to the create."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     world.put_jobset()
     world.round()
@@ -77,7 +76,7 @@ def test_unreliable_watch_prevents_decisions_and_is_reported(
     assert world.gke.names_of("delete_node_pool") == []
     assert world.loop.memory.pools == memory.pools
     assert any(want in problem for problem in world.loop.problems())
-    # The page shows the problem above the last decision.
+    # The status page shows the problem above the last decision.
     document = world.board.document()
     assert any(want in problem for problem in document.problems)
     assert document.view is not None
@@ -182,7 +181,7 @@ def gke_is_away() -> World:
 
 
 def told(world: World) -> list[Told]:
-    """Return the Events that say that the provisioner is not ready."""
+    """Return the Events with the reason NOT_READY."""
     return [event for event in world.recorder.told if event.reason == constants.NOT_READY]
 
 
@@ -236,7 +235,7 @@ class SetClock:
 
 @BOTH_WAYS
 def test_times_are_shifted_once_if_the_clock_is_set_during_a_round(by: timedelta) -> None:
-    """Times that this round records by the new clock must not be shifted again in the next round."""
+    """Times that a round records by the new clock must not be shifted again in the next round."""
     world = World()
     clock = SetClock(world)
     loop = world.start()
@@ -282,7 +281,7 @@ def test_times_before_the_next_follow_use_the_old_clock() -> None:
 
 
 def test_pool_of_a_kind_without_crd_is_deleted_after_a_day() -> None:
-    """Uninstalling LeaderWorkerSet deletes its objects and pods; later changes cannot cause the delete of the pools."""
+    """Uninstalling LeaderWorkerSet deletes its objects and pods, so no later change can cause the delete of the pools."""
     world, kind = World(), KINDS[WorkloadKind.LEADER_WORKER_SET]
     serve = make_lws("serve", namespace="research")
     sets = FakeWatch(lambda: {("research", "serve"): serve})

@@ -77,7 +77,7 @@ def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Jso
 
 
 def test_each_node_selector_term_of_the_author_excludes_slices() -> None:
-    """An empty term matches no node, and stays empty."""
+    """An empty term matches no node, and remains empty."""
     zone, node = ({"key": key, "operator": "In", "values": ["a"]} for key in (constants.ZONE, "metadata.name"))
     given_terms = [{"matchExpressions": [zone]}, {"matchFields": [node]}, {}, {"matchExpressions": [zone, _KEPT_OFF]}]
     pod = {"metadata": {}, "spec": pod_spec(**_required(*given_terms))}

@@ -110,7 +110,6 @@ def test_metrics_show_failures_limits_waits_and_operations(
 
 
 def test_cause_of_a_wait_remains_stockout_until_the_pool_is_ready(world: World) -> None:
-    """The cause is "stockout" from the failure until the pool is ready, also while a new create is in progress."""
     world.put_jobset()
     world.round()
     world.round(after_seconds=1)

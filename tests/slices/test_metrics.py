@@ -24,7 +24,6 @@ def test_calls_to_gke_are_counted_with_duration_and_error() -> None:
 
 
 def test_metric_of_a_phase_without_slices_is_zero() -> None:
-    """The metric of a phase that no slice has any longer is 0, instead of its last value."""
     metrics = Metrics(version="1")
     for shown in ({"wanted": 3, "ready": 1}, {"ready": 2}):
         metrics.show([Shown("slices", "Slices.", shown, ("phase",))])

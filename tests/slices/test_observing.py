@@ -87,7 +87,6 @@ def test_lists_of_pools_take_at_most_a_tenth_of_a_processor(cost_seconds: float,
 
 
 def test_old_list_is_kept_but_not_used_for_decisions_while_lists_fail() -> None:
-    """The snapshot names the problem until a list succeeds."""
     world = World()
     world.gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.clock.now), clock=world.clock.now)
@@ -151,7 +150,6 @@ def test_pods_of_all_controllers_are_read_whether_they_are_served_or_not(serve_p
 
 
 def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:
-    """If the watch has no message of its own, the problem is its silence or its missing list."""
     world = World()
     assert not_synced(world.watches) == ()
     world.jobsets.synced = False
@@ -165,7 +163,7 @@ def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:
 
 
 def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
-    """The snapshot has no objects of that kind and lists the kind as unknown."""
+    """The snapshot has no objects of the missing kind, and lists the kind as unknown."""
     world = World()
     uid = world.put_jobset()
     sets = FakeWatch[Workload](lambda: {("default", "serve"): make_lws()})
@@ -184,7 +182,6 @@ class Flapping(FakeWatch[Workload]):
     looks = 0
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Return whether the number of calls is even."""
         self.looks += 1
         return self.looks % 2 == 0
 

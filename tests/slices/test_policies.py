@@ -36,7 +36,7 @@ REQUEST = NodePoolRequest(
     topology="2x2x2",
     policy_name=OWN,
 )
-#: Request for a pod whose selector names the policy. Only pools of these pods have the label with the topology.
+#: Request for a pod whose selector names the policy; only then the pool has the label with the topology.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
     "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
@@ -107,7 +107,7 @@ def test_valid_policy_is_read_only_once(world: World, policy: WorkloadPolicy, re
 
 
 def test_missing_policy_named_by_the_pod_is_not_created(world: World) -> None:
-    """A user creates and deletes the policies that pods name. The failure contains the command that creates it."""
+    """Users create and delete the policies that pods name. The failure has the command to create the policy."""
     failure = refusal(world, NAMED)
     assert failure.kind is FailureKind.INVALID
     assert failure.message == f"Workload policy {MINE} in us-central1 does not exist; {COMMAND.format(MINE)}"
@@ -141,7 +141,7 @@ def test_create_with_an_unsuitable_policy_is_rejected(world: World, policy: Work
 
 
 def test_create_waits_until_its_policy_is_ready(world: World) -> None:
-    """A failure of this kind causes a repetition of the create, and no Event."""
+    """A failure of the kind OPERATION_IN_THE_WAY causes a repetition of the create, and no Event."""
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
@@ -206,7 +206,6 @@ def test_missing_right_to_read_policies_is_logged_once_and_pools_are_created(wor
 
 
 def test_missing_right_to_create_policies_is_reported_with_the_command(world: World) -> None:
-    """The failure names the missing permission and the command with which a user can create the policy instead."""
     world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
     failure = refusal(world)
     assert failure.kind is FailureKind.PERMISSION

@@ -81,7 +81,6 @@ def test_pages_of_nodes_are_read_until_a_node_proves_the_cluster() -> None:
 
 
 def test_proof_reads_at_most_20_pages_of_nodes() -> None:
-    """At most 20 pages of 100 nodes are read. The problem contains the number of nodes read."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
     assert not world.proof.attempt()
@@ -90,7 +89,6 @@ def test_proof_reads_at_most_20_pages_of_nodes() -> None:
 
 
 def test_next_attempt_is_15_s_after_the_last_even_if_the_clock_is_set() -> None:
-    """A change of the machine's clock must not move the time of the next attempt."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     proof, by = world.proof, timedelta(hours=2)
     proof.clock_set(by)

@@ -70,7 +70,7 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
 
 
 def test_pool_whose_create_was_rejected_is_not_reported_as_gone(world: World) -> None:
-    """The list of activities said that a node pool is gone that had never existed."""
+    """In the past, the list of activities reported that a node pool was gone that had never existed."""
     world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
     world.rounds(3, every_seconds=3)
@@ -99,7 +99,7 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
 
 
 def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> None:
-    """Settling causes no Event and does not count as blocked. The page shows it, and the delete follows in a minute."""
+    """Settling causes no Event and does not count as blocked. The status page shows it until the delete."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
     pending = leader_of("other", uid="uid-of-other")
@@ -236,7 +236,6 @@ def test_dropped_events_are_counted_once(world: World) -> None:
 
 
 def test_notice_that_returns_is_logged_again(world: World) -> None:
-    """The log has one line whenever a notice begins."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
             world.put_jobset(topology=topology)
@@ -309,7 +308,6 @@ def test_back_off_is_exposed_as_a_metric(world: World) -> None:
 
 
 def ref(kind: str, number: int) -> ObjectRef:
-    """Return a reference to a leader pod or a JobSet with this number."""
     return ObjectRef(kind=kind, api_version="v1", namespace="flood", name=f"j-{number}", uid=f"{kind}-{number}")
 
 

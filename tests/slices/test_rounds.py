@@ -33,7 +33,6 @@ class Stop(threading.Event):
         self.waited: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Record the time-out and advance the clock by it."""
         assert timeout is not None
         self.waited.append(timeout)
         self._clock.advance(timeout)

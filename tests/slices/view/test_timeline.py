@@ -72,7 +72,7 @@ def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
 
 
 def test_a_pool_that_was_never_created_is_of_interest_while_its_slice_waits() -> None:
-    """Events name the pool, so `explain` finds its name; the timeline of the page does not show it any more."""
+    """Events name the pool, so `explain` must find it, but the timeline on the status page no longer shows the pool."""
     workload = make_jobset("train")
     world, timeline = World(workload, settings_=settings(pause_creation=True)), Timeline()
     followed(world, timeline)

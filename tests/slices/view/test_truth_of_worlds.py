@@ -89,7 +89,6 @@ class Trial:
         self.unlisted: list[NodePool] = []
 
     def look(self, plan: Plan) -> None:
-        """Check the view of a decision."""
         world = self.world
         self.looks += 1
         snapshot = world.snapshot()
@@ -222,14 +221,13 @@ class Trial:
 
 
 def _sold(machine_type: str) -> tuple[tpu.Accelerator, tpu.MachineType]:
-    """Return the accelerator and the machine of a machine type."""
     found = tpu.machine_type(machine_type)
     assert found is not None
     return found
 
 
 def _most(limits: tuple[tuple[str, int], ...], name: str) -> int | None:
-    """Return the limit for a name, or else for `*`; None without a limit."""
+    """Return the limit for a name, or otherwise the limit for `*`; None without a limit."""
     return dict(limits).get(name, dict(limits).get("*"))
 
 

@@ -92,7 +92,6 @@ def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: 
 
 
 def test_limits_are_shown_with_their_use() -> None:
-    """The view has the limits of the settings and the use by existing pools."""
     world = World(
         make_jobset("train", replicas=1),
         settings_=settings(
