@@ -281,7 +281,7 @@ def test_times_before_the_next_follow_use_the_old_clock() -> None:
 
 
 def test_pool_of_a_kind_without_crd_is_deleted_after_a_day() -> None:
-    """Uninstalling LeaderWorkerSet deletes its objects and pods, so no later change can cause the delete of the pools."""
+    """Uninstalling LeaderWorkerSet deletes its objects and pods, so no later change causes deletes of the pools."""
     world, kind = World(), KINDS[WorkloadKind.LEADER_WORKER_SET]
     serve = make_lws("serve", namespace="research")
     sets = FakeWatch(lambda: {("research", "serve"): serve})

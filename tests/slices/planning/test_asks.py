@@ -115,7 +115,7 @@ def served(*counts: int, **changes: Any) -> Asking:
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
 def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
-    """With topology-aware scheduling, Kueue chooses a node for each pod, so the pod cannot use an equal pool's nodes."""
+    """Kueue's topology-aware scheduling chooses a node for each pod, so nodes of an equal pool do not help."""
     world = served(4, marked=True)
     jobset = world.consume("req", 2)
     pools = dict(enumerate(sorted(world.pools, reverse=reverse)))

@@ -26,7 +26,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """A gang's gates are removed when all its pods exist. With exclusive placement, most pods are created after that."""
+    """A gang's gates are removed when all its pods exist. With exclusive placement, most pods are created later."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
@@ -66,7 +66,7 @@ def test_decision_with_a_stale_watch_changes_nothing() -> None:
 
 
 def test_jobset_that_requests_slice_resources_is_reported_and_gets_no_pool() -> None:
-    """The newest release of the Go provisioner serves JobSets with this label with Slice resources, without node pools."""
+    """The newest release of the Go provisioner serves JobSets with this label by Slice resources, not by node pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
     plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())

@@ -146,7 +146,7 @@ def test_single_host_pool_with_too_few_hosts_is_not_used() -> None:
 
 
 def test_pods_past_their_grace_period_do_not_keep_a_pool() -> None:
-    """The pods remain if the kubelet does not respond; if they kept the pool, the pool would cost money indefinitely."""
+    """The pods remain if the kubelet does not respond, and a pool that is kept for them costs money indefinitely."""
     workload = make_jobset()
     world = World()
     pool = world.put_pool(make_pool(workload))

@@ -51,7 +51,7 @@ def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int
     ("interval_seconds", "most"), [pytest.param(0, 2, id="burst"), pytest.param(2, 4, id="trickle")]
 )
 def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int, most: int) -> None:
-    """The scheduler reports the pods of a burst over several seconds; a pool for the pods of each round would be small."""
+    """The scheduler reports the pods of a burst over several seconds; a pool for the first pods would be small."""
     world = cluster()
     for number in range(1, 21):
         world.scale(number)
@@ -437,7 +437,7 @@ def test_marked_pod_uses_a_node_that_a_pod_without_a_mark_has_left() -> None:
 
 
 def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use() -> None:
-    """While pods of the other namespace run, the nodes keep their labels, and a marked pod needs nodes with its marks."""
+    """While pods of another namespace run, the nodes keep their labels; a marked pod needs nodes with its marks."""
     world = cluster()
     world.scale(2)
     world.settle()

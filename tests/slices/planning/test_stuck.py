@@ -318,7 +318,7 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
 
 
 def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
-    """For example, a TPUNodeGroup waits for a limit on machines; its user reads the cause only in the Event SliceStuck."""
+    """If a TPUNodeGroup waits for a limit on machines, its user reads the cause only in the Event SliceStuck."""
     jobset = make_jobset()
     world = World(jobset)
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")

@@ -844,7 +844,7 @@ def test_refused_connection_is_unavailable() -> None:
 def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """When a create or delete is sent, the Lease must still be valid for the time-out of the call. No call is repeated."""
+    """The time-out of a create or delete is the time for which the Lease must still be valid. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
