@@ -71,7 +71,6 @@ class Process:
         self.exited.set()
 
     def end(self) -> None:
-        """Stop all threads of the controller."""
         self.kube.answers.set()
         self.controller.stop()
         if self.controller.replica.elector is not None:

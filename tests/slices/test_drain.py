@@ -108,7 +108,7 @@ def test_drain_returns_the_pools_that_it_reported(world: World) -> None:
 
 
 def test_drain_without_pools_exits_with_0(world: World) -> None:
-    """The message names project, location and cluster. Pools that the provisioner did not create do not count."""
+    """Pools that the provisioner did not create do not count."""
     world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
     done = Person(_paused(world))()
     assert (done.code, done.text) == (0, "No node pool of the provisioner is left in project-1/us-central2/test.")

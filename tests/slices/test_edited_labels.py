@@ -115,7 +115,6 @@ def put_pod(world: World) -> None:
 
 
 def delete(**changes: Any) -> Any:
-    """Return a delete of the pool, which has one host."""
     return a_delete(**({"hosts": 1, "membership": MEMBERSHIP} | changes))
 
 

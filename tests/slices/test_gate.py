@@ -142,7 +142,6 @@ def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: Worl
 
 
 def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: World) -> None:
-    """Malformed requests in the templates of an ended JobSet no longer matter."""
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
     put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
@@ -368,7 +367,6 @@ def test_pool_is_deleted_if_its_workload_kind_is_long_absent_unless_pods_are_on_
 
 
 def test_failed_uncordon_does_not_replace_the_reason_for_keeping_the_pool(world: World) -> None:
-    """The API server rejects every uncordon, and the gate still raises KeptError because of the pod."""
     put_pod(world)
     world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
     original = world.kube.patch
@@ -509,7 +507,6 @@ def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -
 
 
 def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
-    """Put a node of the pool; replace the node of that name, if any."""
     raw = node_of(NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING), name, world.clock)
     raw["metadata"]["uid"] = uid or f"uid-of-{name}"
     raw["spec"]["unschedulable"] = cordoned

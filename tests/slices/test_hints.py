@@ -168,7 +168,7 @@ def test_any_text_is_read_as_hints_without_an_error(data: dict[str, str]) -> Non
     assert again == read
 
 
-# --- the ConfigMap
+# --- Reads and writes of the ConfigMap ---
 
 
 @pytest.fixture
@@ -214,7 +214,6 @@ def test_failed_read_of_hints_raises_and_is_logged_once(kube: FakeKube, error: e
 
 
 def test_failed_save_of_hints_returns_false_and_is_logged_once_per_cause(kube: FakeKube) -> None:
-    """Every round tries to save the hints, but only the first failure of each cause is logged."""
     kube.put_object(MAP, {})
     store = HintsStore(kube, "system")
     with structlog.testing.capture_logs() as logs:

@@ -213,7 +213,6 @@ def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type
     world.rounds(50, every_seconds=4)
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.INVALID_REQUEST not in world.recorder.reasons("JobSet")
-    # The pool is deleted after the workload has been deleted.
     world.vanish()
     world.rounds(30, every_seconds=15)
     assert world.gke.names_of("delete_node_pool") == [pool]

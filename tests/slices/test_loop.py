@@ -174,7 +174,6 @@ def test_crash_on_one_answer_does_not_affect_other_answers(world: World, monkeyp
 
 
 def gke_is_away() -> World:
-    """Return a world in which GKE does not list the node pools."""
     world = World()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     return world

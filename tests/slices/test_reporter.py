@@ -116,7 +116,6 @@ def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> No
 
 
 def test_delete_blocked_for_ten_minutes_raises_an_alert_that_names_the_pod(world: World) -> None:
-    """The alert begins after ten minutes and ends with the delete."""
     pool = world.run_to_use()
     world.complete()
     stray = object_path("pods", "stray", namespace="other")
@@ -211,7 +210,6 @@ def test_slice_in_back_off_counts_as_blocked_without_a_pool(world: World) -> Non
 
 
 def test_rejected_delete_is_counted_by_kind_and_reported(world: World) -> None:
-    """The Event is a warning with GKE's message; the metric has the reason of the delete and the kind of failure."""
     pool = world.run_to_use()
     world.complete()
     world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
@@ -325,7 +323,6 @@ def waiting(slices: int, ctx: int = 0) -> Plan:
 
 
 def test_repeated_notice_is_emitted_at_most_every_310_s() -> None:
-    """A notice is emitted when it is new and every 310 s, even if it disappears and returns in between."""
     clock, recorder = FakeClock(), FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
@@ -350,7 +347,6 @@ def test_equal_notices_of_two_slices_are_emitted_once() -> None:
 
 
 def test_past_notices_are_forgotten_beyond_a_limit() -> None:
-    """At most 4,096 past notices are remembered, even if the message of a notice changes in every round."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():
         for number in range(4200):

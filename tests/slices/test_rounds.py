@@ -62,7 +62,6 @@ def test_rounds_have_a_minimum_gap_even_if_the_pause_is_0(monkeypatch: pytest.Mo
 
 
 def test_crashed_round_is_followed_by_the_next_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash counts in the metrics, and the loop still counts as alive."""
     world = World()
 
     def crash(loop: Loop) -> float:

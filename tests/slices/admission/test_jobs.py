@@ -258,7 +258,7 @@ def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
 ) -> None:
     """Kueue requests pools for the template, and pods with more selectors would not fit these pools.
 
-    A resumed JobSet overwrites the templates of its suspended child Jobs, so they are changed only when they start.
+    A resumed JobSet overwrites the templates of its suspended child Jobs, so child Jobs are changed when they start.
     """
     request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
     assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed

@@ -727,7 +727,6 @@ def test_region_is_taken_from_the_object_without_settings() -> None:
 
 
 def required(key: str, operator: str, *values: str) -> Json:
-    """Return required node affinity with one expression."""
     term = {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
@@ -810,7 +809,7 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
 
 @pytest.mark.parametrize("memory", ["1Gi", "9000Gi"])
 def test_work_is_bounded_for_many_slices_with_many_choices_of_capacity(memory: str) -> None:
-    """One thread reviews the objects of all namespaces, and a review that waits for more than 4 s gets 503."""
+    """Reviews of all namespaces share a few threads, and a review that waits for more than 4 s gets 503."""
     raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot, reservation/a, reservation/b"}})
     raw["metadata"]["annotations"][constants.ZONES] = ",".join(f"us-central2-{each}" for each in "abcdefghijklmnop")
     selectors = ({**ONE_HOST["nodeSelector"], f"own-{number}": "x"} for number in range(60))

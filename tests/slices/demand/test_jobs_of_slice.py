@@ -40,7 +40,7 @@ def pods_of(replicas: int, *, marked: bool = False) -> list[Pod]:
 
 
 def planned(replicas: int, parallelism: int, annotations: dict[str, Any], **how: bool) -> Plan:
-    """Return the decision about a JobSet and the first pods of its child Jobs."""
+    """Return the plan for a JobSet with the leader pod of each child Job."""
     raw = raw_jobset(replicas=replicas, parallelism=parallelism, pod=pod_spec(topology=TOPOLOGY))
     raw["metadata"]["annotations"] = annotations
     jobset = parse_jobset(raw)

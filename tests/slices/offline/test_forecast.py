@@ -608,7 +608,6 @@ def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], 
     ],
 )
 def test_rejected_object_does_not_count_in_a_limit(refused: dict[str, Any], serving: Settings) -> None:
-    """The limit allows 8 chips, which the valid object gets."""
     found = plan(refused, raw_jobset("good"), settings_=serving)
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     assert not any("MAX_CHIPS" in str(remark) for remark in found.remarks)

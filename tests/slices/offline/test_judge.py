@@ -46,7 +46,7 @@ def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[
 
 
 def test_findings_are_ordered_by_severity() -> None:
-    """A client that shows only the first findings then shows the errors."""
+    """A client that shows only the first findings must show the errors."""
     raw = raw_jobset(
         parallelism=1,
         spec={"suspend": True},
@@ -73,7 +73,7 @@ def test_findings_are_ordered_by_severity() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """All slices count in limits, although only a few slices are examined."""
+    """Only a few slices of a large object are examined, but limits must count all of them."""
     found = [finding.message for finding in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in message for message in found), found

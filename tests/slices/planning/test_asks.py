@@ -48,7 +48,6 @@ class Asking(World):
         self.raw[found.name], self.workloads[found.uid] = raw, replace(found, created_at=created_at)
 
     def forget(self, name: str) -> None:
-        """Delete a ProvisioningRequest or CapacityBuffer."""
         del self.workloads[WorkloadUid(f"uid-of-{name}")]
         self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
@@ -59,7 +58,6 @@ class Asking(World):
         return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Run one round and write the statuses of its plan."""
         plan = super().step(seconds=seconds)
         for write in plan.statuses:
             raw = self.raw[write.name]

@@ -77,7 +77,6 @@ def slice_of(**changes: Any) -> Slice:
 
 
 def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
-    """Return the node pool request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), 0)
 
 

@@ -20,7 +20,6 @@ from tests.support.world import World, failure
 
 
 def stocked_out(world: World, name: str) -> None:
-    """Let the creation of a pool end in a stockout."""
     pool = next(pool for pool in world.pools.values() if pool.name == name)
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT, "No v4 left.")))
 

@@ -26,7 +26,6 @@ from tests.support.world import World
 
 
 def view(**changes: Any) -> NodeView:
-    """Return a node with four chips."""
     fields: dict[str, Any] = {
         "labels": {"zone": "a", "size": "10", "word": "ten"},
         "taints": (),
@@ -80,7 +79,6 @@ def test_operator_of_node_affinity_holds_as_in_the_scheduler(
 
 
 def test_affinity_holds_if_all_expressions_of_any_term_hold() -> None:
-    """Terms are joined with OR, and the expressions of a term with AND."""
     yes, no = Expression(key="zone", operator="Exists"), Expression(key="none", operator="Exists")
     assert misfit(asks(affinity_terms=((yes, no), (yes,))), view()) == ""
     assert "affinity" in misfit(asks(affinity_terms=((yes, no), (no,))), view())

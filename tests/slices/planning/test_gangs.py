@@ -73,7 +73,6 @@ def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
 
 
 def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
-    """The notice keeps its key when further slices become ready. It is no warning, and no pod counts as stuck."""
     workload = gang(replicas=3)
     world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
     world.live(100)
@@ -181,7 +180,6 @@ def test_hold_is_not_restarted_by_a_node_that_is_repeatedly_unready() -> None:
 
 
 def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
-    """One slice of a running JobSet gets no new pool for 200 minutes; the other slices keep running."""
     workload = gang(replicas=3)
     world = world_of(workload)
     world.live(5)
@@ -200,7 +198,6 @@ def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
 
 
 def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
-    """The nodes are no longer labelled as free once the pool is matched with the slice of the second JobSet."""
     workload, other = gang(), make_jobset("other")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -305,7 +302,6 @@ def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() ->
     ],
 )
 def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(changes: dict[str, Any], limit: str) -> None:
-    """The notice and the metric name the limit, and another JobSet that fits is served."""
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
     assert [wait.causes for wait in plan.waits.values()] == [(limit,)] * 3
@@ -372,7 +368,6 @@ def holder(world: World, accelerator: str = V4) -> str:
 
 
 def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait() -> None:
-    """The first JobSet gets the pools that the second released. Notices of other JobSets report the hold."""
     first, second, other = gang("first", replicas=3), gang("second"), gang("other")
     world = half_served(first, second, pools=2)
     while holder(world) != "first":

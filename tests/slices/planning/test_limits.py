@@ -24,7 +24,6 @@ V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
 def creates(plan: Plan) -> list[str]:
-    """Return the names of the JobSets for which pools are created."""
     return [create.workload.name for create in plan.creates]
 
 
@@ -181,7 +180,6 @@ def test_flex_start_pool_without_nodes_counts_with_all_its_chips() -> None:
 
 
 def test_pause_prevents_only_creates() -> None:
-    """Existing pools are still used, and idle pools are deleted. The waiting pools are created after the pause."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
     world = World(used, done)
     world.live(4)

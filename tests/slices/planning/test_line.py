@@ -35,7 +35,6 @@ def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) 
 
 
 def shown(units: list[Unit]) -> str:
-    """Return the paths of units, separated by spaces."""
     return " ".join(
         f"{entry.namespace}/{entry.id.workload_uid.partition('-')[2]}/{entry.group_name}" for entry in units
     )
@@ -106,7 +105,7 @@ def test_line_orders_units_by_priority_namespace_and_last_grant(
 
 
 def test_grant_of_one_resource_leaves_the_order_of_another_unchanged() -> None:
-    """In the past, grants counted for all resources: a tenant with a grant for other capacity got none of 143 probes."""
+    """In the past, grants counted for all resources: a tenant with a grant for another got none of 143 probes."""
     units = [unit("a/w/1", since=0), unit("b/w/1", since=9)]
     stamps = granted({}, "another", units[:1], after(60))
     assert in_line(RESOURCE, units, stamps) == in_line(RESOURCE, units, {})

@@ -124,7 +124,7 @@ def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
 
 
 def test_smallest_ready_pool_is_used_first() -> None:
-    """A pool of single hosts may have more hosts than the slice needs."""
+    """A pool of single hosts may have more hosts than the slice needs, and these would remain unused."""
     asked = make_requirements(topology="2x2x1")
     workload = make_jobset(parallelism=1, template=asked)
     gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)

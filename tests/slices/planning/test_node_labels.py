@@ -43,7 +43,6 @@ def _told(plan: Plan, reason: str) -> list[str]:
     ],
 )
 def test_labels_that_gke_is_known_to_set_are_predicted(key: str, value: str) -> None:
-    """A pool for the predicted value is created without a warning, and no pool for another value."""
     plan = World(_jobset(**{key: value})).step()
     assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
     plan = World(_jobset(**{key: "other"})).step()
@@ -77,7 +76,6 @@ def test_older_zone_label_selects_the_zone(key: str) -> None:
     ],
 )
 def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> None:
-    """No pool of the provisioner would have the label, so no pool is created."""
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
     (message,) = _told(plan, constants.INVALID_REQUEST)

@@ -18,7 +18,6 @@ from tests.support.world import World, running
 
 
 def pod_on(world: World, job: Workload, index: int) -> None:
-    """Put a pod of a Job on a node of the only pool."""
     world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
 
 

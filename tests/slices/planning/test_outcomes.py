@@ -256,7 +256,6 @@ def idle_world() -> tuple[World, PoolName]:
 
 @pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
 def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) -> None:
-    """The first wait takes about 4 s, the last waits about 60 s. The view shows the reason during the waits."""
     world, name = idle_world()
     tries: list[datetime] = []
     for _ in range(400):

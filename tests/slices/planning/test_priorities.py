@@ -52,7 +52,6 @@ def test_slice_of_a_higher_priority_is_served_before_older_slices(topology: str)
 
 
 def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave() -> None:
-    """Freed chips are kept for the large slice, and Events of slices of lower priority report this."""
     small = [jobset_of(f"small{number:02}", "2x2x1", namespace="stream") for number in range(24)]
     world = full_world(*small[:8], chips=32)
     large = jobset_of("large", "2x2x4", namespace="honest")

@@ -69,7 +69,7 @@ def id_of(workload: Workload, job: int = 0) -> SliceId:
     return make_slice(workload, job=job).id
 
 
-# --- Each reason ---
+# --- A world for each reason ---
 
 TRAIN, GONE = make_jobset("train"), make_jobset("gone")
 
@@ -128,7 +128,6 @@ def keeps_to_another_zone() -> World:
 
 
 def selecting(**selector: str) -> Workload:
-    """Return JobSet train whose pods select further labels."""
     return make_jobset("train", template=make_requirements(selector=selector))
 
 
@@ -209,7 +208,7 @@ def test_every_refusal_has_a_case() -> None:
     assert cases | {Refusal.TURN} == {*Refusal}
 
 
-# --- Explanations ---
+# --- Explanations of idle pools ---
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,6 @@ def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
 
 
 def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slices whose pods use the request claim its pools."""
     world = Asking(raw_request("req", 4, 2))
     world.run(2)
     world.finish_creates()

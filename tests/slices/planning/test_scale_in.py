@@ -25,7 +25,6 @@ def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster
 
 
 def carry_out(world: Cluster, plan: Plan) -> None:
-    """Write the deletion costs of a plan to its pods."""
     by_name = {pod.name: pod for pod in world.pods.values()}
     for entry in plan.costs:
         pod = by_name[entry.name]

@@ -274,7 +274,6 @@ def test_pod_waits_ten_minutes_for_a_broken_node(change: dict[str, Any] | None) 
     ],
 )
 def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -> None:
-    """A pool for all pods would exceed the limit, which allows a pool for some of the pods."""
     world = cluster(**limits)
     world.scale(40)
     world.settle(rounds=6)
@@ -379,7 +378,6 @@ def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) ->
 
 
 def test_waiting_pod_beyond_the_limit_of_its_namespace_keeps_no_node_from_the_namespace_of_the_pool() -> None:
-    """Pods of `far` are bound to all nodes but one, with more chips than `far` may use, and another pod waits."""
     world = cluster(max_chips_per_namespace=(("far", 4), ("*", 64)))
     world.scale(4)
     world.settle()
@@ -475,7 +473,6 @@ def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> 
 
 
 def test_pods_and_jobset_do_not_use_the_same_free_pool() -> None:
-    """A free pool with two nodes is for two pods, or for one JobSet, and never for both."""
     template = make_requirements(topology="2x2x1", tolerations=())
     ended = make_jobset("ended", template=template)
     world = Cluster(ended, settings_=settings(concurrency=64))

@@ -40,7 +40,6 @@ def fingerprint(slice_: Slice, **changes: Any) -> str:
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:
-    """Return the request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), attempt)
 
 

@@ -17,7 +17,6 @@ from tests.support.world import World, failure
 
 
 def named(create: Create) -> str:
-    """Return the name of the JobSet for which a pool is created."""
     return create.request.labels[constants.POOL_JOBSET_NAME]
 
 

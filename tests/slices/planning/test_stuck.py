@@ -84,7 +84,6 @@ def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, whe
 
 
 def two_pools() -> tuple[World, Workload, Workload]:
-    """Return a world in which two workloads run, each on its own pool."""
     first, second = make_jobset("first"), make_jobset("second")
     world = World(first, second)
     world.live(3)
@@ -137,7 +136,6 @@ def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Work
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
 def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: bool) -> None:
-    """The bound pods keep running. The Event says how the owner can get a larger pool."""
     world, job = single_host_world(4, replace_stuck_slices=replace_stuck)
     (pool,) = world.pools.values()
     for index in (2, 3):

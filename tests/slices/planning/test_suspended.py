@@ -151,7 +151,6 @@ def test_pool_of_a_suspended_jobset_is_kept_after_another_jobset_used_it() -> No
 
 
 def test_pool_of_a_suspended_jobset_counts_in_limits_and_is_kept() -> None:
-    """A slice of another shape waits and gets an Event."""
     world, _, pool = suspended_world(max_chips=16)
     template = make_requirements(topology="2x2x4", tolerations=())
     world.add(make_jobset("large", template=template, parallelism=4))

@@ -31,7 +31,6 @@ def tied_jobset(name: str) -> Workload:
 
 
 def owner_of(world: World, pool: NodePool) -> str:
-    """Return the name of the JobSet that a pool is matched with."""
     return {state.name: state.named.name for state in world.plans[-1].pools}[pool.name]
 
 

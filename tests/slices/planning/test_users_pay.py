@@ -22,7 +22,6 @@ SMALL = make_requirements(topology="2x2x1", tolerations=())
 
 
 def charged(world: World) -> dict[str, int]:
-    """Return the chips that are charged to each namespace."""
     budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now))
     return {scope.name: chips for scope, chips in budget.used.items() if scope.kind == "namespace" and chips}
 

@@ -268,7 +268,7 @@ def test_end_of_a_reservation_is_in_the_message() -> None:
 
 
 def test_forbidden_reservation_is_unknown_with_the_permission_to_grant() -> None:
-    """The roles in the documentation do not include this permission, so the result is only a warning."""
+    """The roles in the documentation lack the permission, so the result is only a warning."""
     world = World(changes=_reserved("r1"))
     world.inspector.failures["get_reservation"] = FailureKind.PERMISSION
     finding = world.find()["reservation r1"]
@@ -345,7 +345,7 @@ def test_rights_on_workloads_are_limited_to_served_namespaces() -> None:
     assert Right("", "pods", "list") in narrow
 
 
-# --- failures of the checks themselves
+# --- Failures of the checks themselves ---
 
 
 def test_unavailable_api_server_gets_no_further_calls() -> None:

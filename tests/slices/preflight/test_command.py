@@ -65,7 +65,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """Yield a machine with a correct installation."""
     with running() as kube, Simulator() as gke:
         kube.answer("GET /version", as_json({"gitVersion": "v1.34.1-gke.3084001"}))
         kube.answer(f"GET {JOBSET.root}", as_json({"resources": [{"name": "jobsets"}]}))

@@ -149,7 +149,7 @@ class SupplierContract:
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
 
     def test_labels_up_to_the_limit_are_accepted_and_more_are_not_requested(self, ground: Ground) -> None:
-        """The error names the supplier, because its limit is exceeded."""
+        """The error must name the supplier whose limit is exceeded."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         keys = tuple(f"k{number:03}" for number in range(LABEL_CHARACTERS // 60 + 1))
 

@@ -63,7 +63,6 @@ def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None
 
 
 def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -> None:
-    """One JobSet uses the whole limit, and three slices of two namespaces wait."""
     world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)
     for name, namespace in (("a", "default"), ("b", "default"), ("c", "other")):

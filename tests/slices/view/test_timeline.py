@@ -51,7 +51,6 @@ def life(world: World, timeline: Timeline) -> None:
 
 
 def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
-    """Each segment begins where the previous segment ends; the last segment ends with the pool."""
     workload = make_jobset("train")
     world, timeline = World(workload), Timeline()
     life(world, timeline)

@@ -35,11 +35,10 @@ def headline(view: View, name: str) -> str:
     return found.headline
 
 
-# --- reasons
+# --- Reasons of slices and pools ---
 
 
 def test_pool_kept_by_a_suspended_workload_names_the_setting() -> None:
-    """The pool is ready, but no pods wait to be bound."""
     workload = make_jobset("train")
     world = running(workload)
     world.settings = settings(keep_suspended=True)
@@ -57,7 +56,6 @@ def test_pool_kept_by_a_suspended_workload_names_the_setting() -> None:
 
 
 def test_pool_whose_nodes_were_not_ready_in_time_has_that_reason() -> None:
-    """GKE reported the pool as running, but its nodes never became ready."""
     world = World(make_jobset("train"))
     world.step()
     (name,) = world.pools
@@ -121,7 +119,7 @@ def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) ->
             assert said in [notice.message for notice in slice_.notices]
 
 
-# --- deletes
+# --- Deletes of pools ---
 
 
 def test_pool_of_an_unwatched_namespace_is_not_shown_as_unneeded() -> None:
@@ -161,7 +159,6 @@ def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
 
 
 def test_delete_that_waits_for_operations_has_that_reason() -> None:
-    """The delete is due, but GKE's limit on operations blocks it."""
     workloads = [make_jobset(f"train-{index}") for index in range(3)]
     world = World(*workloads)
     world.live(4)
@@ -179,7 +176,6 @@ def test_delete_that_waits_for_operations_has_that_reason() -> None:
 
 
 def test_headline_of_a_workload_names_the_slice_with_a_missing_pod() -> None:
-    """Each slice has its pool, but a pod of one slice is missing."""
     workload = make_jobset("train", replicas=2)
     world = running(workload)
     world.put(make_pod(workload, job=1, index=1, unschedulable=True))

@@ -176,7 +176,6 @@ class Trial:
                 assert slice_.id in asked(f"pod/{slice_.leader}", slice_.id.split("/")[1])
 
     def step(self, seconds: float) -> None:
-        """Decide, check the view, and carry out the plan."""
         world = self.world
         answers = world.answer
         told: list[Any] = []

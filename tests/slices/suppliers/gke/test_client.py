@@ -87,7 +87,7 @@ SMALLEST_JSON = {
         "diskType": "hyperdisk-balanced",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True, "enableSecureBoot": True},
     },
-    # autoUpgrade is left out, because false is the API's absent value.
+    # autoUpgrade is left out of the JSON, because its value is false.
     "management": {"autoRepair": True},
     "upgradeSettings": {"maxSurge": 1},
     "maxPodsConstraint": {"maxPodsPerNode": "15"},
@@ -98,11 +98,11 @@ def with_config(**config: Any) -> dict[str, Any]:
     return {**SMALLEST_JSON, "config": {**SMALLEST_JSON["config"], **config}}  # type: ignore[dict-item]
 
 
-#: JSON of a pool of four nodes that is created without nodes.
+#: JSON of a pool that is created without nodes, and gets up to four nodes.
 MADE_EMPTY: dict[str, Any] = {
     **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
     "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},  # type: ignore[dict-item]
-    # autoRepair is left out for the same reason as autoUpgrade above.
+    # autoRepair is left out of the JSON, because its value is false.
     "management": {},
     "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
     "upgradeSettings": {"strategy": "SHORT_LIVED"},
@@ -460,7 +460,7 @@ def test_texts_in_place_of_objects_are_read_as_absent(
     assert pool.failure == Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
-# --- Words of enums that the installed release of the library does not know ---
+# --- Names of enum values that the installed release of the library does not know ---
 
 
 def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient) -> None:
@@ -844,7 +844,7 @@ def test_refused_connection_is_unavailable() -> None:
 def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """The time-out of a create or delete is the time for which the Lease must still be valid. No call is repeated."""
+    """A create or delete takes at most the time for which the Lease is valid at its beginning. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
@@ -1062,7 +1062,6 @@ def test_permissions_on_a_service_account_are_checked_in_any_project(
 
 
 def test_reservation_is_read_in_its_project_and_zone(server: RecordingServer, client: GkeClient) -> None:
-    """Compute Engine is called with the given project, or the project of the cluster."""
     body = {"name": "r1", "status": "READY", "deleteAtTime": "2026-06-01T05:00:00.000-07:00"}
     server.answer = Answer(body=body)
     want = Reservation(status="READY", ends_at=datetime(2026, 6, 1, 12, tzinfo=UTC))

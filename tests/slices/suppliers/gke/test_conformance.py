@@ -63,18 +63,15 @@ class GkeGround:
         return sum(self._simulator.count(method) for method in _CHANGES)
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Let GKE close the connection."""
         method = "nodePools.create" if to_create else "nodePools.delete"
         self._simulator.inject(
             Fault(kind=FaultKind.HTTP_ERROR, method=method, code=0, count=1, before_effect=before_effect)
         )
 
     def fail_creation(self) -> None:
-        """Let GKE run out of stock."""
         self._simulator.inject(Fault(kind=FaultKind.STOCKOUT, count=1))
 
     def create_foreign(self, name: PoolName) -> None:
-        """Create a pool with the client, without the supplier."""
         self._client.create_node_pool(replace(SLICE, name=name, labels={}, taints=()))
 
     def make_unreadable(self, name: PoolName) -> None:

@@ -22,7 +22,7 @@ from provisioner.slices.suppliers.gke.translate import create_request_json, user
 
 K = FailureKind
 
-#: Texts from the project's collection of facts, which names their sources.
+#: Error texts by the kind that they mean; some are made up from the words of real texts.
 TEXTS = {
     K.STOCKOUT: (
         (

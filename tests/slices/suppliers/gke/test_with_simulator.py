@@ -95,7 +95,6 @@ class Rehearsal:
         self.simulator.stop()
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock of GKE."""
         self.clock.advance(seconds)
         self.simulator.world.advance()
 

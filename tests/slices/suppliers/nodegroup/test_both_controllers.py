@@ -169,7 +169,6 @@ class Both(World):
             kube.put_object(object_path("jobsets", workload.name, namespace="default", root=JOBSET.root), raw)
 
     def _evict(self, name: str) -> None:
-        """Restart the JobSet of a pod."""
         for workload in [self.workload_of(pod) for pod in self.pods.values() if pod.name == name]:
             if workload is not None:
                 self.end_pods(workload)

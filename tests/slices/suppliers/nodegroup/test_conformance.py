@@ -65,17 +65,14 @@ class NodeGroupGround:
         return sum(call.method in ("POST", "DELETE") and call.path.startswith(_GROUPS) for call in calls)
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Let the API server close the connection."""
         error = errors.Unavailable("Connection reset by peer.")
         method = "POST" if to_create else "DELETE"
         self.world.kube.fail(method, _GROUPS, error, after_effect=not before_effect)
 
     def fail_creation(self) -> None:
-        """Let Compute Engine run out of stock."""
         self.world.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
 
     def create_foreign(self, name: PoolName) -> None:
-        """Create a group as a user does."""
         body = {"metadata": {"name": name, "namespace": NAMESPACE, "generation": 1}, "spec": SPEC}
         self.world.kube.put_object(self._path(name), body)
 
