@@ -48,7 +48,6 @@ def put_pool(world: World) -> None:
 
 
 def put_stray(world: World) -> None:
-    """Put a pod of another namespace on the node."""
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
 
 

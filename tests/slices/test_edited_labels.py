@@ -110,7 +110,6 @@ def world() -> World:
 
 
 def put_pod(world: World) -> None:
-    """Put a pod with chips on the node."""
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
 
 

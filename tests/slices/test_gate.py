@@ -52,7 +52,6 @@ def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> No
 
 
 def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
-    """Put a pod of another namespace on the first node."""
     status = {"status": changes.pop("status")} if "status" in changes else {}
     raw = raw_foreign_pod(name, NODE, **changes) | status
     world.kube.put_object(object_path("pods", name, namespace="other"), raw)

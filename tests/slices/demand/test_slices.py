@@ -27,7 +27,7 @@ from tests.support.world import told_of
 def slices_of(
     *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
 ) -> list[Slice]:
-    """Return the slices, sorted by group name. Pools or the memory refer to the ids in `referred`."""
+    """Return the slices, sorted by group name; `referred` has the ids to which pools or the memory refer."""
     found = find_slices(
         Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
     )
@@ -56,7 +56,7 @@ def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
 
 
 def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
-    """A reference has the key of a slice, and the name of its child Job only if the name is known."""
+    """Pools refer to a slice by its key, and by the name of its child Job only if the name is known."""
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
     found = slices_of(workload, referred={first: "", third: "train-slice-2"})
@@ -75,7 +75,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
-    """One child Job without references represents the template. The other Jobs are only counted, as siblings."""
+    """Other child Jobs without references are only counted (`siblings`), so two million Jobs cost little time."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -123,7 +123,7 @@ _JOBS = st.lists(
 def test_listed_slice_does_not_depend_on_the_other_listed_slices(
     jobs: list[tuple[str, int, bool]], rng: random.Random
 ) -> None:
-    """A slice is equal if few or all slices are listed, and if references contain the Job's name or only its key."""
+    """A slice must not depend on the number of listed slices, or on whether references have the Job's name."""
     workload = replace(
         make_jobset(),
         groups=tuple(

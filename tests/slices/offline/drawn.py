@@ -193,7 +193,6 @@ def _pods(dice: Dice) -> tuple[Json, Json, int]:
 
 
 def object_of(dice: Dice, number: int) -> Json:
-    """Draw a JobSet, LeaderWorkerSet or Job, named after its number."""
     name, metadata = f"w{number}", _metadata(dice)
     namespace, uid = dice.one("default", "team-a"), f"0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d{number:02d}"
     kind = dice.one("JobSet", "JobSet", "LeaderWorkerSet", "Job")

@@ -201,7 +201,7 @@ def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
 
 
 def test_cost_of_pods_that_do_not_fit_the_pools_of_a_request_grows_with_their_number() -> None:
-    """The pods of a request are not compared with each of its pools."""
+    """If each pod of a request were compared with each of its pools, the time would grow with the square."""
     calls = []
     for number in (40, 80):
         world = Asking(raw_request("req", number * 2), concurrency=1000)

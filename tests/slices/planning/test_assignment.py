@@ -36,7 +36,6 @@ def labels(world: World) -> list[dict[str, str]]:
 
 
 def put_pool(world: World, workload: Workload, **marks: str) -> NodePool:
-    """Add the pool of a workload, with assignment labels on its nodes."""
     pool = world.put_pool(make_pool(workload))
     label(world, **marks)
     return pool
@@ -110,7 +109,7 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
 
 
 def test_node_without_pods_of_its_slice_is_assigned_after_a_live_read() -> None:
-    """The cache may lack a pod of another slice that was bound to the second node before this slice got the pool."""
+    """The cache may lack a pod of another slice that was bound to the second node earlier."""
     world = marked_world(TRAIN)
     put_pool(world, TRAIN, **FREE)
     first, second = sorted(world.nodes)

@@ -132,7 +132,7 @@ def test_forget_removes_only_the_back_off_of_the_key() -> None:
 
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
 def test_unknown_quota_is_used_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
-    """GKE does not report how many operations may run at once. On average, at least 95 % of this number run."""
+    """GKE does not report its limit on concurrent operations. On average, at least 95 % of the limit must be used."""
     world = World(*(make_jobset(f"job{index}") for index in range(slices)))
     market, rejected = Market(world, seconds=20), 0
 

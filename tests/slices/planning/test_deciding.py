@@ -65,7 +65,7 @@ def test_decision_with_a_stale_watch_changes_nothing() -> None:
 
 
 def test_jobset_that_requests_slice_resources_is_reported_and_gets_no_pool() -> None:
-    """The newest release of the Go provisioner serves JobSets with this label by Slice resources, not by node pools."""
+    """The newest release of the Go provisioner serves the JobSet by Slice resources, not by node pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
     plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())
@@ -206,7 +206,7 @@ def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
 def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) -> None:
-    """Otherwise the delete would be attributed to the new pool: it would be deleted, or replaced by a third pool."""
+    """Otherwise the delete would be attributed to the new pool, which would be deleted or replaced by a third pool."""
     workload = make_jobset()
     world = World(workload)
     world.memory = world.memory.with_pool(make_pool(workload).name, delete=DeleteCall(state=state, since=after(1)))
@@ -215,7 +215,7 @@ def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) 
 
 
 def test_pool_name_is_not_used_again_while_nodes_of_the_earlier_pool_exist() -> None:
-    """Pods of another slice on these nodes would count as bound to the new pool, whose slice would get a third pool."""
+    """Pods of another slice on the old nodes would count as bound to the new pool, and a third pool would be created."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other

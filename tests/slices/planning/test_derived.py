@@ -84,7 +84,6 @@ ONE_CHIP = make_pool(
 
 
 def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> Supply:
-    """Return the `Supply` of a pool whose nodes all exist."""
     nodes = make_nodes(pool, **node_changes)
     return find_supply(
         Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), GKE_RULES, NOW

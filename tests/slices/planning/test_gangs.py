@@ -226,7 +226,6 @@ def test_unneeded_held_pool_is_held_for_the_next_all_or_nothing_jobset() -> None
 
 
 def with_pod(world: World, workload: Workload, job: int, **requirements: Any) -> None:
-    """Replace the leader of slice `job` by a leader with other requirements."""
     world.put(make_pod(workload, job=job, requirements=make_requirements(**requirements), marked=True))
 
 

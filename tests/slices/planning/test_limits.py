@@ -32,9 +32,6 @@ def limited(**changes: Any) -> Any:
     return settings(**{"deletion_delay_seconds": 3600.0} | changes)
 
 
-# --- Each limit ---
-
-
 @pytest.mark.parametrize(
     ("changes", "want", "limit", "words"),
     [
@@ -346,7 +343,7 @@ def test_idle_pools_are_kept_if_gke_rejects_the_slice() -> None:
 
 
 def test_idle_pool_of_another_accelerator_is_kept() -> None:
-    """Deleting a pool of another accelerator would not free chips under this limit."""
+    """Deleting a pool of another accelerator would not free chips under MAX_CHIPS_PER_ACCELERATOR."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
     world.add(make_jobset("a"))
     world.step()

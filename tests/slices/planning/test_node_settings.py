@@ -52,7 +52,6 @@ def request_of(
 
 
 def body_of(request: NodePoolRequest) -> dict[str, Any]:
-    """Return the node pool in GKE's create request."""
     body: dict[str, Any] = create_request_json("", request)["nodePool"]
     return body
 

@@ -84,7 +84,7 @@ def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
     ],
 )
 def test_group_name_that_its_kind_cannot_have_is_ignored(workload: Workload, name: str) -> None:
-    """The owner reference of a pod or the label of a pool may contain any other name."""
+    """The owner reference of a pod or the label of a pool may contain any name."""
     key = make_pod(make_job(name)).group_key
     pod = make_pod(workload, group_name=name, group_key=key)
     workloads = Workloads.of({workload.uid: workload})

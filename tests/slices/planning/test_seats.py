@@ -408,7 +408,7 @@ def marks_of_nodes(world: Cluster) -> set[tuple[str, ...]]:
 
 
 def test_marked_pods_of_a_namespace_share_pools_that_no_other_namespace_can_use() -> None:
-    """Otherwise waiting pods beyond the limit of their namespace take the nodes of other namespaces, one by one."""
+    """Otherwise waiting pods beyond the limit of their namespace would take the nodes of other namespaces."""
     world = cluster(max_chips_per_namespace=(("far", 8), ("*", 64)))
     world.scale(12, owner="far", namespace="far", marked=True)
     world.settle()

@@ -23,7 +23,6 @@ _SINGLE_HOST = make_requirements(topology="2x2x1", tolerations=())
 
 
 def nodes_of(world: World, workload: Workload) -> list[str]:
-    """Return the names of the nodes of the pool that was created for a workload."""
     name = make_pool(workload).name
     return sorted(node.name for node in world.nodes.values() if node.pool_name == name)
 

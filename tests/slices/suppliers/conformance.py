@@ -290,7 +290,7 @@ class SupplierContract:
 
     @pytest.mark.parametrize("free_for", range(3))
     def test_blocked_create_sends_no_further_request(self, ground: Ground, free_for: int) -> None:
-        """A process that has lost the lease changes nothing more, even during a call."""
+        """A process that has lost the Lease must send no further changes, even during a call."""
         asked = 0
 
         def blocked() -> Failure | None:

@@ -59,7 +59,6 @@ class GkeGround:
         self._simulator.world.advance()
 
     def changes(self) -> int:
-        """Count the creates and deletes, regardless of their responses."""
         return sum(self._simulator.count(method) for method in _CHANGES)
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:

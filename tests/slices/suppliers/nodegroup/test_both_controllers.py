@@ -94,7 +94,6 @@ class Both(World):
         return plan
 
     def pass_time(self, seconds: float) -> None:
-        """Advance the simulated controllers and machines."""
         self.groups.compute.pass_seconds(seconds)
         for _ in range(0 if self.away else 2):
             self.groups.round()

@@ -60,7 +60,6 @@ class NodeGroupGround:
         )
 
     def changes(self) -> int:
-        """Count the creates and deletes of groups, regardless of their responses."""
         calls = self.world.kube.calls
         return sum(call.method in ("POST", "DELETE") and call.path.startswith(_GROUPS) for call in calls)
 

@@ -160,7 +160,7 @@ def test_unreadable_group_is_listed_as_unknown_and_not_deleted(ground: Ground) -
 
 
 def test_wait_of_an_unchanged_group_ends_in_an_error(ground: Ground) -> None:
-    """A group that has not changed is evaluated again with each list."""
+    """A group that has not changed is evaluated again with each list, because its wait may have ended."""
     body = {"metadata": {"namespace": "slices", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": SPEC}
     ground.kube.put_object(ground.path(), body)
     statuses = []
