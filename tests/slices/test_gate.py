@@ -122,7 +122,7 @@ def test_unconfirmed_reason_keeps_the_pool(
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
-    """A process that does not watch the namespace may decide the delete, which is right only for an ended JobSet."""
+    """A process that does not watch the namespace may decide the delete; the gate permits it after the JobSet's end."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
     with pytest.raises(NeededError, match="is suspended and keeps it"):

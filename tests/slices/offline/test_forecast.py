@@ -267,7 +267,7 @@ def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], h
 
 @pytest.mark.parametrize(("name", "served"), [("tpu", True), ("other", False)])
 def test_pods_of_the_compute_class_of_the_settings_are_served(name: str, *, served: bool) -> None:
-    """GKE adds the toleration of the ComputeClass to new pods. In the past, `plan` and the webhook rejected the JobSet."""
+    """GKE adds the toleration of the ComputeClass to pods. In the past, `plan` and the webhook rejected the JobSet."""
     mark = f"{constants.COMPUTE_CLASS}=tpu"
     serving = read_settings(REQUIRED | {"GCP_NODE_LABELS": mark, "GCP_NODE_TAINTS": f"{mark}:NoSchedule"})
     found = plan(raw_jobset(pod=selecting(**{constants.COMPUTE_CLASS: name})), settings_=serving)

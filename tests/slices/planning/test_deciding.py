@@ -215,7 +215,7 @@ def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) 
 
 
 def test_pool_name_is_not_used_again_while_nodes_of_the_earlier_pool_exist() -> None:
-    """Pods of another slice on the old nodes would count as bound to the new pool, and a third pool would be created."""
+    """Pods of another slice on the old nodes would count as bound to the new pool, so a third pool would follow."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other
