@@ -323,7 +323,6 @@ def test_rejected_statuses_do_not_prevent_writes_of_other_statuses(world: World)
 
 
 def status_of(number: int, prefix: str = "n") -> StatusWrite:
-    """Return a status write for a ProvisioningRequest that no longer exists."""
     kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
     return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
 

@@ -282,7 +282,6 @@ def test_pool_of_a_recreated_jobset_is_needed_only_while_its_pods_are_on_it(worl
 
 
 def _install_node_groups(world: World, *places: str) -> None:
-    """Install the kind TPUNodeGroup, with groups at "NAMESPACE/NAME"."""
     world.kube.put_object(API_ROOT, {})
     for place in places:
         namespace, name = place.split("/")

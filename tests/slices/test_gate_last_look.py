@@ -65,7 +65,6 @@ class LargeKube(BusyKube):
 
 
 def closed(kube: FakeKube) -> list[bool]:
-    """Return whether each node is cordoned, in the order of the nodes."""
     return [bool(raw["spec"].get("unschedulable")) for raw in kube.objects(collection_path("nodes"))]
 
 

@@ -173,7 +173,6 @@ def _running(world: World) -> PoolName:
 
 
 def _restart_without_the_right(world: World) -> None:
-    """Start a process without the right to list MachineConfigs."""
     tpu.extend(())
     watch: FakeWatch[Any] = FakeWatch(dict)
     watch.synced, watch.problem = False, "RBAC does not allow the provisioner to list machineconfigs"

@@ -37,7 +37,7 @@ def metric(world: World, line: str) -> bool:
 
 
 def test_events_of_a_pool_have_the_reasons_of_the_go_provisioner(world: World) -> None:
-    """Events about creates are on the leader pod, about deletes on the JobSet; reasons are the Go provisioner's."""
+    """Events about creates are on the leader pod, Events about deletes on the JobSet."""
     pool = world.run_to_use()
     world.complete()
     world.rounds(8, every_seconds=5)

@@ -116,12 +116,10 @@ def parallel(replicas: int = 2, pod: Json | None = None) -> Json:
 
 
 def deployment(replicas: int = 2, pod: Json | None = None, **metadata: Any) -> Json:
-    """Return a Deployment, by default of single hosts."""
     return {**raw_stateful_set(replicas, pod or ONE_HOST, service="", **metadata), "kind": "Deployment"}
 
 
 def replica_set(pod: Json, owner: str) -> Json:
-    """Return a ReplicaSet whose controller is of the kind `owner` of the API group apps."""
     raw = deployment(pod=pod, ownerReferences=[job_reference("web", apiVersion="apps/v1", kind=owner)])
     return {**raw, "kind": "ReplicaSet"}
 

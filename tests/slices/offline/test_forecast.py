@@ -161,7 +161,6 @@ def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
 
 
 def _pod_patch(**spec: Any) -> dict[str, Any]:
-    """Return the patch of the pods of the training runtime example."""
     job = {"name": "node", "template": {"spec": {"template": {"spec": spec}}}}
     return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
 

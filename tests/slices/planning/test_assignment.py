@@ -42,7 +42,6 @@ def put_pool(world: World, workload: Workload, **marks: str) -> NodePool:
 
 
 def label(world: World, **marks: str) -> None:
-    """Replace the assignment labels of all nodes, as a user can do with kubectl."""
     for node in list(world.nodes.values()):
         kept = {key: value for key, value in node.labels.items() if key not in MARKS}
         world.put(replace(node, labels={**kept, **marks}))

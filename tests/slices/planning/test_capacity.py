@@ -434,7 +434,6 @@ def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: 
 
 
 def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
-    """The Event has the messages of GKE and the times of the next tries. The loop wakes up for the earliest try."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
         on_demand=failure(FailureKind.QUOTA, f"Quota TPU_V5P{'x' * 200}."),

@@ -28,7 +28,6 @@ def creates(plan: Plan) -> list[str]:
 
 
 def limited(**changes: Any) -> Any:
-    """Return settings with these changes and a deletion delay of one hour."""
     return settings(**{"deletion_delay_seconds": 3600.0} | changes)
 
 
@@ -200,7 +199,6 @@ def test_pause_prevents_only_creates() -> None:
 
 
 def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
-    """The next create is sent when the oldest create is an hour old, and the loop wakes up at that time."""
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
     world.step(seconds=600)
     world.add(make_jobset("b"), make_jobset("c"))

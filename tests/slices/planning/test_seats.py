@@ -23,7 +23,6 @@ from tests.support.world import failure
 
 
 def cluster(**changes: Any) -> Cluster:
-    """Return an empty cluster in which many creates may run at the same time."""
     return Cluster(settings_=settings(concurrency=64, **changes))
 
 
@@ -403,7 +402,6 @@ def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
 
 
 def marks_of_nodes(world: Cluster) -> set[tuple[str, ...]]:
-    """Return the different pairs of marks that nodes have."""
     return {tuple(node.labels.get(key, "") for key in MARKS) for node in world.nodes.values()}
 
 

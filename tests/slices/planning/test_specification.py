@@ -44,7 +44,6 @@ def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolReque
 
 
 def refusal(slice_: Slice, **changes: Any) -> str:
-    """Return the reason why no pool can serve a slice."""
     with pytest.raises(UnmeetableError) as caught:
         request_of(slice_, **changes)
     return str(caught.value)

@@ -20,7 +20,6 @@ _LONG = 100_000
 
 
 def world_of(*workloads: Workload, **changes: Any) -> World:
-    """Return a world in which suspended JobSets keep their pools."""
     return World(*workloads, settings_=settings(**{"keep_suspended": True} | changes))
 
 
@@ -45,7 +44,6 @@ def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[W
 
 
 def test_suspended_jobset_keeps_its_pools_and_uses_them_when_it_is_resumed() -> None:
-    """The time of suspension is not limited, and no other pool is created."""
     workload = make_jobset(replicas=3)
     world = world_of(workload)
     world.live(5)

@@ -398,7 +398,6 @@ GROUPS = groups_path("slices")
 
 @pytest.fixture
 def without_gke() -> World:
-    """Return a correct cluster without GKE."""
     without_gke = World(changes={"provider": "gce", "node_group_namespace": "slices"})
     without_gke.kube.put_object(f"{GROUPS}/a", {"metadata": {"namespace": "slices"}})
     return without_gke

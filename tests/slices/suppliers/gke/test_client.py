@@ -1041,7 +1041,6 @@ def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingS
 def test_permissions_on_the_project_are_the_granted_ones_among_the_requested(
     server: RecordingServer, client: GkeClient
 ) -> None:
-    """Cloud Resource Manager is called; permissions that were not requested do not count."""
     server.answer = Answer(body={"permissions": ["a.b.c", "x.y.z"]})
     assert client.test_project_permissions(("a.b.c", "d.e.f")) == {"a.b.c"}
     (request,) = server.requests

@@ -172,7 +172,6 @@ ZONE = Zone("us-central2-b")
 def specified(
     *, kind: CapacityKind = CapacityKind.ON_DEMAND, accelerator: str = "tpu7x", changes: Any = None, **pod: Any
 ) -> Specification:
-    """Return the specification of a pool for a slice of two machines."""
     asked = make_requirements(accelerator=accelerator, **{"tolerations": (CHIP_TOLERATION, SPOT_TOLERATION), **pod})
     slice_ = make_slice(make_jobset("train", template=asked), requirements=asked)
     candidates = Candidates(settings(**{"node_group_namespace": "slices", **(changes or {})}), NODE_GROUP_RULES)
