@@ -60,7 +60,7 @@ _VALUES = ((None, "removed"), ("x", "unknown pool"), ("other", "another pool"))
             for value, edited in _VALUES
             for restarts in (False, True)
         ),
-        # If GKE's record and the node's name do not show the pool, the process must have seen the node before the edit.
+        # GKE's record and the node's name do not show the pool, so the process must have seen the node before the edit.
         *(pytest.param(_nothing, value, False, id=f"{edited}, seen before") for value, edited in _VALUES[:2]),
     ],
 )

@@ -193,7 +193,7 @@ def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[st
     ids="".join,
 )
 def test_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
-    """The Job gets the key even if other child Jobs use up a limit, or if it has to wait for its pool."""
+    """A Job gets the key even if other child Jobs use up a limit, or if its pool is created later."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 
@@ -293,7 +293,7 @@ def test_selectors_that_no_setting_concerns_are_not_changed(
 
 
 def test_nodes_get_the_key_that_the_pods_select() -> None:
-    """Only the pods of this Job select the key, so only they are bound to its nodes."""
+    """Only the pods of the Job select the key, so only they are bound to the nodes of its pool."""
     raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
     (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools
     assert pool.request.labels["job-key"] == KEY

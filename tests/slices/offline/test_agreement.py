@@ -234,7 +234,7 @@ def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path
 @hypothesis_settings(max_examples=100)
 @given(st.binary(max_size=150), st.sampled_from([1, 4, 15]))
 def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: bytes, times: int) -> None:
-    """The webhook examines only a few slices of an object, but must have the same findings as the plan."""
+    """The webhook checks a bounded number of slices of an object, and must have the same findings as the plan."""
     dice = Dice(drawn)
     field, values = dice.one(*SETTINGS)
     serving = settings(serve_jobs=dice.usually(True, False), **{field: dice.one(*values)})

@@ -114,7 +114,7 @@ def test_leader_of_a_child_job_has_the_labels_of_jobset() -> None:
 def test_exclusive_placement_adds_a_selector_only_with_the_node_selector_strategy(
     annotations: dict[str, str], want: str | None
 ) -> None:
-    """Pod affinity, the default, does not restrict nodes. The selector strategy needs nodes that a user labelled."""
+    """Pod affinity, the default, adds no selector. The strategy adds a selector on a node label that names the Job."""
     of_job = two_jobs()
     of_job["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": annotations}
     for raw in (two_jobs(**annotations), of_job):

@@ -73,7 +73,7 @@ def test_findings_are_ordered_by_severity() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """Only a few slices of a large object are examined, but limits must count all of them."""
+    """At most 256 slices of an object are checked, so a limit that only further slices exceed causes no finding."""
     found = [finding.message for finding in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in message for message in found), found

@@ -514,7 +514,7 @@ def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) ->
     """An incomplete set of slices is released at the end of the hold, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
-    # A hold takes at most about 30 s, and each pause between holds at least 60 s, so only a few creates are sent.
+    # A hold takes at most 30 s and a pause at least 60 s, so only a few creates are sent.
     assert 2 <= len(world.created) <= 10
 
 

@@ -421,7 +421,7 @@ def test_pool_is_claimed_exactly_if_no_refusal_applies(
     ctx, matcher, found = match(world, sidelined)
     for name, user in found.claimed.items():
         assert matcher.why_not(ctx.slices[user], ctx.supply[name]) is None
-    # The use of a limit decreases when a slice of another namespace takes a pool, so a reason may no longer apply.
+    # If a slice of another namespace takes a pool, the use of a limit decreases, and a refusal may no longer apply.
     if "max_chips_per_namespace" not in options:
         for slice_ in ctx.slices.values():
             if slice_.id not in found.held and slice_.id not in found.claimed.values():
