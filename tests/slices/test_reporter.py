@@ -176,7 +176,6 @@ def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
-    """One pool passes four states in this order: being created, ready, idle, being deleted."""
     world.put_jobset()
     seen = []
     for change in (

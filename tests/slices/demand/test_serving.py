@@ -64,7 +64,6 @@ def test_pod_is_served_depending_on_opt_in_opt_out_and_namespace(
 
 
 def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
-    """If the namespace has not been read, its labels are unknown, and the message says so."""
     for labels, known in (({"default": {}}, ""), ({}, ", as far as the namespace is known,")):
         policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
         found = policy.why_not(make_jobset(), make_requirements())

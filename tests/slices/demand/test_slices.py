@@ -75,7 +75,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
-    """Other child Jobs without references are only counted (`siblings`), so two million Jobs cost little time."""
+    """Child Jobs without references are only counted (`siblings`), so two million of these Jobs cost little time."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))

@@ -99,7 +99,6 @@ class AppliedWorld(World):
                 self.put(replace(leader, node_name=node.name, phase="Running", unschedulable_since=None))
 
     def settle(self) -> None:
-        """Run rounds until nothing changes."""
         told: set[tuple[str, str, str]] = set()
         for _ in range(_MAX_ROUNDS):
             plan = self.step()

@@ -571,7 +571,6 @@ def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
 
 
 def test_flex_start_pool_without_nodes_is_kept_for_hours_and_does_not_fail() -> None:
-    """The pool is neither replaced nor reported, and serves its slice when its nodes come after 12 hours."""
     world, workload, name = flex_world()
     world.run(12 * 60, seconds=60)
     assert (world.created, world.deleted) == ([name], [])

@@ -165,7 +165,6 @@ def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
 def test_unserved_or_newly_served_slice_is_not_reported_as_stuck(changes: dict[str, Any]) -> None:
-    """Unserved pods get no Event. A slice whose pool is in creation or has just become ready is not stuck."""
     world = World(make_jobset(**changes), settings_=base_settings(replace_stuck_slices=True))
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
     world.put_pool(make_pool(make_jobset(), status=status), ready=bool(changes))

@@ -39,7 +39,6 @@ def view(**changes: Any) -> NodeView:
 
 
 def asks(**changes: Any) -> Any:
-    """Return requirements that any node with four chips satisfies."""
     return make_requirements(**{"node_selector": {}, "tolerations": ()} | changes)
 
 

@@ -547,7 +547,6 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
 def test_workload_that_can_never_be_served_holds_no_pools(
     impossible: FailureKind | None, limits: dict[str, int]
 ) -> None:
-    """The second JobSet is served without waiting for the first, and the pools of the first are deleted."""
     first, second = gang("first", replicas=3), gang("second", replicas=2)
     world = world_of(first, **limits)
 

@@ -146,7 +146,6 @@ def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, r
 
 
 def test_existing_nodes_are_matched_by_their_real_labels() -> None:
-    """An idle pool serves a slice that selects an unknown label only if the nodes of the pool have the label."""
     for labelled in (True, False):
         first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})
         world = World(first, settings_=settings(deletion_delay_seconds=3600.0))

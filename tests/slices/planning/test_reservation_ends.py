@@ -19,7 +19,6 @@ from tests.support.world import World, running
 
 
 def end(world: World, pool: PoolName, at: datetime) -> None:
-    """Move a pool into a reservation that ends at the time `at`."""
     reserved = replace(world.pools[pool], capacity=CapacityKind.RESERVATION, reservation="r1", ends_at=at)
     world.put(reserved)
 

@@ -16,7 +16,6 @@ _MANY = 40
 
 
 def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster:
-    """Return a world in which `number` pods of a controller run."""
     world = Cluster(settings_=settings(concurrency=64, pod_deletion_cost=on))
     world.scale(number, kind=kind)
     world.settle()

@@ -309,7 +309,6 @@ def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
 
 
 def test_limit_charges_the_namespace_that_uses_a_node() -> None:
-    """The pool was created for pods of the namespace `far`, but pods of `default` run on its nodes."""
     world = cluster(max_chips_per_namespace=(("default", 4), ("*", 64)))
     world.scale(2, owner="far", namespace="far")
     world.settle()

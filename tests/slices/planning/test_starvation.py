@@ -95,7 +95,6 @@ def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
 
 
 def test_workload_that_waits_for_operations_does_not_block_the_capacity() -> None:
-    """GKE rejects all creates of one JobSet for too many operations. Slices of the second JobSet are tried anyway."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)

@@ -166,7 +166,6 @@ def _complete(world: World, workload: Workload) -> None:
 def test_pools_of_suspended_all_or_nothing_slices_remain_held(
     arrange: Callable[[World, Workload], None],
 ) -> None:
-    """When resumed, the slices start together and use the pools that were kept."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: "train"})
     workload = make_jobset(replicas=2, template=asked, annotations={constants.ALL_OR_NOTHING: "true"})
     world = world_of(workload)

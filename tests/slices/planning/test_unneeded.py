@@ -330,7 +330,6 @@ def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
 
 
 def test_pool_that_is_needed_again_is_uncordoned() -> None:
-    """The cordon of the provisioner is removed, and the cordon of a user is kept."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))

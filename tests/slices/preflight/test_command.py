@@ -134,7 +134,6 @@ def test_characters_that_the_terminal_lacks_are_escaped() -> None:
 
 
 def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with no settings except these."""
     nothing = {"PATH": os.environ["PATH"], "KUBECONFIG": "/none", "GKE_ENDPOINT": "http://127.0.0.1:1"}
     return subprocess.run(
         [sys.executable, "-m", "provisioner", "check", *arguments],

@@ -253,7 +253,6 @@ class SupplierContract:
         assert listed(ground).keys() == before.keys()
 
     def test_a_second_delete_changes_nothing(self, ground: Ground) -> None:
-        """The second delete is sent while the first delete is in progress, and a third delete after its end."""
         create(ground)
         ground.finish()
         ground.supplier.delete_pool(FIRST)

@@ -154,8 +154,6 @@ class Trial:
         assert len(hour) <= (limits.max_creates_per_hour or len(hour))
 
     def explain_all(self, plan: Plan, view: View) -> None:
-        """Check that each object is found by its name."""
-
         def asked(name: str, namespace: str = "") -> list[str]:
             found = explain(view, view.at, self.board.timeline.tracks(), (), name, namespace)
             assert [explanation for explanation in found if not list(lines(explanation))] == []
