@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Mapping
 
 from tests.simulation.objects import (
@@ -20,6 +21,7 @@ from tests.simulation.objects import (
     SECOND_NAMESPACE,
     SLICE,
     PodRun,
+    Shape,
     WorkloadRun,
 )
 from tests.simulation.store import Stage
@@ -63,6 +65,8 @@ class Admission:
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
         #: Workloads by the mark (key and namespace of a slice) in the selectors of their pods.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
+        #: Shapes of the pods without a workload that ever had each mark.
+        self.granted_alone: defaultdict[tuple[str, str], set[Shape]] = defaultdict(set)
 
     @property
     def present(self) -> bool:
@@ -121,9 +125,13 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record the workload that may get a pool by the marks of its pod; a user may have set the marks."""
+        """Record the workload or pod that may get a pool by the marks of a pod; a user may have set the marks."""
         mark = mark_of(pod.selector)
-        if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
+        if not is_assigned(mark) or mark[1] != pod.namespace:
+            return
+        if pod.workload is None:
+            self.granted_alone[mark].add(pod.shape)
+        else:
             self.granted.setdefault(mark, {})[pod.workload] = None
 
 

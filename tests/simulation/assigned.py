@@ -147,8 +147,7 @@ class Assigned:
         plan = pool.plan
         shapes = [shape for workload in asked for shape in workload.shapes]
         # A pod without a workload may select a group of its own namespace.
-        alone = (pod for pod in self._cluster.pods if pod.workload is None and pod.namespace == mark[1])
-        shapes += [pod.shape for pod in alone if mark_of(pod.selector) == mark]
+        shapes += self._simulation.admission.granted_alone[mark]
         kinds = {(shape.accelerator, shape.topology) for shape in shapes}
         if (plan.machine.accelerator, plan.topology) not in kinds:
             self._stage.violate(LABELS, f"{process.name} gives {pool.name} to {mark}, and no such slice asks for it")
