@@ -49,7 +49,7 @@ ANY_JSON = st.recursive(
 
 
 def spoilt(data: st.DataObject, value: Any) -> Any:
-    """Return a copy of an object in which up to three parts are replaced."""
+    """Return a copy of a value in which up to three parts are replaced by any JSON."""
     for _ in range(data.draw(st.integers(0, 3))):
         value = _with_another_part(data, value)
     return value

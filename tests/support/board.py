@@ -12,7 +12,6 @@ from tests.support.world import World
 
 
 def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) -> Board:
-    """Return a board of a provisioner that starts now."""
     about = About(
         release="test",
         project="my-project",
@@ -25,6 +24,6 @@ def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) ->
 
 
 def view_of(world: World) -> View:
-    """Let a world decide, and return the view of the decision."""
+    """Let a world make its next decision, and return the view of that decision."""
     plan = world.look()
     return build_view(world.snapshot(), plan, world.settings, world.now)

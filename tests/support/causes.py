@@ -37,14 +37,12 @@ _AWAY = "503 The service is currently unavailable."
 
 
 def beside_a_healthy_one(**changes: object) -> World:
-    """Return a world in which JobSet "healthy" runs."""
     world = World(**changes)  # type: ignore[arg-type]
     world.run_to_use("healthy")
     return world
 
 
 def no_such_topology() -> World:
-    """Request a topology that no accelerator has."""
     world = beside_a_healthy_one()
     world.put_jobset("train", topology="3x5x7")
     world.round(after_seconds=3)
@@ -65,7 +63,6 @@ def stockout() -> World:
 
 
 def quota() -> World:
-    """Let GKE reject the create because of the quota."""
     return refused(FailureKind.QUOTA, _QUOTA)
 
 
@@ -129,21 +126,19 @@ def wrong_cluster() -> World:
 
 
 def gke_away() -> World:
-    """Let GKE become unavailable when JobSet "healthy" runs."""
     world = beside_a_healthy_one()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
     return stalled(world)
 
 
 def gke_away_from_the_start() -> World:
-    """Let GKE be unavailable from the start of the provisioner."""
     world = World()
     world.gke.fail_always("get_cluster", FailureKind.UNAVAILABLE, message=_AWAY)
     return stalled(world)
 
 
 def stalled(world: World) -> World:
-    """Add JobSet "train", and let two minutes pass in which nothing can be decided."""
+    """Add JobSet "train", and let two minutes pass in which the fault prevents all decisions."""
     world.put_jobset("train")
     world.rounds(8, every_seconds=15)
     return world
@@ -159,7 +154,6 @@ def no_pods() -> World:
 
 
 def not_served() -> World:
-    """Let SERVED_NAMESPACES contain only the namespace "other", which has no JobSet."""
     world = beside_a_healthy_one()
     world.loop.settings = replace(world.settings, namespaces=("other",))
     world.put_jobset("train")
@@ -215,22 +209,23 @@ def no_jobset() -> World:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One cause: the world that has it, and the texts that must report it."""
+    """A cause for which a JobSet does not start: the world with the fault, and the texts that must report the cause."""
 
     play: Callable[[], World]
     #: Parts of the text of the cause; each place that reports it must show all of them.
     words: tuple[str, ...]
-    #: Advice to the user, as in Events, `status`, the first three lines of `explain`, and the top of the page.
+    #: Advice to the user in Events, in `status`, in the first three lines of `explain`, and at the top of the page.
     step: str
-    #: Place in the queue, time of the next attempt, or affected objects, as in the first three lines of `explain`.
+    #: Place in the queue, time of the next attempt, or affected objects; in the first three lines of `explain`.
     place: str
-    #: The cause in the first three lines of `explain`, which has `words` below them; empty if these lines have `words`.
+    #: Cause in the first three lines of `explain`, if `words` come only below them; empty if these lines contain
+    #: `words`.
     short: str = ""
     #: Text on the page instead of `place`; empty if the page shows the same text.
     place_on_page: str = ""
-    #: Whether Events report the cause; not if pods or the CRD are missing, or the namespace is not served.
+    #: Whether Events report the cause. False if pods or the CRD are missing, or the namespace is not served.
     in_events: bool = True
-    #: Whether the cause affects all workloads. /readyz then reports it, as do the page and `status` above their lists.
+    #: Whether the cause affects all workloads, so that /readyz reports it, and the page and `status` above their lists.
     for_all: bool = False
 
 

@@ -9,7 +9,6 @@ NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 
 def after(seconds: float) -> datetime:
-    """Return a time after NOW."""
     return NOW + timedelta(seconds=seconds)
 
 

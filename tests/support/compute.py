@@ -1,4 +1,4 @@
-"""Bodies of requests to a simulated Compute Engine, and clients for it in memory."""
+"""Request bodies for a simulated Compute Engine, and clients that call it in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ MARK = "made by the tests"
 
 
 def policy(name: str = "policy", topology: str | None = "4x4", **changes: Any) -> dict[str, Any]:
-    """Return a workload policy of a slice."""
     shape = {"acceleratorTopology": topology} if topology else {}
     workload = {"type": "HIGH_THROUGHPUT", **shape, **changes}
     return {"name": name, "description": MARK, "workloadPolicy": workload}
@@ -96,7 +95,7 @@ QUICK_JOINS = ComputeSettings(
 
 
 class Compute:
-    """A simulated world with its API, and a clock that only tests advance."""
+    """A simulated Compute Engine with its API, and a clock that only tests advance."""
 
     def __init__(self, world: World, clock: FakeClock) -> None:
         self.world = world
@@ -104,7 +103,6 @@ class Compute:
         self.api = Api(world)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Call the API; return HTTP status and body."""
         address = urlsplit(path)
         try:
             request = Request(
@@ -116,13 +114,12 @@ class Compute:
         return 200, json.loads(json.dumps(answer))
 
     def get(self, path: str) -> Any:
-        """Return the body of an existing resource."""
         status, body = self("GET", path)
         assert status == 200, body
         return body
 
     def do(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a valid change, and advance the clock by 1 s to complete it; return the operation as it was at first."""
+        """Send a valid change, and advance the clock by 1 s to complete it. Return the operation as first reported."""
         status, operation = self(method, path, body)
         assert status == 200, operation
         self.pass_seconds(1)
@@ -150,9 +147,9 @@ class Compute:
 
 
 class Wire:
-    """Transport of requests to a simulated Compute Engine, instead of the client's HTTP session.
+    """Transport of requests to a simulated Compute Engine. It replaces the client's HTTP session, which would be slow.
 
-    A session would take most of the time of a call. The rest of the client is real, and so is the simulator's API.
+    The rest of the client is real, and so is the simulator's API.
     """
 
     def __init__(self, api: Api) -> None:

@@ -81,10 +81,10 @@ class FakeWatch(Generic[T]):
             self._invalid, self.synced, self._kept = False, True, None
 
     def start(self) -> None:
-        """Do nothing."""
+        pass
 
     def stop(self) -> None:
-        """Do nothing."""
+        pass
 
     def records(self) -> Mapping[tuple[str, str], T]:
         return MappingProxyType(dict(self._read() if self._kept is None else self._kept))
@@ -121,18 +121,17 @@ class FakeRecorder:
     dropped_total: int = 0
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Implement EventRecorder.emit."""
         kind = "Warning" if warning else "Normal"
         self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
 
     def reasons(self, kind: str) -> list[str]:
-        """Return the reasons of Events on objects of a kind, oldest first; Events of one key or text count once."""
+        """Return the reasons of Events on objects of a kind, oldest first; equal keys or texts count once."""
         seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
         return [reason for reason, _ in seen]
 
 
 class World:
-    """Controller of slices whose rounds tests start, with its cluster and GKE."""
+    """A controller of slices with a fake cluster and a fake GKE; tests start each of its rounds."""
 
     def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
         self.clock = FakeClock()
@@ -220,7 +219,6 @@ class World:
 
     @property
     def proof(self) -> ClusterProof:
-        """The loop's proof that kubeconfig and GCP_CLUSTER are the same cluster."""
         assert self.loop.identity is not None
         return self.loop.identity
 
@@ -234,17 +232,14 @@ class World:
         return pause
 
     def list_again(self) -> None:
-        """List the objects of invalidated watches again."""
         for watch in (self.watches.pods, *self.watches.workloads.values()):
             watch.list_again()  # type: ignore[union-attr]
 
     def rounds(self, count: int, *, every_seconds: float) -> None:
-        """Do several rounds."""
         for _ in range(count):
             self.round(after_seconds=every_seconds)
 
     def settle(self) -> None:
-        """Wait until no call is in progress."""
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
 
     # --- State of the cluster and of GKE ---
@@ -257,7 +252,6 @@ class World:
         return uid
 
     def change_jobset(self, name: str = "train", **changes: Any) -> None:
-        """Change parts of a JobSet's spec or status."""
         raw = self.kube.object(jobset_path(name))
         assert raw is not None
         for part, values in changes.items():
@@ -270,16 +264,13 @@ class World:
         self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
     def remove_leader(self, name: str = "train") -> None:
-        """Delete the leader pod."""
         self.kube.remove_object(object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE))
 
     def complete(self) -> None:
-        """Complete the JobSet `train` and delete its leader pod."""
         self.change_jobset(status={"terminalState": "Completed"})
         self.remove_leader()
 
     def vanish(self) -> None:
-        """Delete the JobSet `train` with its leader pod."""
         self.kube.remove_object(jobset_path("train"))
         self.remove_leader()
 
@@ -315,7 +306,7 @@ class World:
                 self.kube.remove_object(object_path("nodes", raw["metadata"]["name"]))
 
     def run_to_use(self, name: str = "train") -> PoolName:
-        """Run a JobSet on its pool."""
+        """Create a JobSet, complete its pool, and bind its leader pod to a node; return the name of the pool."""
         self.put_jobset(name)
         self.round()
         (pool,) = self.finish_creates()
@@ -337,7 +328,6 @@ class World:
         return records
 
     def calls(self, method: str) -> list[str]:
-        """Return the paths of the API server's calls of one HTTP method."""
         return [call.path for call in self.kube.calls if call.method == method]
 
 
@@ -352,13 +342,11 @@ def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -
 
 
 def leader_of(name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> dict[str, Any]:
-    """Return the leader pod of a JobSet of one slice."""
     pod = pod_spec(topology=topology, tolerations=[toleration()])
     return raw_leader(name, namespace=NAMESPACE, uid=uid, job="workers", node=node, spec=pod)
 
 
 def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
-    """Return a ready node as GKE registers it."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,

@@ -32,7 +32,7 @@ _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
 
 def pods_of(raw: Json) -> Iterator[Json]:
-    """Yield the leader and some more pods of each group, except pods that are created after their leader is bound."""
+    """Yield the first pods of each group, but no pods that are created only after their leader is bound."""
     makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
     yield from makers[raw["kind"]](raw)
 
@@ -63,7 +63,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # If the provisioner does not serve the Job, it counts the pods: three would not represent all.
+    # The provisioner counts the pods of a Job that it does not serve, so three pods of a larger Job would be too few.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 
@@ -89,7 +89,7 @@ def _of_job(
 def _of_set(raw: Json) -> Iterator[Json]:
     """Yield the leaders of a LeaderWorkerSet; for groups with subgroups, all pods.
 
-    With exclusive placement, workers are created only after their leader is bound.
+    Other workers are left out: with exclusive placement, they are created only after their leader is bound.
     """
     owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
     size, policy = groups.get("size", 1), groups.get("subGroupPolicy", {})

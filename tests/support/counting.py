@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def counted(work: Callable[[], T]) -> tuple[T, int]:
-    """Run a function; return its result and the number of function calls, including functions in C."""
+    """Run a function; return its result and the number of function calls, including calls of functions in C."""
     calls = 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:

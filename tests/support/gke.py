@@ -85,7 +85,7 @@ class FakeGke:
     calls: list[Recorded] = field(default_factory=list)
     #: Last accepted request for each pool name.
     requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
-    #: Ends of reservations by project, zone and name; the project is empty for the cluster's own.
+    #: Time at which a reservation ends, by project, zone and name. The project is empty if it is the cluster's.
     ends: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,24 +116,20 @@ class FakeGke:
             self._injected[method].extend([injected] * times)
 
     def fail_always(self, method: str, kind: FailureKind, *, message: str = "injected by the test") -> None:
-        """Make all calls of a method fail until `heal`."""
         assert method in METHODS, method
         with self._lock:
             self._always[method] = _Injected(failure(kind, message), after_effect=False)
 
     def heal(self) -> None:
-        """Remove all injected failures."""
         with self._lock:
             self._injected.clear()
             self._always.clear()
 
     def set_pool(self, pool: NodePool) -> None:
-        """Add or replace a pool."""
         with self._lock:
             self._pools[pool.name] = pool
 
     def set_policy(self, policy: WorkloadPolicy) -> None:
-        """Add or replace a workload policy."""
         with self._lock:
             self._policies[policy.name] = policy
 
@@ -143,7 +139,6 @@ class FakeGke:
             self._pools.pop(PoolName(name), None)
 
     def finish_create(self, name: str, *, status: PoolStatus = PoolStatus.RUNNING) -> None:
-        """Complete a create."""
         with self._lock:
             self.set_pool(replace(self._pools[PoolName(name)], status=status, failure=None))
             self._end_operation(PoolName(name), None)
@@ -160,20 +155,17 @@ class FakeGke:
             self._end_operation(PoolName(name), why)
 
     def finish_delete(self, name: str) -> None:
-        """Complete a delete."""
         with self._lock:
             del self._pools[PoolName(name)]
             self._end_operation(PoolName(name), None)
 
     @property
     def policies(self) -> Mapping[str, WorkloadPolicy]:
-        """Copy of all workload policies by name."""
         with self._lock:
             return MappingProxyType(dict(self._policies))
 
     @property
     def pools(self) -> Mapping[PoolName, NodePool]:
-        """Copy of all pools by name."""
         with self._lock:
             return MappingProxyType(dict(self._pools))
 
@@ -183,35 +175,30 @@ class FakeGke:
             return [call.name for call in self.calls if call.method == method]
 
     def counts(self) -> Counter[str]:
-        """Return the number of calls by method."""
         with self._lock:
             return Counter(call.method for call in self.calls)
 
     # --- GkeClient ---
 
     def get_cluster(self) -> Cluster:
-        """Implement `GkeClient.get_cluster`."""
         with self._lock:
             lost = self._record("get_cluster")
             self._raise(lost)
             return self.cluster
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Implement `GkeClient.list_node_pools`."""
         with self._lock:
             lost = self._record("list_node_pools")
             self._raise(lost)
             return tuple(self._pools.values())
 
     def get_node_pool(self, name: PoolName) -> NodePool:
-        """Implement `GkeClient.get_node_pool`."""
         with self._lock:
             lost = self._record("get_node_pool", name)
             self._raise(lost)
             return self._found(name)
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
-        """Implement `GkeClient.create_node_pool`."""
         with self._lock:
             lost = self._record("create_node_pool", request.name)
             if request.name in self._pools:
@@ -226,7 +213,6 @@ class FakeGke:
             return operation
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
-        """Implement `GkeClient.delete_node_pool`."""
         with self._lock:
             lost = self._record("delete_node_pool", name)
             pool = self._found(name)
@@ -244,7 +230,6 @@ class FakeGke:
             return operation
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Implement `GkeClient.get_operation`."""
         with self._lock:
             lost = self._record("get_operation", name)
             self._raise(lost)
@@ -255,7 +240,6 @@ class FakeGke:
             return self._operations[name]
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Implement `GkeClient.get_workload_policy`."""
         with self._lock:
             lost = self._record("get_workload_policy", name)
             self._raise(lost)
@@ -267,7 +251,6 @@ class FakeGke:
             return self._policies[name]
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Implement `GkeClient.create_workload_policy`."""
         with self._lock:
             lost = self._record("create_workload_policy", policy.name)
             if policy.name in self._policies:
@@ -281,7 +264,7 @@ class FakeGke:
             self._raise(lost)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Implement `GkeClient.get_reservation`; every reservation exists."""
+        """Return a reservation with status READY for any name."""
         with self._lock:
             lost = self._record("get_reservation", name)
             self._raise(lost)

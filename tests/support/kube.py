@@ -1,8 +1,9 @@
 """Kubernetes API server in memory that implements the `Api` protocol.
 
 It stores raw objects, resource versions and a history of events; implements selectors and pages; and rejects outdated
-writes. `fail` injects errors, `script` sets literal lines of a watch. A watch of the real history waits for more events
-until it is closed, or until `hang_up`. It does not validate objects, set defaults, or know which kinds are namespaced.
+writes. `fail` injects errors, and `script` sets literal lines of a watch. A watch without a script waits for more
+events until it is closed, or until `hang_up`. It does not validate objects, set defaults, or know which kinds are
+namespaced.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class FakeKube(Api):
             return [copy.deepcopy(raw) for path, raw in self._objects.items() if belongs(path, collection)]
 
     def fail(self, method: str, pattern: str, error: Exception, *, times: int = 1, after_effect: bool = False) -> None:
-        """Make the next calls of a method (or "*", or "WATCH") on matching paths raise.
+        """Make the next `times` calls of a method on matching paths raise `error`; "*" is any method, "WATCH" a watch.
 
         With `after_effect`, the call takes effect first, as if its response were lost.
         """
@@ -105,7 +106,6 @@ class FakeKube(Api):
         )
 
     def clear_faults(self) -> None:
-        """Remove all injected errors."""
         self._faults.clear()
 
     def uninstall(self, root: str) -> None:
@@ -113,7 +113,6 @@ class FakeKube(Api):
         self._absent.add(root)
 
     def install(self, root: str) -> None:
-        """Undo `uninstall`."""
         self._absent.discard(root)
 
     def script(self, path: str, *lines: Any) -> None:
@@ -132,7 +131,6 @@ class FakeKube(Api):
             stream.close()
 
     def open_streams(self) -> int:
-        """Return the number of open watches."""
         return len(self._streams)
 
     def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:
@@ -180,7 +178,6 @@ class FakeKube(Api):
         return {"metadata": self._store(path, after)["metadata"]}
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return one page of a collection."""
         path, asked = request.path, {**request.query, "limit": str(limit), "continue": continue_token}
         with self._call("GET", path, asked):
             version, start = self._version, 0
@@ -201,7 +198,6 @@ class FakeKube(Api):
             )
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> FakeStream:
-        """Open a watch."""
         with self._call("WATCH", path, query):
             scripts = self._scripts.get(path)
             if scripts:
@@ -264,7 +260,10 @@ class FakeKube(Api):
 
 
 class _Guard:
-    """Context of one call, which holds the server's lock, and raises an injected error at the end."""
+    """Context manager of one call:
+
+    holds the server's lock, and at the end raises `late`, the error of a lost response.
+    """
 
     def __init__(self, lock: threading.Condition, late: Exception | None) -> None:
         self._lock = lock

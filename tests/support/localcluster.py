@@ -41,7 +41,6 @@ class GoHome:
 
     @property
     def cache(self) -> Path:
-        """Folder of build results."""
         return self.root / "cache" / "tpu-provisioner"
 
     @property
@@ -113,7 +112,6 @@ class Kube:
         return self._session.request(method, self.url + path, json=body, timeout=timeout_seconds)
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return an existing object."""
         answer = self.call("GET", path)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
@@ -124,11 +122,9 @@ class Kube:
         return dict(answer.json())
 
     def merge(self, path: str, change: Mapping[str, Any]) -> None:
-        """Change an object by a merge patch."""
         headers = {"Content-Type": "application/merge-patch+json"}
         answer = self._session.patch(self.url + path, json=change, headers=headers, timeout=20)
         assert answer.status_code == 200, answer.text
 
     def close(self) -> None:
-        """Close all connections."""
         self._session.close()

@@ -79,7 +79,7 @@ esac
 """,
 }
 _PACKAGES = {
-    # Output of version 1.7, shortened. "$FAKE/containerd-lines" replaces the options of runc.
+    # Default configuration of containerd 1.7, shortened. "$FAKE/containerd-lines" replaces the options of runc.
     "containerd": """
 echo 'version = 2'
 echo '        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
@@ -137,11 +137,9 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """Folder of the machine's files."""
         return self.path / "root"
 
     def metadata(self, path: str, value: str) -> None:
-        """Set a value of the metadata server."""
         (self.path / "metadata" / path).write_text(value)
 
     def attributes(self, items: Mapping[str, str]) -> None:
@@ -162,7 +160,6 @@ class Machine:
             file.write(f"{command}\n")
 
     def tokens(self, *good: str) -> None:
-        """Set the tokens that the cluster accepts."""
         self._set("good-tokens", "".join(f"{token}\n" for token in good))
 
     def lock_apt(self, times: int) -> None:
@@ -174,7 +171,6 @@ class Machine:
         self._set("containerd-lines", lines)
 
     def fail_joins(self, times: int) -> None:
-        """Make the next `times` joins fail."""
         self._set("join-failures", str(times))
 
     def installed(self, version: str) -> None:
@@ -213,7 +209,6 @@ class Machine:
 
     @property
     def slept_seconds(self) -> list[int]:
-        """Durations of the sleeps of the last boot."""
         return [int(line.split()[1]) for line in self.calls if line.startswith("sleep ")]
 
     @property

@@ -18,7 +18,6 @@ _TOGETHER = {constants.ALL_OR_NOTHING: "true"}
 
 
 def jobset_of(name: str, topology: str = "2x2x2", *, accelerator: str = "tpu-v4-podslice", **changes: Any) -> Workload:
-    """Return a JobSet of slices of one shape."""
     template = make_requirements(accelerator=accelerator, topology=topology, tolerations=())
     return make_jobset(name, parallelism=_hosts(accelerator, topology), template=template, **changes)
 
@@ -115,7 +114,6 @@ class Market:
                 self.ran_at.setdefault(workload.name, world.now)
 
     def run(self, rounds: int, *, seconds: float = 1.0) -> None:
-        """Advance the clock in several steps."""
         for _ in range(rounds):
             self.step(seconds=seconds)
 
@@ -129,7 +127,7 @@ class Market:
 
 
 class Stream:
-    """Keeps up to `most` one-host JobSets in the cluster. When one ends, another is added."""
+    """Keeps up to `most` one-host JobSets in the cluster. Each runs for `minutes`; then a new JobSet replaces it."""
 
     def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
         self.market = market
@@ -139,7 +137,7 @@ class Stream:
         self.count = 0
 
     def step(self, *, seconds: float = 20) -> None:
-        """Delete JobSets that have run for `minutes`, add new JobSets, and do one step of the market."""
+        """Delete JobSets that have run for `minutes`, add at most two new JobSets, and do one step of the market."""
         world, ran_at = self.market.world, self.market.ran_at
         there = [workload for workload in world.workloads.values() if workload.name.startswith("s0")]
         for each in there:
@@ -151,7 +149,6 @@ class Stream:
         self.market.step(seconds=seconds)
 
     def run(self, rounds: int, *, seconds: float = 20) -> None:
-        """Advance the clock in several steps."""
         for _ in range(rounds):
             self.step(seconds=seconds)
 

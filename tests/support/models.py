@@ -52,7 +52,6 @@ def make_requirements(
     selector: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Requirements:
-    """Return the requirements of one pod: four chips on a v4 slice of two hosts."""
     fields: dict[str, Any] = {
         "chips": 4,
         "cpu_millicores": 1000,
@@ -98,7 +97,7 @@ def make_lws(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a LeaderWorkerSet; its UID is derived from namespace and name by default."""
+    """Return a LeaderWorkerSet; its UID depends on namespace and name by default."""
     group = PodGroup(
         name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
     )
@@ -115,7 +114,7 @@ def make_job(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a served plain Job; its UID is derived from namespace and name by default."""
+    """Return a plain Job that the provisioner serves; its UID depends on namespace and name by default."""
     group = PodGroup(
         name="",
         replicas=1,
@@ -163,7 +162,7 @@ def make_pod(
         "name": f"{group_name}-{index}-abcde" if not is_lws else f"{group_name}-{index}" if index else group_name,
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
-        # A pod of a LeaderWorkerSet does not contain the set's UID.
+        # A pod of a LeaderWorkerSet does not contain the UID of the LeaderWorkerSet.
         "workload_uid": "" if is_lws else workload.uid,
         "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
@@ -196,13 +195,11 @@ def _group_name(workload: Workload, number: int) -> str:
 def make_pool(
     workload: Workload, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
 ) -> NodePool:
-    """Return the pool that the provisioner creates for one child Job of a JobSet."""
     request = make_request(workload, job=job, attempt=attempt)
     return replace(expected_pool(request), status=status, **changes)
 
 
 def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **setting_changes: Any) -> NodePoolRequest:
-    """Return the request for the pool of one child Job of a JobSet."""
     return pool_request(make_slice(workload, job=job), settings(**setting_changes), attempt)
 
 
@@ -227,7 +224,6 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 
 def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) -> Slice:
-    """Return the slice of a JobSet whose pods have `requirements`."""
     asked = make_requirements(**requirements)
     return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
 

@@ -114,7 +114,7 @@ class Cluster(FakeKube):
 
 
 class World:
-    """Controller of node groups whose rounds tests start, with its cluster and Compute Engine."""
+    """A controller of node groups, a fake cluster and a simulated Compute Engine; tests start each round."""
 
     def __init__(self, *, dry_run: bool = False) -> None:
         self.dry_run = dry_run
@@ -139,7 +139,7 @@ class World:
         self.loop = self.start()
 
     def start(self) -> Loop:
-        """Start a new controller, which remembers nothing, as after a crash."""
+        """Start a new controller without memory, as after a crash."""
         client = ComputeClient(endpoint="http://127.0.0.1:1")
         client._session = self.wire  # type: ignore[assignment]
         self.thread.shutdown(wait=True)
@@ -193,7 +193,7 @@ class World:
                 pause = 0.1
             self.join()
 
-    # --- what there is ---
+    # --- State of the cluster and of Compute Engine ---
 
     def put_group(self) -> None:
         metadata = {"name": GROUP, "namespace": NAMESPACE, "generation": 1}
@@ -208,12 +208,11 @@ class World:
         return record
 
     def reason(self) -> str:
-        """Return the reason of the group's condition Ready; empty if the condition does not exist."""
+        """Return the reason of the group's condition Ready; empty if the group does not have this condition."""
         condition = condition_of(self.group().status.conditions, ConditionType.READY)
         return condition.reason if condition is not None else ""
 
     def is_ready(self) -> bool:
-        """Return whether the group is ready."""
         return self.reason() == "Ready"
 
     def is_gone(self) -> bool:
@@ -232,7 +231,6 @@ class World:
         return found
 
     def resources(self) -> list[str]:
-        """Return the names of the resources of Compute Engine."""
         base = f"/compute/v1/projects/{PROJECT}"
         paths = {
             "policy": f"{base}/regions/us-east5/resourcePolicies",
@@ -278,7 +276,6 @@ class World:
         return sorted(self.kube.objects(collection_path("nodes")), key=lambda raw: str(raw["metadata"]["name"]))
 
     def writes(self) -> list[str]:
-        """Return the methods and paths of all writes to Kubernetes."""
         return [f"{call.method} {call.path}" for call in self.kube.calls if call.method not in ("GET", "WATCH")]
 
     def changes(self) -> list[str]:

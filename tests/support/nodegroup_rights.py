@@ -1,4 +1,4 @@
-"""Methods of Compute Engine that the controller of node groups calls. Its permissions follow from them."""
+"""Methods of Compute Engine that the controller of node groups calls, and the permissions that these methods need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from rehearsal.simulators.compute.api import PERMISSIONS
 
 #: The only permission that is granted on service accounts; all other permissions are granted on projects.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Methods that are called from the creation of a group to its deletion.
 METHODS = frozenset(
     {
         "resourcePolicies.insert",

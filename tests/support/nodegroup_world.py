@@ -36,7 +36,6 @@ STARTED = {"startTime": "2026-01-01T00:00:00Z"}
 
 
 def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
-    """Return an object of one of the four kinds with a valid spec."""
     return raw_object(
         kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
     )
@@ -51,17 +50,15 @@ def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
 
 
 def kind_path(kind: Kind, name: str = GROUP) -> str:
-    """Return the path of an object of one of the four kinds."""
     return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
 
 def meta(name: str = GROUP, **changes: Any) -> ObjectMeta:
-    """Return metadata in the form of the caches."""
+    """Return the metadata of an object as the caches keep it."""
     return ObjectMeta(**{"namespace": NAMESPACE, "name": name, "uid": "u1", "resource_version": "7", **changes})
 
 
 def provider_id(machine: str) -> str:
-    """Return spec.providerID of the node of a machine."""
     return f"gce://{PROJECT}/{ZONE.zone}/{machine}"
 
 
@@ -82,7 +79,6 @@ def raw_machine_node(name: str, *, labels: Mapping[str, str] | None = None, **pa
 
 
 def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any) -> Json:
-    """Return a pod that runs on a node."""
     requests = {constants.TPU_RESOURCE: str(chips)} if chips else {"cpu": "1"}
     spec = {
         "nodeName": node,
@@ -113,5 +109,4 @@ def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
 
 
 def a_machine(name: str = "m-0", **changes: Any) -> ManagedInstance:
-    """Return a running machine."""
     return ManagedInstance(**{"name": name, "scope": ZONE, "status": "RUNNING", "id": f"id-of-{name}", **changes})

@@ -19,7 +19,7 @@ CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/ubuntu-accel-2404-amd64-tpu-tpu7x"
 _COMPUTE = "https://www.googleapis.com/compute/v1/projects/research-project"
 
-#: instanceConfig with every field that gke-labs/tpu-operator has, in the form of its manifests.
+#: The `instanceConfig` with every field that gke-labs/tpu-operator has, as its manifests write them.
 INSTANCE_CONFIG: Mapping[str, Any] = {
     "machineType": "tpu7x-standard-4t",
     "image": IMAGE,
@@ -78,7 +78,6 @@ def raw_object(kind: Kind, spec: object, *, name: str = "slice", **parts: Any) -
 
 
 def without(spec: Mapping[str, Any], *names: str, **changes: Any) -> Json:
-    """Return a spec with `changes`, and without the fields `names`."""
     return {key: value for key, value in {**spec, **changes}.items() if key not in names}
 
 

@@ -1,7 +1,7 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
-Arguments: `metadata` adds or replaces fields of the metadata, and `spec` fields of the spec, except for pods and nodes;
-others replace a whole part of the object. An empty `namespace`, or an empty `uid` of a workload, is left out.
+`metadata` adds or replaces fields of the metadata, and `spec` of the spec, except for pods and nodes. Other keyword
+arguments replace a whole part of the object. An empty `namespace`, or an empty `uid` of a workload, is left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def toleration() -> Json:
 
 
 def taint() -> Json:
-    """Return the taint that keeps pods without chips off nodes with chips."""
+    """Return the taint that keeps pods without chips away from nodes with chips."""
     return {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 
 
 def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", chips: int = 4, **fields: Any) -> Json:
-    """Return the spec of a pod with one container, which requests chips of a slice."""
+    """Return the spec of a pod with one container, which requests chips."""
     amount = {constants.TPU_RESOURCE: str(chips)} if chips else {}
     return {
         "nodeSelector": {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology},
@@ -56,7 +56,6 @@ def job_reference(group_name: str, **changes: Any) -> Json:
 
 
 def unschedulable(message: str = "0/3 nodes are available") -> Json:
-    """Return the status of an unschedulable pod."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -77,7 +76,7 @@ def raw_pod(
 ) -> Json:
     """Return a pod, by default the unschedulable leader of the first slice of a JobSet `train`."""
     marks = child_marks("train", "train-slice-0", namespace="default", uid="jobset-uid-1")
-    # Deliberately wrong: the owner Job determines the group of the pod, so this label must have no effect.
+    # Deliberately wrong: the pod's group follows from its owner Job, so this label must have no effect.
     marks["labels"][constants.JOB_KEY] = "a" * 40
     shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
     raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
@@ -134,7 +133,7 @@ def raw_plain_pod(
     metadata: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return an unschedulable pod of no JobSet or similar object; `owner` is its controller, if given."""
+    """Return an unschedulable pod without a JobSet or similar workload; `owner` is its controller, if any."""
     shown = {"labels": {}, "ownerReferences": [owner] if owner is not None else [], **(metadata or {})}
     spec = pod_spec(topology=topology, chips=chips, tolerations=[toleration()])
     return raw_pod(name, metadata=shown, **{"spec": spec, **parts})
@@ -149,7 +148,7 @@ def raw_foreign_pod(
     metadata: Mapping[str, Any] | None = None,
     **spec_fields: Any,
 ) -> Json:
-    """Return a pod without a workload on a node, with chips by default."""
+    """Return a pod that is bound to a node and belongs to no workload; it has chips by default."""
     resources = {"requests": {constants.TPU_RESOURCE: "4"} if requests is None else dict(requests)}
     spec = {"nodeName": node, "containers": [{"name": "main", "resources": resources}], **spec_fields}
     shown = {"labels": {}, "ownerReferences": [], **(metadata or {})}

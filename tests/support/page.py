@@ -1,4 +1,4 @@
-"""Parts of tests of the status page: constructed documents, a server that shows them, and a real browser."""
+"""Tools for tests of the status page: constructed documents, a server that shows them, and a real browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioner.slices.view.timeline import Segment, Track
 from provisioner.slices.view.types import CapacityView, Entry, PoolView, SliceView, State, View, WorkloadView
 from tests.support.clock import NOW
 
-#: Names of the program of Chromium or Chrome, in the order in which they are tried.
+#: Names of the program of Chromium or Chrome, tried in this order.
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",
@@ -61,7 +61,6 @@ NO_CAPACITY = CapacityView(
 
 
 def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -> WorkloadView:
-    """Return a JobSet."""
     fields: dict[str, Any] = {
         "id": f"JobSet/{namespace}/{name}",
         "kind": "JobSet",
@@ -148,7 +147,6 @@ def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool:
 
 
 def an_entry(number: int, message: str, kind: str = "create", **changes: Any) -> Entry:
-    """Return an entry of the activity."""
     fields: dict[str, Any] = {
         "number": number,
         "at": NOW - timedelta(minutes=30) + timedelta(seconds=number),
@@ -199,7 +197,6 @@ class HandMadeBoard(Board):
     )
 
     def show(self, **changes: Any) -> None:
-        """Replace parts of the document."""
         self.shown = replace(self.shown, **changes)
 
     def _build(self, version: int) -> Document:
@@ -256,13 +253,11 @@ def a_browser() -> Iterator[webdriver.Chrome]:
 
 
 def resize(browser: webdriver.Chrome, width: int, height: int = 900, scale: float = 1) -> None:
-    """Set the size of the page in CSS pixels."""
     size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def prefer(browser: webdriver.Chrome, theme: str) -> None:
-    """Set the system's theme to light or dark."""
     features = [{"name": "prefers-color-scheme", "value": theme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -280,7 +275,6 @@ def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: floa
 
 
 def picture(browser: webdriver.Chrome, path: Path) -> None:
-    """Write a screenshot of the page as a WebP file."""
     parameters = {"format": "webp", "quality": 80}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
 
@@ -292,7 +286,7 @@ def open_page(browser: webdriver.Chrome, address: str) -> None:
 
 
 def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workload)") -> dict[str, str]:
-    """Return by name the text of all visible rows that `selector` selects."""
+    """Return the text of all visible rows that `selector` selects, by the name in the row."""
     script = """
         const rows = [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility());
         return rows.map(e => [e.querySelector('.row-name, .track-name').textContent, e.innerText]);
@@ -301,7 +295,7 @@ def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workloa
 
 
 def a_large_view(slices: int = 500, hosts: int = 64) -> View:
-    """Return a view with many slices; a fifth of them wait, and a fifth are joining."""
+    """Return a view with many slices: three fifths are running, a fifth are joining, and a fifth wait."""
     workloads, views, pools = [], [], []
     for number in range(slices):
         if number % 10 == 0:
@@ -326,12 +320,10 @@ def a_large_view(slices: int = 500, hosts: int = 64) -> View:
 
 
 def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    """Return the visible text of an element."""
     return browser.find_element(By.CSS_SELECTOR, selector).text
 
 
 def search_of(browser: webdriver.Chrome) -> str:
-    """Return the query part of the address."""
     return str(browser.execute_script("return location.search"))
 
 

@@ -40,21 +40,21 @@ class FakeVipu:
 
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
-        #: Method and partition of each call, in order.
         self.calls: list[tuple[str, str]] = []
-        #: Number of lists of partitions. Lists wait until `answers` is set, and fail if `failing` is set.
+        #: Number of calls of `list_partitions`, which wait until `answers` is set, and fail with `failing` if it is
+        #: set.
         self.reads = 0
         self.answers = threading.Event()
         self.answers.set()
         self.failing: FailureKind | None = None
-        #: Errors of the next calls by method; an error is raised after the effect of the call if its flag is set.
+        #: Failures of the next calls by method. A failure whose flag is set is raised after the effect of the call.
         self.faults: dict[str, list[tuple[Failure, bool]]] = {}
 
     def put(self, partition_id: str, state: PartitionState) -> None:
         self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
     def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
-        """Make the next call of a method fail."""
+        """Make the next call of a method fail; with `after_effect`, the call takes effect first."""
         failure = Failure(kind=kind, message=f"{method} {kind.value}")
         self.faults.setdefault(method, []).append((failure, after_effect))
 
@@ -98,14 +98,16 @@ class Inline(Executor):
     """Executor that runs each call immediately, in the caller's thread."""
 
     def submit(self, fn: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Run the call."""
         future: Future[Any] = Future()
         future.set_result(fn(*arguments, **options))
         return future
 
 
 class Controller:
-    """One controller process whose rounds tests start. Several processes can share a cluster and a server."""
+    """A controller process; tests start each of its rounds.
+
+    Several processes can share a cluster, a V-IPU server and a clock.
+    """
 
     def __init__(
         self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
@@ -155,13 +157,12 @@ class Controller:
             self.clock.advance(seconds)
 
     def restarted(self) -> Controller:
-        """Return a new controller process with the same cluster, server and clock."""
+        """Return a new controller process with the same cluster, V-IPU server and clock."""
         return Controller(self.kube, self.vipu, self.clock)
 
-    # --- pods
 
     def create_pod(self, name: str, size: int = 4) -> str:
-        """Create a pod in the state after admission; return its partition's id."""
+        """Create a pod as it is after admission; return the id of its partition."""
         raw = {
             "metadata": {
                 "namespace": NAMESPACE,
@@ -185,17 +186,14 @@ class Controller:
         return self.kube.object(pod_path(name)) or {}
 
     def is_gated(self, name: str) -> bool:
-        """Whether a pod has the controller's scheduling gate."""
         return {"name": names.SCHEDULING_GATE} in (self.pod(name)["spec"].get("schedulingGates") or [])
 
     def end(self, name: str) -> None:
-        """End a pod."""
         raw = copy.deepcopy(self.pod(name))
         raw["status"]["phase"] = "Succeeded"
         self.kube.put_object(pod_path(name), raw)
 
     def delete(self, name: str) -> None:
-        """Delete a pod immediately."""
         self.kube.remove_object(pod_path(name))
 
     def _unfinished(self) -> dict[tuple[str, str], Pod]:
@@ -208,5 +206,4 @@ def pod_path(name: str) -> str:
 
 
 def partition(partition_id: str, size: int = 4) -> Partition:
-    """Return an active partition."""
     return Partition(id=partition_id, size=size, state=PartitionState.ACTIVE, allocation="a")

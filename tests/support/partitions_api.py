@@ -34,12 +34,12 @@ def jwt(mark: str = "") -> str:
 
 
 class ReviewingKube(FakeKube):
-    """API server that authenticates the tokens that it created, and grants the rights in `rights`."""
+    """API server that accepts only tokens created by this class, and grants the rights in `rights`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.users: dict[str, JsonObject] = {}
-        #: Granted rights: user, verb, namespace.
+        #: Granted rights: user, verb and namespace.
         self.rights: set[tuple[str, str, str]] = set()
         self.reviews: list[str] = []
         #: Reviews wait until the event is set.
@@ -47,7 +47,7 @@ class ReviewingKube(FakeKube):
         self.answers.set()
 
     def token_of_pod(self, namespace: str, pod: str, uid: str, *, account: str = "default") -> str:
-        """Create a token for a pod, as the kubelet gets it."""
+        """Create a token that is bound to a pod, such as the kubelet requests."""
         token = jwt(mark=f"{namespace}/{pod}/{uid}/{account}")
         self.users[token] = {
             "username": f"system:serviceaccount:{namespace}:{account}",
@@ -67,7 +67,7 @@ class ReviewingKube(FakeKube):
         return token
 
     def post(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Process reviews; pass other requests to the fake API server."""
+        """Process token reviews and access reviews; pass other requests to the fake API server."""
         if path not in (TOKEN_REVIEWS, ACCESS_REVIEWS):
             return super().post(path, body, **options)
         self.reviews.append(path)
@@ -96,7 +96,6 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """Decoded body."""
         return json.loads(self.body)
 
 
@@ -121,7 +120,6 @@ class Ground:
         )
 
     def start(self) -> Ground:
-        """Start the server."""
         self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources())
         self.server.start()
         [self.port] = self.server.ports
@@ -136,11 +134,10 @@ class Ground:
 
     @property
     def vipu(self) -> FakeVipu:
-        """First V-IPU server."""
         return self.vipus[SERVER]
 
     def add_pod(self, name: str = "train", namespace: str = "ml", **parts: Any) -> Pod:
-        """Add a pod to the watch and to the cluster."""
+        """Add a pod to the watch of the REST API and to the API server."""
         made: dict[str, Any] = {
             "uid": f"uid-{namespace}-{name}", "resource_version": "1", "created_at": NOW, "size": 4, "injected": True,
             "gated": False, "node": "host-1", **parts,
@@ -152,12 +149,15 @@ class Ground:
         return pod
 
     def change(self, pod: Pod, **parts: Any) -> Pod:
-        """Change a pod in the watch."""
+        """Change a pod in the watch of the REST API, but not in the API server."""
         changed = self.pods[pod.namespace, pod.name] = replace(pod, **parts)
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Add an entry for a pod to the ledger, and a partition if `state` is given; return the partition's id."""
+        """Add a pod's entry to the ledger, and its partition in `state` to the V-IPU server, none if `state` is None.
+
+        Return the id of the partition.
+        """
         made = id_of(pod)
         entry = Entry(
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,
@@ -186,7 +186,6 @@ class Ground:
         source: str = "127.0.0.1",
         **headers: str,
     ) -> Answer:
-        """Send a request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20, source_address=(source, 0))
         given = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
@@ -200,5 +199,4 @@ class Ground:
 
 
 def id_of(pod: Pod) -> str:
-    """Return the id of a pod's partition."""
     return names.partition_id(CLUSTER, pod.uid, SERVER)

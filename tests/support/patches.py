@@ -1,4 +1,4 @@
-"""Application of JSON patches, as in an API server."""
+"""Applies JSON patches as an API server does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from provisioner.admission.review import Operation
 
 
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
-    """Return a copy of an object with a patch applied. Raises LookupError or ValueError if it is not applicable."""
+    """Return a copy of an object with a patch applied.
+
+    Raises LookupError or ValueError if the patch is not applicable.
+    """
     found = copy.deepcopy(raw)
     for operation in patch:
         *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:])

@@ -1,4 +1,4 @@
-"""Small world for decisions about pods that share node pools, such as pods of ReplicaSets."""
+"""Small world for decisions about pods that share node pools, such as the pods of ReplicaSets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: 
 
 
 class Cluster(World):
-    """A world with pods of ReplicaSets, which are bound to any free node."""
+    """A world with pods of ReplicaSets. A pod is bound to any free node that has the pod's marks."""
 
     def scale(self, number: int, owner: str = "web", *, marked: bool = False, **parts: Any) -> None:
         """Add pods until a ReplicaSet has a number of them; `marked` pods have the selectors that admission adds."""
@@ -39,7 +39,10 @@ class Cluster(World):
         return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
 
     def bind(self) -> None:
-        """Bind waiting pods, by UID, to the first free nodes, by name, that have their marks and are not cordoned."""
+        """Bind waiting pods in the order of their UIDs: each to the first free node, by name, that has the pod's marks.
+
+        Cordoned nodes are not free.
+        """
         busy = {pod.node_name for pod in self.pods.values()}
         free = {name: node for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned}
         for uid, pod in sorted(self.pods.items()):

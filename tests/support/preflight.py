@@ -1,4 +1,4 @@
-"""Subject that passes all checks, and a fake of the Google Cloud APIs other than GKE."""
+"""Subject that passes all checks of the preflight, and a fake of the Google Cloud APIs other than GKE."""
 
 from __future__ import annotations
 
@@ -41,28 +41,23 @@ class FakeInspector:
 
     on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
-    #: Status of reservations by project, zone and name.
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
     #: End of all reservations; None if they do not end.
     ends_at: datetime | None = None
-    #: Failures by method.
     failures: dict[str, FailureKind] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `GkeClient.test_project_permissions`."""
         self._call("test_project_permissions")
         return frozenset(permissions) & self.on_project
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Implement `GkeClient.test_account_permissions`."""
         self._call("test_account_permissions")
         if account not in self.on_account:
             raise GkeError(failure(FailureKind.NOT_FOUND, "Unknown service account"), "fake IAM")
         return frozenset(permissions) & self.on_account[account]
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Implement `GkeClient.get_reservation`."""
         self._call("get_reservation")
         status = self.reservations.get((project, zone, name))
         if status is None:
@@ -85,7 +80,6 @@ class FakeGoogle:
     inspector: FakeInspector
 
     def __getattr__(self, method: str) -> Any:
-        """Return the inspector's method, or GKE's."""
         return getattr(self.inspector if hasattr(self.inspector, method) else self.gke, method)
 
 
@@ -107,12 +101,10 @@ class World:
             self.kube.put_object(path, {"metadata": {"name": PLACEMENT_POLICY}})
 
     def serve(self, kind: Kind) -> None:
-        """Add a kind to the API server, in the API version that the provisioner reads."""
         self.kube.put_object(kind.root, {"resources": [{"name": kind.resource}]})
 
     @property
     def subject(self) -> Subject:
-        """Subject of the checks."""
         self.kube.server, self.kube.ca_pem = "https://kube.example.com", self.ca_pem
         return Subject(
             settings=settings(**({"node_service_account": ACCOUNT} | self.changes)),
@@ -122,7 +114,7 @@ class World:
         )
 
     def find(self) -> dict[str, Finding]:
-        """Make all checks; return the findings by name, which must be unique."""
+        """Run all checks; return the findings by name. Fails if two findings have one name."""
         found = list(run_checks(self.subject))
         named = {finding.name: finding for finding in found}
         assert len(named) == len(found)

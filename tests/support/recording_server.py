@@ -1,4 +1,4 @@
-"""Small HTTP server that records requests and returns configured responses, byte for byte if necessary."""
+"""Small HTTP server that records requests and returns configured responses, byte for byte if a test needs that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-#: Special lines of a stream: HANG waits up to 30 s for the end of the server; DROP closes the connection.
+#: Special lines of a stream: HANG keeps the connection open until the server ends, for at most 30 s; DROP closes it.
 HANG = object()
 DROP = object()
 
@@ -28,12 +28,10 @@ class Recorded:
 
     @property
     def json(self) -> Any:
-        """Body as JSON."""
         return json.loads(self.body)
 
     @property
     def query(self) -> dict[str, str]:
-        """Parameters of the query."""
         return dict(parse_qsl(urlsplit(self.path).query))
 
 
@@ -103,7 +101,7 @@ class RecordingServer:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer_as_told  # noqa: N815 - names of http.server
 
             def log_message(self, *args: object) -> None:
-                """Disable the log."""
+                pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -112,12 +110,10 @@ class RecordingServer:
 
     @property
     def url(self) -> str:
-        """Address of the server."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def host(self) -> str:
-        """Host and port of the server."""
         return self.url.removeprefix("http://")
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Calls of webhooks with reviews, without a server, and the versions of reviews."""
+"""Calls webhooks with reviews, without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 def answer_of(begin: Begin, body: bytes) -> Response:
-    """Return the complete response to a body."""
+    """Return the complete response to a request body."""
     content = begin(body, time.perf_counter())
     return content if isinstance(content, Response) else content(READ_BYTES)
 

@@ -59,7 +59,6 @@ def changed(old: str, new: str, *, renames: bool = False) -> list[str]:
 
 
 def main() -> int:
-    """Print the files whose code differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old")
     parser.add_argument("new", nargs="?", default="", help="the work tree if left out")

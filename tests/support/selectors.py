@@ -11,7 +11,7 @@ from provisioner.kube.protocol import JsonObject
 
 
 def belongs(path: str, collection: str) -> bool:
-    """Return whether an object's path is in a collection of one namespace or of all."""
+    """Return whether an object's path is in a collection of one namespace or of all namespaces."""
     root, _, resource = collection.rpartition("/")
     if path.rpartition("/")[0] == collection:
         return True
@@ -65,7 +65,7 @@ def _holds(found: object, sign: str, value: str) -> bool:
 
 def _field(raw: Any, path: str) -> Any:
     if path == "spec.unschedulable":
-        # An absent field counts as false, and selectors compare texts.
+        # An absent field counts as false, and selectors compare strings.
         return str(raw.get("spec", {}).get("unschedulable") is True).lower()
     for part in path.split("."):
         raw = raw.get(part) if isinstance(raw, dict) else None

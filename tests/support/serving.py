@@ -1,4 +1,4 @@
-"""Servers of small apps, and clients that send bytes to them over real sockets."""
+"""Starts servers of small apps, and clients that send bytes to them over real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ Serve = Callable[..., HttpServer]
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Respond to any request."""
     await PlainTextResponse("hello")(scope, receive, send)
 
 
@@ -48,7 +47,6 @@ def connect(port: int, *, source: str = "127.0.0.1") -> socket.socket:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Read until the server ends the connection."""
     read = b""
     while piece := client.recv(65536):
         read += piece

@@ -1,4 +1,4 @@
-"""Bodies of requests for node pools, and a client of the simulators."""
+"""Request bodies for node pools, and an HTTP client of the simulators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Send a request; return status and body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
         self._connection.request(method, path, body=sent, headers=named)
@@ -64,5 +63,4 @@ class Client:
         return answer.status, json.loads(answer.read())
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""Finds false statements in the view that users get of one decision, for any state of the world."""
+"""Finds false statements in the view of one decision that users get, for any state of the world."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _WAITS = frozenset(
         constants.LIMIT_REACHED,
     }
 )
-#: States of a slice whose leader does not fit on the pool of its other pods.
+#: Possible states of a slice whose leader is unschedulable, although other pods of the slice are on a pool.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
-#: States of a slice of one host that waits for a node of a pool on which other pods run.
+#: Possible states of a one-host slice that waits for a free node of a pool on which other pods run.
 _WAITS_FOR_A_NODE = frozenset({State.JOINING, State.READY})
-#: Tolerance for two times that should be equal, but were computed in different ways.
+#: Tolerance for two times that should be equal but are computed in different ways.
 _ROUNDING = timedelta(microseconds=1)
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Pools and the pods that are bound to them, computed from the snapshot, independently of the decision."""
+    """Pools with the pods that are bound to them, computed from the snapshot, independently of the decision."""
 
     #: Pools to which the unfinished pods of a slice are bound, including pods that are being deleted.
     pools: Mapping[str, set[str]]
     #: Pools to which the unfinished pods of a slice are bound, without pods that are being deleted.
     staying: Mapping[str, set[str]]
-    #: Number of unfinished pods on a pool that are within their grace period.
+    #: Number of unfinished pods on each pool, without pods whose grace period is over.
     pods: Mapping[str, int]
 
 
 def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
-    """Yield false or empty statements in a view."""
+    """Yield a text for each false or empty statement in a view."""
     bound = _bound(snapshot, view)
     yield from _untrue_of_all(plan, view)
     for each in view.slices:
@@ -120,8 +120,8 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
-    # The state of a split slice may differ from that of its pool, and a pod that needs one host may wait for a node of
-    # a pool on which other pods run.
+    # The state of a split slice may differ from the state of its pool. A one-host slice may wait for a free node of a
+    # pool on which other pods run.
     waits = pool is not None and each.id in (pool.slice, *pool.other_slices) and each.state in _WAITS_FOR_A_NODE
     waits = waits and each.bound_pods == 0 and each.hosts == 1
     if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state) and not waits:
@@ -137,14 +137,14 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
 
 
 def _is_one_unit(each: SliceView, plan: Plan) -> bool:
-    """Return whether an entry is a multi-host slice that the provisioner serves."""
+    """Return whether the view shows a multi-host slice that the provisioner serves."""
     chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
     served = (slice_ for slice_ in plan.decided.slices.values() if slice_.served)
     return each.hosts > 0 and chips > each.chips // each.hosts and each.id in {slice_.shown_id for slice_ in served}
 
 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
-    """Compare the view of a waiting slice with the reason and the queue position in the plan."""
+    """Compare a waiting slice in the view with its reason and queue position in the plan."""
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
@@ -201,7 +201,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     if (pool.delete_at is None) != (pool.delete_reason == ""):
         yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
     goes = pool.name in {delete.name for delete in plan.deletes}
-    # The plan postpones a decided delete if the workload of the pool turns out to exist.
+    # The plan postpones a decided delete if the workload of the pool still exists.
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
         yield f"its delete is decided, and shown for {pool.delete_at}"
@@ -215,7 +215,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
 
 
 def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Yield the reason of an idle pool if it contains a false statement about the pool's workload."""
+    """Yield the reason of an idle pool if the reason contains a false statement about the pool's workload."""
     if pool.state is not State.IDLE:
         return
     supply = plan.decided.supply[pool.name]  # type: ignore[index]

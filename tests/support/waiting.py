@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 _POLL_SECONDS = 0.01
-#: Maximum interval in seconds between checks of a condition; a check of an API server takes 7 ms of CPU time.
+#: Maximum interval in seconds between checks of a condition; a check that calls an API server takes 7 ms of CPU time.
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 

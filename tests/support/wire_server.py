@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Takes responses from the queue of "METHOD path" or "WATCH path", and repeats the last one; 404 if none."""
+    """Takes responses from the queue of "METHOD path" or "WATCH path", and repeats the last; 404 if it is empty."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)
@@ -26,7 +26,6 @@ class WireServer:
         self.requests = self._server.requests
 
     def answer(self, what: str, *answers: Answer) -> None:
-        """Add responses for "METHOD path"."""
         self._answers[what].extend(answers)
 
     def wait_for(self, what: str, count: int) -> bool:
@@ -37,7 +36,7 @@ class WireServer:
             )
 
     def close(self) -> None:
-        """End the server, including hanging streams."""
+        """End the server, including its open streams."""
         self._server.__exit__(None, None, None)
 
     def _next(self, request: Recorded) -> Answer:
@@ -52,13 +51,11 @@ def _what(request: Recorded) -> str:
 
 
 def as_json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-    """Return a response with a JSON body."""
     return Answer(body=body, status=status, headers=headers or {})
 
 
 @contextmanager
 def running() -> Iterator[WireServer]:
-    """Run a server until the end of the block."""
     server = WireServer()
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Small world for decisions, with GKE and a scheduler in memory. Only tests change it."""
+"""Small world for decisions: GKE and a scheduler in memory, which change only when a test calls a method."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: Interval, in decisions, between comparisons with a decision without cached results.
+#: Every 6th decision is compared with a decision that uses no cached results.
 _COMPARED_EVERY = 6
 
 
@@ -44,14 +44,13 @@ def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
 
 
 class World:
-    """JobSets, pods, nodes and pools, and a provisioner that decides when a test calls it."""
+    """JobSets, pods, nodes and pools, and a provisioner that decides only when a test calls a method."""
 
-    #: Rules of the supplier.
     rules: PoolRules = GKE_RULES
 
     def __init__(self, *workloads: Workload, settings_: Settings | None = None, marked: bool = False) -> None:
         self.settings = settings_ or settings()
-        #: Whether admission marks pods.
+        #: Whether admission adds the slice's mark to pods.
         self.marked = marked
         self.workloads: dict[WorkloadUid, Workload] = {}
         self.deleted_workloads: set[WorkloadUid] = set()
@@ -83,7 +82,6 @@ class World:
             self.put(make_pod(workload, job=job, unschedulable_since=self.now, marked=self.marked))
 
     def put(self, *things: Pod | NodePool | Node) -> None:
-        """Add or replace objects."""
         for thing in things:
             match thing:
                 case Pod():
@@ -99,7 +97,6 @@ class World:
         return pool
 
     def remove_pool(self, name: PoolName) -> None:
-        """Delete a pool and its nodes."""
         self.pools.pop(name, None)
         self.nodes = {key: node for key, node in self.nodes.items() if node.pool_name != name}
 
@@ -110,23 +107,22 @@ class World:
                 self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
 
     def bring_nodes(self, name: PoolName, *indices: int, **changes: Any) -> None:
-        """Add nodes to a pool that was created without nodes: those with `indices`, by default all."""
+        """Add the nodes with `indices`, by default all nodes, to a pool that was created without nodes."""
         pool = self.pools[name]
         for index in indices or range(pool.hosts):
             self.put(make_node(pool, index, created_at=self.now, **changes))
 
     def fail_pool(self, name: PoolName, reason: Failure) -> None:
-        """Let a pool end in ERROR."""
         self.put(replace(self.pools[name], status=PoolStatus.ERROR, failure=reason))
 
     def finish_deletes(self) -> None:
-        """Delete every pool that is stopping."""
+        """Remove every STOPPING pool with its nodes."""
         for name, pool in list(self.pools.items()):
             if pool.status is PoolStatus.STOPPING:
                 self.remove_pool(name)
 
     def schedule(self, *, order: Callable[[str], Any] | None = None) -> None:
-        """Bind each waiting leader and its followers to the first free pool, by name, that is ready and fits."""
+        """Bind each waiting leader and its followers to the first free pool, by name, whose nodes are ready and fit."""
         for uid in sorted(self.pods, key=order):
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
@@ -167,7 +163,6 @@ class World:
         self.end_pods(workload)
 
     def workload_of(self, pod: Pod) -> Workload | None:
-        """Return the workload that a pod belongs to."""
         return self.workloads.get(Workloads.of(self.workloads).uid_of(pod) or WorkloadUid(""))
 
     def end_pods(self, workload: Workload, *groups: int) -> None:
@@ -181,16 +176,13 @@ class World:
         self.pods = {uid: pod for uid, pod in self.pods.items() if not is_over(pod)}
 
     def remove_jobset(self, workload: Workload) -> None:
-        """Delete a JobSet with its pods."""
         del self.workloads[workload.uid]
         self.end_pods(workload)
 
     def pass_time(self, seconds: float) -> None:
-        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the snapshot that the provisioner sees."""
         fields: dict[str, Any] = {
             "workloads": self.workloads,
             "deleted_workloads": frozenset(self.deleted_workloads),
@@ -203,7 +195,6 @@ class World:
         return Snapshot(**fields | changes)
 
     def live_calls(self) -> frozenset[PoolName]:
-        """Return the names of the pools with calls in progress."""
         calls = {**self.memory.creates, **self.memory.deletes}
         return frozenset(name for name, call in calls.items() if call.state is CallState.UNDER_WAY)
 
@@ -245,7 +236,6 @@ class World:
         return plan
 
     def run(self, rounds: int, *, seconds: float = 1.0) -> Plan:
-        """Take several steps; return the last plan."""
         for _ in range(rounds):
             plan = self.step(seconds=seconds)
         return plan

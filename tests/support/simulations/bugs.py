@@ -14,7 +14,7 @@ At = tuple[Any, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """A mutation of one attribute, or also of `also` if the code has the same check twice."""
+    """A mutation of the attribute at `at`, and of the attribute in `also` if a second place has the same check."""
 
     name: str
     at: At
@@ -33,7 +33,7 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
-    """Apply the named bug until the end of the block, none if the name is empty; yield its `storm`."""
+    """Apply the bug with this name until the end of the block, none if the name is empty; yield the bug's `storm`."""
     bug = next((candidate for candidate in bugs if candidate.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():

@@ -24,7 +24,7 @@ class Simulation:
 
     #: Name of the module for `python -m`.
     module: str
-    #: Function with `seed`, `bug` and `recording`. Other processes import it by name.
+    #: Function with the arguments `seed`, `bug` and `recording`. Other processes import it by its name.
     run_seed: Callable[..., Outcome]
     bugs: Sequence[Bug]
 
@@ -54,7 +54,6 @@ class Simulation:
             return _tell_runs(pool.imap_unordered(self.run_seed, seeds))
 
     def _replay(self, seed: int, *, bug: str, history: bool) -> int:
-        """Run one seed, and print the result."""
         outcome = self.run_seed(seed, bug=bug, recording=history)
         _tell(*outcome.history, _told(outcome))
         return 1 if outcome.problem else 0

@@ -1,6 +1,6 @@
 """Tests that each simulation inherits. They run the simulation in separate processes.
 
-In the process of pytest, coverage would take most of the time, and the order of sets would not be fixed.
+In the process of pytest, coverage would take most of the time, and the order of sets would change from run to run.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ import pytest
 _ROOT = Path(__file__).parents[3]
 
 
-# The runs take all cores for minutes, and longer if a bug causes hours of virtual time without progress.
+# A simulation uses all cores for minutes, and longer if a bug causes hours of virtual time without progress.
 @pytest.mark.timeout(3000)
 class HistoriesContract:
     """Runs of many seeds keep all invariants and have the recorded histories."""
 
     #: Name of the simulation in the recorded histories.
     name: ClassVar[str]
-    #: Number of seeds.
     seeds: ClassVar[int] = 100
 
     def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self) -> None:
-        """Each run must end as its simulation requires. `make histories ARGS=--write` records new histories."""
+        """`make histories ARGS=--write` records new histories after an intended change."""
         done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(self.seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
 
@@ -49,17 +48,17 @@ class SimulationContract(HistoriesContract):
     #: Name of the module for `python -m`.
     module: ClassVar[str]
     bugs: ClassVar[int]
-    #: Number of seeds among which each bug must be found.
+    #: Number of seeds to run for each bug; at least one of them must show the bug.
     seeds_for_a_bug: ClassVar[int]
 
     @pytest.mark.nightly
     def test_every_planted_bug_is_found(self) -> None:
-        """Each mutation of the real code must break an invariant; otherwise, the checks are too weak."""
+        """A mutation that breaks no invariant means that the checks are too weak."""
         done = self._simulate("--planted", "--seeds", str(self.seeds_for_a_bug))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
         assert f"{self.bugs} of {self.bugs} planted bugs found" in done.stdout, done.stdout
         assert self.bugs >= 12
-        # Mutated code that always crashes would be found as well, but would prove nothing.
+        # A mutation that only crashes every round would also be found, but would prove nothing about the checks.
         assert "no round crashes" not in done.stdout
 
     def _simulate(self, *arguments: str) -> subprocess.CompletedProcess[str]:

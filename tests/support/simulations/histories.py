@@ -1,6 +1,6 @@
-"""Compares or writes hashes of the histories of many seeds. They show the runs that a change of the code affects.
+"""Compares or writes hashes of the histories of many seeds. Different hashes show the runs that a code change affects.
 
-Equal histories in different processes also show that a run depends only on its seed and the code.
+Equal hashes from different processes also show that a run depends only on its seed and the code.
 
 python -m tests.support.simulations.histories                # compare with tests/data/histories
 python -m tests.support.simulations.histories --write slices # write the hashes of one simulation

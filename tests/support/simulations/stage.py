@@ -14,7 +14,7 @@ from typing import Any
 from rehearsal.simulators.http.world import BaseWorld
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: Maximum depth of nested waits. A deeper wait returns without waiting, because more nesting finds no further bugs.
+#: Maximum depth of nested waits. A deeper wait returns immediately, because more nesting has shown no further bugs.
 _DEEPEST = 6
 
 
@@ -31,15 +31,14 @@ class Agenda:
         self._depth = 0
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Schedule a callback for a time, or for now if the time has passed; `wait` runs the callback."""
+        """Schedule a callback for a time, or for now if the time has passed. The callback runs during a `wait`."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._numbers), callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after a number of seconds."""
         self.at(self.now + seconds, callback)
 
     def wait(self, seconds: float) -> None:
-        """Advance the time, and run all callbacks that are due."""
+        """Advance the time by `seconds`, and run all callbacks that become due."""
         end = self.now + seconds
         if self._depth >= _DEEPEST:
             return
@@ -65,7 +64,7 @@ def seconds_of(moment: datetime) -> float:
 
 
 class Violated(BaseException):
-    """An invariant is violated. Ends the run, so no other code may catch the error."""
+    """An invariant is violated. The error ends the run, so no other code may catch it."""
 
 
 class Stage:
@@ -80,17 +79,15 @@ class Stage:
         self.agenda = Agenda()
         self.recording = recording
         self.history: list[str] = []
-        #: Number of injected faults by kind.
         self.faults: Counter[str] = Counter()
         #: Whether faults may be injected.
         self.stormy = True
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after a number of seconds."""
         self.agenda.after(seconds, callback)
 
     def often(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call an action at random intervals with this mean, until no more faults may be injected (`stormy`)."""
+        """Call an action at random intervals with a mean of `seconds`, until `stormy` is False."""
 
         def once() -> None:
             if self.stormy:
@@ -106,7 +103,7 @@ class Stage:
         def follow() -> None:
             if (due := world.timeline.next_due) is None:
                 return
-            # The cloud rounds times to microseconds: add 10 of them, so that the event is due when `tick` runs.
+            # The cloud rounds times to microseconds: 10 µs later, the event is certainly due when `tick` runs.
             when = seconds_of(due) + 1e-5
             if when not in ticks:
                 ticks.add(when)
@@ -120,11 +117,10 @@ class Stage:
         world.timeline.on_added = follow
 
     def wall(self) -> datetime:
-        """Return the time of a wall clock without an error."""
         return self.agenda.wall()
 
     def chance(self, probability: float) -> bool:
-        """Return True with a probability."""
+        """Return True with this probability."""
         return self.rng.random() < probability
 
     def note(self, who: str, what: str, *values: object) -> None:
@@ -133,7 +129,7 @@ class Stage:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
 
     def note_digest(self, who: str, what: str, *values: object) -> None:
-        """Write a line of the history with a hash of values that are too long for it."""
+        """Write a line with a hash of the values into the history; for values that are too long to be written."""
         if self.recording:
             self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
@@ -143,7 +139,7 @@ class Stage:
         self.note("fault", f"{kind}: {what}", *values)
 
     def violate(self, *words: str) -> None:
-        """End the run because of a violation."""
+        """End the run because an invariant is violated."""
         text = ": ".join(words)
         self.note("VIOLATION", "%s", text)
         raise Violated(text)
