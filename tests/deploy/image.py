@@ -39,11 +39,9 @@ class Stage:
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, instruction: str) -> list[str]:
-        """Return the arguments of all instructions with this name, in order."""
         return [arguments for name, arguments in self.instructions if name == instruction]
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that ENV sets."""
         return dict(part.split("=", 1) for line in self.all("ENV") for part in shlex.split(line))
 
     def words(self, instruction: str) -> list[str]:

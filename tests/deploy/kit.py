@@ -64,7 +64,6 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
-    """Return all rights that the roles in the manifests grant."""
     return {
         Right(group, resource, verb, role["metadata"].get("namespace", ""), name)
         for role in documents
@@ -95,12 +94,10 @@ def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str,
 
 
 def key_of(document: dict[str, Any]) -> tuple[str, str]:
-    """Return kind and name of an object."""
     return document["kind"], document["metadata"]["name"]
 
 
 def copy_of_deploy(folder: Path) -> Path:
-    """Return the path of a writable copy of deploy/ in a folder."""
     ignored = shutil.ignore_patterns("__pycache__")
     return Path(shutil.copytree(DEPLOY, folder / "deploy", ignore=ignored))
 
@@ -158,7 +155,6 @@ def flags_of(documents: list[dict[str, Any]]) -> list[str]:
 
 
 def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, Any]:
-    """Return the only container of a Deployment's pods."""
     (container,) = only(documents, "Deployment", deployment)["spec"]["template"]["spec"]["containers"]
     return dict(container)
 
@@ -259,7 +255,7 @@ class Recorder:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.write(b"0\r\n\r\n")
                 except OSError:
-                    # The client has ended and closed its watches.
+                    # The client has closed the connection of its watch.
                     self.close_connection = True
                 finally:
                     connection.close()
@@ -280,7 +276,6 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Run the proxy until the context ends."""
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:

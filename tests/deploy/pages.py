@@ -17,7 +17,7 @@ _BLOCK = re.compile(
 class Block:
     """A block of commands that readers copy."""
 
-    #: `all`, or the name of the reader's choice; empty if the comment is missing.
+    #: Readers who need the block: `all`, or the name of a choice, from the comment above it; empty without a comment.
     where: str
     text: str
     #: Heading of the section with the block.
@@ -25,7 +25,6 @@ class Block:
 
 
 def read_blocks(page: Path) -> list[Block]:
-    """Return a page's command blocks in order."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(where=match["where"] or "", text=textwrap.dedent(match["text"]), heading=_heading(text[: match.start()]))

@@ -62,9 +62,8 @@ class PlayedPod:
 
     @contextmanager
     def playing(self) -> Iterator[PlayedPod]:
-        """Run the pod's process until the end of the block."""
-        # The pod needs this node, because the provisioner's nodes accept only pods with chips.
-        # The controller of node groups runs only on nodes of the control plane.
+        # The pod needs this node, because the provisioner's nodes accept only pods with chips. The label makes the node
+        # one of the control plane, on which the controller of node groups runs.
         size = {"cpu": "8", "memory": "16Gi", "pods": "50"}
         body = {
             "apiVersion": "v1",
@@ -83,7 +82,6 @@ class PlayedPod:
         assert self.problem == ""
 
     def write_kubectl(self, path: Path) -> None:
-        """Write the wrapper of kubectl that reaches the pod."""
         text = _KUBECTL.format(
             python=sys.executable,
             environment=str(self._environment),

@@ -89,7 +89,7 @@ _PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
     'partitions_oldest_wait_ipus{pod="j"}': "0x90",
 }
 _WELL = _SLICES | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
-#: End of alerts that fire until the end of the case, in minutes.
+#: Minute after the end of every case: the end of alerts that do not stop within the case.
 _END = 1000
 
 
@@ -143,7 +143,8 @@ _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]
             ("TPUNodeGroupsRejected", "RequestRejected", "0+60x90", (17, _END), 50),
             ("TPUNodeGroupsWaitForCapacity", "InstancesCreationFailed", "0+60x70 0x19", (62, 71), 80),
             ("TPUNodeGroupsWaitForCapacity", "LimitReached", "0+60x70 0x19", (62, 71), 80),
-            # Groups that join one after the other, within 20 minutes, do not fire the alert; the third group does.
+            # Two groups that each join within 20 minutes do not fire the alert; the third group, which does not join,
+            # does.
             ("TPUNodeGroupsNotJoining", "AwaitingNodeJoin", "0+60x20 0+60x20 0+60x50", (74, _END), 90),
             ("TPUNodeGroupsNodeLost", "NodeLost", "0x9 0+60x80", (42, _END), 50),
             ("TPUNodeGroupsDeleteHeldUp", "DrainingNodes", "0+60x150", (122, _END), 150),
@@ -355,7 +356,7 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
         assert [rule.name for rule in alerts.RULES if f'kind="{kind}"' in rule.query], kind
 
 
-# --- runbooks
+# --- Runbooks ---
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
@@ -388,7 +389,7 @@ def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
         assert f"{RUNBOOKS}/{rule.runbook} in" in rule.json()["annotations"]["description"]
 
 
-# --- installation of the rules
+# --- Installation of the rules ---
 
 
 def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
 
 
 def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
-    """Each rule has a policy; `make chart` generates them from the rules."""
+    """`make chart` generates a policy from each rule."""
     policies = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in alerts.POLICIES.iterdir()}
     assert policies.keys() == {rule.slug for rule in alerts.RULES}
     for policy in policies.values():

@@ -30,7 +30,6 @@ _STATEMENT = artifacts.Statement("CVE-0000-0000", "example", "component_not_pres
 
 
 def _plugin(folder: Path, wheel: Path) -> tuple[dict[str, Any], Path]:
-    """Create the plugin; return its manifest and its archive."""
     folder.mkdir()
     assert artifacts.main(["krew", _IMAGE, _SOURCE, str(wheel), str(folder)]) == 0
     manifest: dict[str, Any] = yaml.safe_load((folder / "tpu.yaml").read_text(encoding="utf-8"))
@@ -39,7 +38,6 @@ def _plugin(folder: Path, wheel: Path) -> tuple[dict[str, Any], Path]:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """Return a small file instead of the real wheel."""
     made = tmp_path / f"tpu_provisioner-{provisioner.__version__}-py3-none-any.whl"
     made.write_bytes(b"wheel")
     return made

@@ -91,7 +91,6 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_generated_files_of_the_chart_are_current() -> None:
-    """Chart.yaml and values.schema.json are the files that `make chart` would write now."""
     for path, content in chart.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make chart"
 
@@ -160,7 +159,7 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_chart_and_example_start_with_the_same_limits(
     example: str, name: str, values: dict[str, Any], deployment: str
 ) -> None:
-    """The limits bound the costs of a new installation, with either way of installation."""
+    """These limits bound the costs of a new installation."""
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)
@@ -236,7 +235,7 @@ def test_null_value_is_rejected_by_its_name(values: dict[str, Any]) -> None:
 
 
 def test_failure_policy_that_is_null_is_the_default() -> None:
-    """The chart's default is Ignore. Kubernetes' own, Fail, would reject pods while no webhook server answers."""
+    """The chart's default is Ignore. Kubernetes' default, Fail, would reject pods while no webhook server responds."""
     documents = _template({**_IMAGE, "webhook": {"enabled": True, "failurePolicy": None}})
     assert {each["failurePolicy"] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
 
@@ -348,7 +347,7 @@ def test_chart_value_assigns_all_namespaces_like_the_component(tmp_path: Path) -
         assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
 
 
-#: An invalid value for each form of a setting. Another test covers values that the schema accepts.
+#: An invalid value for each form of a setting.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},
     "a duration without a unit": {"NODEPOOL_DELETION_DELAY": "30"},
@@ -383,7 +382,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
 def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
-    """Lists that contain an item twice are the exception, because a pattern cannot detect them."""
+    """The exception is a list with an item twice, which a pattern cannot detect."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":

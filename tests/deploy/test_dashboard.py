@@ -158,7 +158,7 @@ def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, value
 
 
 def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
-    """The ConfigMap has the label that Grafana's sidecar selects and all dashboards. Its name has no hash."""
+    """The ConfigMap contains all dashboards, and has the label that Grafana's sidecar selects. Its name has no hash."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

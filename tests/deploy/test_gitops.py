@@ -156,7 +156,7 @@ def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) ->
         tools.run("kubeconform", "-strict", f"-schema-location={locations}", str(path))
 
 
-# --- no drift
+# --- No drift after a sync ---
 
 
 @pytest.fixture(name="synced", scope="module")
@@ -227,7 +227,7 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 
 
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """A sync does not change the fields that the controllers write either."""
+    """The sync must also keep the fields that the controllers have written."""
     assert _drift(rehearsal, synced) == []
 
 

@@ -50,7 +50,7 @@ _PLUGIN, _PLUGIN_ELSEWHERE = (
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
 #: Account of the agent of a network plugin, which may patch all nodes. The token is of a pod on another node.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
-#: All nodes of GKE share this identity, which may patch the status of nodes.
+#: Identity of node-problem-detector, which may patch the status of nodes. All nodes of GKE share it.
 _DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")
 #: Beginning of the message of each policy.
 _DENIED = "denied request: tpu-"
@@ -150,7 +150,7 @@ _OF_NODE_GROUPS: dict[str, tuple[Json, Change, bool]] = {
     "puts it in the place of no other": (_MACHINE, lambda taints: [TPU_TAINT], False),
 }
 
-#: Label that Kubernetes reserves for administrators, such as for the affinity of the controllers.
+#: Label with a prefix that Kubernetes reserves for administrators, who isolate workloads with such labels.
 _ADMINISTERED = "node-restriction.kubernetes.io/a"
 _CHIPS: Json = {"status": {"capacity": {"google.com/tpu": "4"}, "allocatable": {"google.com/tpu": "4"}}}
 _OF_TENANT: Json = {**_MACHINE, "metadata": {"labels": {of_groups.TRUSTED_NAMESPACE: "tenant", "kept": "yes"}}}
@@ -174,7 +174,7 @@ _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
     "sets no owner": (_OF_TENANT, {"metadata": {"ownerReferences": [_OWNER]}}, False),
 }  # fmt: skip
 _CAPTURED = _assigned(labels_of("j-a", "victim"))
-#: A tenant who is root on a node has its identity, with which the tenant could attract pods of other tenants' slices.
+#: Changes by the identity of a node. A tenant who is root on the node has it, and could attract pods of other tenants.
 _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "reports chips": (_ASSIGNED, _CHIPS, True),
     "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
@@ -202,7 +202,7 @@ _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
 _OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
     "writes the status": (_ASSIGNED, _CHIPS, True),
     "assigns no node to a slice": (_OURS, {**_CHIPS, **_CAPTURED}, False),
-    # Admission keeps pods without marks off every node with the label, whatever its value.
+    # Admission keeps pods without marks off every node with the label, regardless of the label's value.
     "sets no empty label": (_NODE, {**_CHIPS, **_assigned(dict.fromkeys(MARKS, ""))}, False),
     "gives no node to another tenant": (
         _OF_TENANT,

@@ -31,12 +31,11 @@ _COMMAND_OF_GO = "/manager"
 
 @pytest.fixture(scope="module")
 def stages() -> list[Stage]:
-    """The three stages of the Dockerfile."""
     return read_stages(_DOCKERFILE)
 
 
 def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
-    """The entry point runs the provisioner, and the command of the Go provisioner is a copy of the program."""
+    """The command of the Go provisioner is a copy of the program."""
     base, made, final = stages
     # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
     # name.
@@ -100,7 +99,6 @@ def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_p
 
 
 def test_base_image_can_be_replaced_with_make() -> None:
-    """`make docker-build BASE=...` replaces the stage named base."""
     base = "mirror.example/python@sha256:0"
     done = subprocess.run(
         ["make", "--dry-run", "docker-build", "IMG=a", f"BASE={base}"],
@@ -286,7 +284,7 @@ def _opened(pid: int) -> list[str]:
 
 
 def _readable_kubeconfig(image: Image, tmp_path: Path, port: int) -> Path:
-    # As in a pod, the token is in a file, and there are no inline certificates, for which the client writes files.
+    # As in a pod, the token is in a file. There are no inline certificates, for which the client would write files.
     place = image.root / "opt"
     mode = place.stat().st_mode
     place.chmod(0o755)

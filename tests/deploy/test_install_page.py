@@ -115,11 +115,9 @@ class Reader:
         return output
 
     def gcloud(self) -> dict[str, Any]:
-        """Return the resources that the fake gcloud has stored."""
         return dict(json.loads(self.gcloud_state.read_text(encoding="utf-8")))
 
     def pools(self) -> list[object]:
-        """Return the node pools in the simulated GKE."""
         path = "v1/projects/my-project/locations/us-central2/clusters/my-cluster/nodePools"
         return list(requests.get(f"{self.gke.url}/{path}", timeout=10).json().get("nodePools", []))
 
@@ -212,7 +210,6 @@ def _too_early(choices: tuple[str, ...]) -> str:
 def test_pages_install_and_uninstall_everything_with_pools_in_use(
     choices: tuple[str, ...], reader: Reader, bare: Rehearsal
 ) -> None:
-    """Two node pools are in use when the uninstallation begins."""
     before = _jobsets(bare)
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
 

@@ -74,7 +74,6 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def container(objects: Objects, name: str) -> dict[str, Any]:
-    """Return the container of a Deployment."""
     (found,) = objects["Deployment", name]["spec"]["template"]["spec"]["containers"]
     return found
 

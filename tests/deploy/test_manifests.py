@@ -37,7 +37,6 @@ _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir() if path.na
 
 @pytest.fixture(scope="module")
 def base() -> list[dict[str, Any]]:
-    """The objects of the base."""
     return tools.documents(tools.run("kustomize", "build", str(DEPLOY / "base")))
 
 
@@ -77,7 +76,7 @@ def full(
         # Placement is left out, because the template already enables it.
         if name != "placement" and not name.startswith("workload-identity"):
             enable_component(folder, name)
-            # `kustomize edit set image` must also work if it was run before.
+            # `kustomize edit set image` must also work if an image is already set and another component is enabled.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
     # Other tests depend on the rights of the base, and count objects, so the extra objects are deleted.
@@ -104,7 +103,7 @@ def test_overlay_without_the_annotation_removes_it_from_the_service_account(
 def test_command_for_a_disabled_component_deletes_only_its_objects(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """The command is that of docs/install-variants.md."""
+    """The command is a block of docs/install-variants.md."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
 

@@ -58,7 +58,7 @@ def test_controller_runs_only_on_the_control_plane(written: list[dict[str, Any]]
     assert term == {"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]}
 
 
-# --- a cluster without GKE
+# --- Overlay of a cluster without GKE ---
 
 
 def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
     assert {"PodMonitor", "PrometheusRule"} <= {document["kind"] for document in documents}
 
 
-# --- the chart
+# --- Chart ---
 
 
 def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ helm() { echo "deleted $2"; }
 def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(
     status: str, left: str, block: int, controller: str
 ) -> None:
-    """Without the controller, nothing deletes machines. A shell reads pasted lines also after a failed command."""
+    """Without the controller, nothing deletes machines. A shell runs pasted lines even after a failed line."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
     texts = [each.text for each in blocks if each.heading == "Uninstall"]
     environment = {"PATH": "/usr/bin:/bin", "STATUS": status, "LEFT_OBJECTS": left}

@@ -26,7 +26,6 @@ _VALUES = {
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Path:
-    """A writable copy of deploy/."""
     return copy_of_deploy(tmp_path)
 
 
@@ -62,7 +61,7 @@ def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
 
 
 def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
-    """The component replaces the component for the direct principal."""
+    """This component replaces the component for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -148,7 +147,6 @@ def test_image_is_written_as_kustomize_edit_writes_it(image: str, want: dict[str
 
 
 def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> None:
-    """The command runs with a bare Python, without a virtual environment."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
     bare.chmod(0o755)
@@ -170,7 +168,6 @@ def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> Non
 
 
 def test_existing_overlay_is_not_changed(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints a message and exits with 1."""
     arguments = ["--project-id=a-project", "--cluster-name=a-cluster", f"--deploy={deploy}"]
     assert overlay.main(arguments) == 0
     assert "kubectl apply --server-side -k" in capsys.readouterr().out

@@ -34,10 +34,11 @@ from tests.deploy.kit import (
 _NAME = "tpu-provisioner-partitions"
 
 
-# --- a cluster with IPUs alone
+# --- Example for a cluster with only IPUs ---
 
 
-#: Lines of the example to enable, except for cert-manager: the webhook server creates its certificates itself.
+#: Lines of the example to enable. The component of cert-manager is left out: the webhook server creates its
+#: certificates itself.
 _OPTIONS = r"patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager)"
 
 
@@ -62,7 +63,7 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
 
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
-    """Controller and webhook server read their settings from the same ConfigMap."""
+    """Controller and webhook server read their settings from one ConfigMap."""
     deployments = {document["metadata"]["name"] for document in plain if document["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
@@ -142,7 +143,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
     assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"
 
 
-# --- a cluster with TPUs and IPUs
+# --- Overlay of a cluster with TPUs and IPUs ---
 
 
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path)
     assert "VIPU_SERVERS" in read[_NAME]
 
 
-# --- the image
+# --- Image with the V-IPU command ---
 
 
 def test_image_with_vipu_has_the_command_in_its_path() -> None:

@@ -21,9 +21,9 @@ _COMPONENTS = ("webhook", "webhook-partitions", "pod-monitor", "pod-monitoring")
 _SETTINGS = {option.variable for module in (nodegroups, partitions, webhook) for option in module.OPTIONS} | {
     option.variable for option in OPTIONS
 }
-#: Represents a rule without `to`.
+#: Value in `_NETWORKS` for a rule without `to`, which allows all addresses.
 _ANYWHERE = {"any"}
-#: Ports of a Deployment's pods that may be reached, and addresses that the pods may reach, by port.
+#: For each Deployment: ports of its pods that clients may reach, and addresses that the pods may reach, by port.
 _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
     # The metadata server uses the ports 80 and 988.
     "tpu-provisioner": (
@@ -183,7 +183,7 @@ def test_network_policies_allow_only_the_needed_connections(documents: _Document
         anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
         assert anyone == [port for port in ports if port in ("api", "webhooks")]
         agents = [agent for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for agent in rule["from"]]
-        # Agents are selected by namespace and label together: a tenant can set the label of an agent on own pods.
+        # Agents are selected by namespace and label together: a tenant can set the label of an agent on its own pods.
         assert all(agent.keys() == {"namespaceSelector", "podSelector"} for agent in agents)
         assert {
             port["port"]: {peer["ipBlock"]["cidr"] for peer in rule["to"]} if "to" in rule else _ANYWHERE

@@ -151,7 +151,6 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 @pytest.mark.e2e
 def test_released_chart_is_rendered_without_values_and_has_the_released_image(tmp_path: Path) -> None:
-    """The chart uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
     chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
@@ -260,7 +259,6 @@ def test_everything_published_is_signed() -> None:
 
 
 def test_release_workflow_runs_three_generators_and_installs_pinned_tools() -> None:
-    """The workflow runs the krew, vex and artifacthub generators, and installs tools with pinned versions."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     commands = "\n".join(map(_commands, jobs.values())).replace("\\\n", " ")
     used = {line.split("generators.artifacts ")[1].split()[0] for line in commands.splitlines() if "artifacts" in line}
@@ -398,7 +396,7 @@ def test_terraform_and_pages_grant_roles_on_the_same_resources() -> None:
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
 def test_provisioner_gets_no_predefined_role_except_workload_identity_user(paths: list[Path]) -> None:
-    """Each permission that Terraform and the pages name is in a custom role; nodes get Google's role for nodes."""
+    """Each permission that Terraform and the pages name is in a custom role of this repository."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
     # The page grants Google's predefined role for nodes to the service account of the nodes.
     of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}

@@ -74,7 +74,7 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
         _make_own_lease(api)
         try_events(api)
         _cordon(api, rehearsal)
-        # The run read only a JobSet, because it served no other kind.
+        # The run had only a JobSet, so workloads of the other kinds are read here.
         for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
             assert get_workload(api, kind, "default", "absent") is None
         with contextlib.suppress(NotFound):

@@ -56,22 +56,21 @@ def _rendered(chart: str, namespace: str = NAMESPACE) -> list[Json]:
 
 @pytest.fixture(name="documents", scope="module", params=["manifests", *_CHARTS])
 def _documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """Return the objects of all manifests, or of a chart."""
     folder = tmp_path_factory.mktemp("tenants")
     return _manifests(folder) if request.param == "manifests" else _rendered(request.param)
 
 
 #: Namespaces of administrators. The last two have only roles, bindings and the device plugin's account.
 _OF_ADMINISTRATORS = (NAMESPACE, "kube-system", "kube-public")
-#: Namespaced kinds, whose objects are in namespaces of administrators, in which tenants have no rights.
+#: Kinds whose objects are in namespaces of administrators, in which tenants have no rights.
 _NAMESPACED = frozenset(
     {
         "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PodMonitoring",
         "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
     }
 )  # fmt: skip
-#: Cluster-wide kinds that affect tenants, but that give a tenant nothing new by a reference to an object. For example,
-#: a tenant can bind a ClusterRole only if the tenant has its rights already.
+#: Cluster-wide kinds whose objects give tenants no further rights. For example, a tenant can bind a ClusterRole only if
+#: the tenant has the rights of the role already.
 _ACTING = frozenset(
     {
         "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
@@ -207,7 +206,7 @@ def test_each_right_to_write_shared_objects_has_a_policy(documents: list[Json], 
         assert unlimited == _WITHOUT_POLICY.keys()
 
 
-# --- on a real API server
+# --- Rights of a tenant on a real API server ---
 
 
 #: Kinds that grant or limit rights.

@@ -212,7 +212,7 @@ def test_every_command_block_of_the_upgrade_is_run() -> None:
 def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
 ) -> None:
-    """This provisioner waits, takes over the Lease, serves a JobSet, and hands everything back."""
+    """This provisioner waits for the Lease, takes it over, serves a JobSet, and then releases the Lease."""
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
     kept = _original_pool(ground.namespace, "kept")
     # This pool has another machine type, because the next JobSet would otherwise rightly use it.
@@ -328,7 +328,6 @@ def test_privileged_overlay_and_back_is_applied_without_conflicts(
 
 
 def _deployments(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
-    """Return the Deployments of the namespace by name."""
     return {deployment["metadata"]["name"]: deployment for deployment in rehearsal.api.get(_DEPLOYMENTS)["items"]}
 
 
@@ -405,7 +404,6 @@ def test_helm_takes_over_an_installation_of_kustomize(
         metadata = rehearsal.api.get(hints)["metadata"]
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
         assert metadata["annotations"]["meta.helm.sh/release-name"] == "tpu-provisioner"
-        # The save has replaced the value.
         assert rehearsal.api.get(hints)["data"]["kept"] == "still"
         rehearsal.kubectl("delete", "-k", str(DEPLOY / "partitions"))
         helm = ["helm", "uninstall", "tpu-provisioner", f"--namespace={NAMESPACE}"]
@@ -430,7 +428,7 @@ esac
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_takeover_deletes_no_deployment_that_the_values_leave_out(is_complete: bool, tmp_path: Path) -> None:
-    """Without the controller of node groups, nothing would delete its machines. Helm 4 works like Helm 3."""
+    """Without the controller of node groups, nothing would delete its machines."""
     for name in ("helm", "kubectl"):
         (tmp_path / name).write_text(_STAND_IN, encoding="utf-8")
         (tmp_path / name).chmod(0o755)
@@ -468,7 +466,7 @@ def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal:
 
 @pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
-    """After the test, delete its Lease, Deployment, JobSets and pools, and scale the provisioner to 1 again."""
+    """After the test, delete the Go provisioner's Lease and Deployment, the JobSets and the pools."""
     yield
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:

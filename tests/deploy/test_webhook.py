@@ -465,8 +465,6 @@ def served(
 
 
 def _await_rights(rehearsal: Rehearsal) -> None:
-    """Wait until the API server applies the roles of the webhook server."""
-
     def may(verb: str, what: str) -> bool:
         try:
             rehearsal.kubectl("auth", "can-i", verb, what, f"--namespace={NAMESPACE}", _ACCOUNT)

@@ -65,14 +65,12 @@ def _program(name: str) -> Path:
 
 
 def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
-    """Run a tool that must succeed; return its output."""
     done = subprocess.run([tool(name), *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """Return the objects of a manifest."""
     return [document for document in yaml.safe_load_all(text) if document]
 
 
