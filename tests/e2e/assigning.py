@@ -50,13 +50,11 @@ def train(
 
 
 def template_of(body: Json) -> Json:
-    """Return the pod template of a JobSet of one replicated job."""
     template: Json = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     return template
 
 
 def of(name: str) -> dict[str, str]:
-    """Return the label of the pods of a JobSet."""
     return {constants.JOBSET_NAME: name}
 
 

@@ -29,7 +29,6 @@ class Shared:
         self._process: ProvisionerProcess | None = None
 
     def running(self) -> ProvisionerProcess:
-        """Return the process; start it if it does not run."""
         if self._process is None:
             self._process = self._rehearsal.provisioner(environment=EAGER, name="shared")
             self._process.start()
@@ -51,7 +50,6 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 
 @pytest.fixture(scope="session")
 def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
-    """The handle of the shared provisioner."""
     shared = Shared(rehearsal)
     yield shared
     shared.stop()
@@ -112,7 +110,6 @@ def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
 
 @pytest.fixture
 def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
-    """A namespace for each test."""
     with own_ground(rehearsal, shared) as ground:
         yield ground
 

@@ -47,8 +47,7 @@ QUICK: dict[str, float | None] = {
 }
 #: Environment of provisioners, unless a test sets these variables.
 EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
-#: Time-out in seconds of the waits, many times the duration of any step on an idle machine: only a step that hangs
-#: takes longer.
+#: Time-out of waits in seconds, many times the duration of any step on an idle machine, so only a hung step exceeds it.
 PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: Arguments of kubectl for the admission policies of placement.
@@ -65,7 +64,6 @@ def has_mutating_policies() -> bool:
 
 
 def simulator_settings(**changes: Any) -> SimulatorSettings:
-    """Return settings of the simulated GKE."""
     return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**QUICK, **changes})
 
 
@@ -128,7 +126,6 @@ class Ground:
     # --- JobSets
 
     def apply(self, name: str, **options: Any) -> None:
-        """Create a JobSet. If a JobSet with its name is still being deleted, wait until it is gone."""
         self.post(jobset(name, self.namespace, **options))
 
     def post(self, body: dict[str, Any]) -> None:
@@ -145,7 +142,6 @@ class Ground:
         wait_for(posted, f"JobSet {name} can be created", PATIENCE_SECONDS)
 
     def delete(self, name: str) -> None:
-        """Delete a JobSet."""
         self.api.delete(self._path(name))
 
     def jobset(self, name: str) -> dict[str, Any]:
@@ -156,7 +152,6 @@ class Ground:
         return str(self.jobset(name).get("status", {}).get("terminalState", ""))
 
     def restarts(self, name: str) -> int:
-        """Return the number of restarts of a JobSet."""
         return int(self.jobset(name).get("status", {}).get("restarts", 0))
 
     def _path(self, name: str) -> str:
@@ -178,7 +173,6 @@ class Ground:
         return self.rehearsal.objects(collection_path("pods", namespace=self.namespace))
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
-        """List the pods of a JobSet."""
         return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
 
     def runs(self, name: str, *, pods: int = 1) -> bool:
@@ -221,7 +215,6 @@ class Ground:
     # --- GKE
 
     def pools(self, prefix: str = "") -> tuple[PoolView, ...]:
-        """Return the pools whose names have the prefix."""
         return tuple(pool for pool in self.gke.pools if pool.name.startswith(prefix))
 
     def living(self, prefix: str = "") -> tuple[PoolView, ...]:
@@ -252,7 +245,6 @@ class Ground:
         return self.gke.call_counts().get(method, {}).get("200", 0)
 
     def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until all pools whose names have the prefix are deleted."""
         self.wait(lambda: not self.pools(prefix), f"no pool {prefix!r} is left", seconds)
 
     # --- provisioners
@@ -418,7 +410,6 @@ def ready(provisioner: ProvisionerProcess) -> tuple[int, str]:
 
 
 def metrics(provisioner: ProvisionerProcess) -> str:
-    """Return a provisioner's metrics."""
     answer = requests.get(provisioner.metrics_url, timeout=5)
     answer.raise_for_status()
     return answer.text
@@ -460,12 +451,10 @@ def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetim
 
 
 def moment(record: Mapping[str, Any]) -> datetime:
-    """Return the time of a log line."""
     return datetime.fromisoformat(record["time"])
 
 
 def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
-    """Return a provisioner's log lines of an event."""
     return [record for record in provisioner.records() if record.get("event") == event]
 
 

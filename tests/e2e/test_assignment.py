@@ -54,7 +54,7 @@ def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: 
 
 
 def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
-    """Each slice gets a pool without the policies, and after their installation restarts on the same pool."""
+    """The slices get pools before the policies are installed, and restart on the same pools afterwards."""
     alone.assign()
     alone.provisioner()
     alone.post(train(alone, "before", slices=2))

@@ -27,7 +27,7 @@ def _api(simulator: Simulator) -> Api:
 
 
 def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready(alone: Ground) -> None:
-    """The certificate authority of GCP_CLUSTER is not that of the kubeconfig."""
+    """GCP_CLUSTER and the cluster of the kubeconfig have different certificate authorities."""
     certificate = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
     with Simulator(simulator_settings()) as other:
         _api(other)._ca_certificate = base64.b64encode(certificate).decode()
@@ -85,7 +85,7 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
         manifests = running.binaries.manifests["jobset"] / "crd" / "bases"
         alone.rehearsal.kubectl("apply", "--server-side", "-f", str(manifests))
         alone.wait(lambda: _jobsets_are_served(alone), "the kind is back")
-        # JobSet's controller may notice the new CRD late; its restart saves that time, which this test does not check.
+        # JobSet's controller may notice the new CRD late; a restart makes it notice the CRD immediately.
         running.restart(recipes.JOBSET)
     alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
     alone.wait(lambda: _taken(alone, "after"), "a JobSet is taken", 60)

@@ -79,7 +79,6 @@ class Ray:
         self._path = ""
 
     def create(self) -> None:
-        """Create the RayCluster."""
         self._create("rayclusters", {**self._raw, "metadata": {"name": "ray"}})
 
     def create_job(self, **spec: Any) -> None:
@@ -94,11 +93,9 @@ class Ray:
         self._path = object_path(resource, "ray", namespace=self.ground.namespace, root=_ROOT)
 
     def change(self, **spec: Any) -> None:
-        """Change fields of the specification."""
         self.ground.api.patch(self._path, {"spec": spec})
 
     def scale(self, replicas: int) -> None:
-        """Change the number of replicas."""
         self.change(workerGroupSpecs=[{**self._raw["spec"]["workerGroupSpecs"][0], "replicas": replicas}])
 
     def delete(self) -> None:
@@ -128,7 +125,6 @@ class Ray:
         return dict(found)
 
     def await_workers(self, count: int) -> None:
-        """Wait until exactly `count` workers run."""
         self.ground.wait(lambda: len(self.workers) == count, f"{count} workers run")
 
     def await_nothing(self) -> None:

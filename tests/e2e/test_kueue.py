@@ -131,7 +131,6 @@ class Queue:
         exclusive: bool = True,
         **options: Any,
     ) -> None:
-        """Create a JobSet in the queue."""
         body = jobset(name, self.ground.namespace, **options)
         body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["annotations"] |= (
             pod_annotations or {}
@@ -155,11 +154,9 @@ class Queue:
         return dict(checks[0]) if checks else {}
 
     def suspended(self, name: str) -> bool:
-        """Return whether a JobSet is suspended."""
         return bool(self.ground.jobset(name)["spec"].get("suspend"))
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the ProvisioningRequests."""
         path = collection_path("provisioningrequests", namespace=self.ground.namespace, root=_REQUESTS)
         return self.ground.rehearsal.objects(path)
 
@@ -168,7 +165,6 @@ class Queue:
         wait_for(condition, what, seconds, self.picture)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until JobSets are completed."""
         self.wait(lambda: all(self.ground.state(name) == "Completed" for name in names), f"{names} complete", seconds)
 
     def picture(self) -> str:
@@ -246,7 +242,10 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 @pytest.mark.usefixtures("provisioner")
 @pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
 def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
-    """Pods get the job key only without a request, because pools of a request lack it. No pool is a spot pool."""
+    """Pods get a selector of the job key only if they have no ProvisioningRequest, whose pools lack the key.
+
+    No pool is a spot pool.
+    """
     ground = queue.ground
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
     trial = f"{collection_path('pods', namespace='default')}?dryRun=All"

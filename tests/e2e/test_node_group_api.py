@@ -70,7 +70,6 @@ class Server:
     kube: Kube
 
     def create(self, kind: Kind, spec: object, *, name: str = "tried", dry: bool = True) -> requests.Response:
-        """Create an object, by default only as a dry run."""
         body = {"apiVersion": "tpu.google.com/v1alpha1", "kind": kind.value, "metadata": {"name": name}, "spec": spec}
         path = collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT)
         return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
@@ -120,7 +119,7 @@ _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
 }
 
 
-# --- rules ---
+# --- Rules of the CRDs ---
 
 
 Json = dict[str, Any]
@@ -275,7 +274,7 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_rule_of_the_crd_is_tested(kind: Kind) -> None:
-    """The test also finds tested rules that are missing in the CRD."""
+    """The test fails also if a rule that is listed here is missing in the CRD."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     # The messages of patterns count as tested, because the tests of bounds use values that break them (`_values`).
     tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
@@ -377,7 +376,7 @@ def test_object_that_is_invalid_now_can_still_be_deleted(name: str, server: Serv
     assert server.kube.call("GET", path).status_code == 404
 
 
-# --- bounds and forms ---
+# --- Bounds and forms of fields ---
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[object]:
@@ -541,7 +540,7 @@ def test_defaults_of_the_crd_equal_those_of_the_parser(
     assert codec.write(parse(RECORDS[kind], raw_object(kind, spec)).spec) == without({**spec, **added}, *UNREAD)
 
 
-# --- examples, and objects that the controller creates ---
+# --- Examples, and objects that the controller creates ---
 
 
 @pytest.mark.e2e

@@ -67,13 +67,11 @@ class World:
         self.controller: NodeGroups | None = None
 
     def start(self, **changes: Any) -> NodeGroups:
-        """Start a controller."""
         settings = replace(_SETTINGS, gce_endpoint=self.compute.url, **changes)
         self.controller = NodeGroups(self.kubeconfig, settings, leader_elect=True)
         return self.controller
 
     def stop(self) -> None:
-        """End the controller."""
         if self.controller is not None:
             self.controller.stop()
             self.controller = None
@@ -90,7 +88,6 @@ class World:
         return self.ready().get("status") == "True"
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the group's nodes."""
         found = self.admin.get(f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}={_GROUP}")
         return list(found["items"])
 

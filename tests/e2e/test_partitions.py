@@ -100,11 +100,9 @@ class World:
         return {pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]: pod for pod in self.pods()}
 
     def phases(self) -> list[str]:
-        """Return the phases of the pods."""
         return sorted(pod["status"].get("phase", "") for pod in self.pods())
 
     def id_of(self, pod: dict[str, Any]) -> str:
-        """Return the ID of a pod's partition."""
         server = f"{self.vipu.host}:{self.vipu.port}"
         return names.partition_id(self.cluster_uid, pod["metadata"]["uid"], server)
 
@@ -118,7 +116,6 @@ class World:
         return {key: json.loads(text) for key, text in data.items()}
 
     def ids(self) -> set[str]:
-        """Return the IDs of the partitions on the server."""
         return {partition.id for partition in self.vipu.partitions}
 
 

@@ -176,7 +176,7 @@ _NOT_SERVED: dict[str, tuple[Json, Json]] = {
 def test_pod_of_a_group_that_the_provisioner_cannot_serve_is_not_marked(
     spec: Json, metadata: Json, admission: Admission
 ) -> None:
-    """If the pod had marks, it would wait forever for a pool."""
+    """A pod with marks would wait for a pool indefinitely."""
     admitted = admission.admit(_ASSIGNED, spec, **{"labels": _GROUP, **metadata})
     assert (marks(admitted), terms(admitted)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
 

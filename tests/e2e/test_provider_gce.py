@@ -68,7 +68,6 @@ class Cluster:
         self._controller: NodeGroups | None = None
 
     def start(self) -> None:
-        """Start the provisioner and the controller of node groups."""
         settings = NodeGroupSettings(
             project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1", gce_endpoint=self.compute.url
         )
@@ -77,7 +76,6 @@ class Cluster:
         self.wait(lambda: ready(process)[0] == 200, "the provisioner is ready")
 
     def stop(self) -> None:
-        """Stop the provisioner and the controller of node groups."""
         for process in self.ground.provisioners:
             process.kill()
         if self._controller is not None:
