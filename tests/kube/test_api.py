@@ -33,14 +33,12 @@ PODS = "/api/v1/pods"
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    """Give a server with configurable responses."""
     with running() as started:
         yield started
 
 
 @pytest.fixture
 def api(server: WireServer, tmp_path: Path) -> KubeApi:
-    """Give a client of that server."""
     return connect(str(write_kubeconfig(tmp_path / "config", server.url, user={"token": "secret"})))
 
 
@@ -257,7 +255,6 @@ def test_stream_that_the_server_ends_raises_no_error(server: WireServer, api: Ku
 def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
     server: WireServer, api: KubeApi, lines: list[Any], words: str
 ) -> None:
-    """The lines before the break are yielded; an incomplete line never is."""
     server.answer("GET /p", Answer(lines=lines))
     got = []
     with pytest.raises(errors.Unavailable, match=words), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -452,7 +449,6 @@ def test_error_of_an_invalid_kubeconfig_contains_the_mistake(tmp_path: Path, con
 
 
 def test_service_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pod has a service account and no kubeconfig."""
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "ca.crt").write_bytes(_ca_pem())
     base = "kubernetes.config.incluster_config."

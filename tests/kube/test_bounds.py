@@ -43,12 +43,10 @@ def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expression(*values: str) -> dict[str, Any]:
-    """Return an expression of node affinity."""
     return {"key": "k", "operator": "In", "values": list(values)}
 
 
 def many(count: int) -> dict[str, str]:
-    """Return `count` labels."""
     return {f"k{index}": "v" for index in range(count)}
 
 
@@ -203,7 +201,6 @@ class Sized(FakeKube):
         self.largest = 0
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return the next objects. Raises TooLarge if they are too large."""
         start = int(continue_token or 0)
         self.asked.append((start, limit))
         size = sum(self.sizes[start : start + limit])

@@ -1,4 +1,4 @@
-"""Events: their content, their aggregation, and that recording them does not block."""
+"""Tests of the content and the aggregation of Events, and that recording an Event does not block."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ class Harness:
         )
 
     def emit(self, message: str = "creating pool x", *, ref: ObjectRef = POD, **fields: Any) -> None:
-        """Record an Event and write it."""
         self.recorder.emit(ref, **{"reason": "NodePoolCreationStarted", "message": message, **fields})
         self.written()
 
     def record(self, uid: str, *, namespace: str = "team", message: str = "m") -> None:
-        """Record an Event on a pod."""
         ref = ObjectRef(kind="Pod", api_version="v1", namespace=namespace, name=f"p-{uid}", uid=uid)
         self.recorder.emit(ref, "R", message)
 
@@ -50,13 +48,11 @@ class Harness:
         return [body["involvedObject"]["uid"] for body in bodies if body is not None and "involvedObject" in body]
 
     def methods(self) -> list[str]:
-        """Return the methods of the calls so far."""
         return [call.method for call in self.kube.calls]
 
 
 @pytest.fixture
 def harness() -> Harness:
-    """Return a recorder with a fake API server and a fake clock."""
     return Harness()
 
 

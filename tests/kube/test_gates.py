@@ -14,8 +14,6 @@ TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned
 
 
 def raising(error: Exception) -> Callable[[], None]:
-    """Return a gate that raises an error."""
-
     def pass_through() -> None:
         raise error
 

@@ -124,7 +124,7 @@ def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
 
-# --- the caches of the provisioner ---
+# --- The caches of the provisioner ---
 
 
 def large_jobset(number: int) -> dict[str, Any]:
@@ -151,7 +151,6 @@ def large_jobset(number: int) -> dict[str, Any]:
 
 
 def put(kube: FakeKube, *objects: dict[str, Any]) -> None:
-    """Store JobSets on the server."""
     for raw in objects:
         kube.put_object(f"{JOBSETS}/namespaces/{raw['metadata']['namespace']}/jobsets/{raw['metadata']['name']}", raw)
 
@@ -161,7 +160,6 @@ def watches_of(kube: FakeKube) -> Watches:
 
 
 def problems(watches: Watches) -> dict[str, str]:
-    """Return the problems of the JobSets, by name."""
     return {name: record.problem for (_, name), record in watches.workloads[WorkloadKind.JOBSET].records().items()}
 
 

@@ -39,18 +39,15 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether the elector considers itself the leader."""
         return self.elector.is_leader
 
     def step(self) -> Candidate:
-        """Acquire or renew once."""
         self.elector.step()
         return self
 
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """Give an API server."""
     return FakeKube()
 
 
@@ -349,7 +346,7 @@ def test_missing_namespace_or_permission_is_reported_and_retried(
     assert candidate.step().leads
 
 
-# --- the Go original's lease
+# --- Lease of the Go provisioner ---
 
 
 def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube, clock: FakeClock) -> None:
@@ -447,7 +444,7 @@ def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeK
     assert first.step().leads
 
 
-# --- the thread
+# --- Thread of the elector ---
 
 
 def test_thread_renews_until_release(kube: FakeKube) -> None:

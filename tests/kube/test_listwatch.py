@@ -59,7 +59,6 @@ def parse_thing(raw: dict[str, Any]) -> int | None:
 
 
 def event(kind: str, raw: Any) -> dict[str, Any]:
-    """Return a watch event."""
     return {"type": kind, "object": raw}
 
 
@@ -94,7 +93,6 @@ class Harness:
         self.changes += 1
 
     def put(self, *things: dict[str, Any]) -> None:
-        """Store things on the server."""
         for raw in things:
             self.kube.put_object(f"{THINGS}/{raw['metadata']['name']}", raw)
 
@@ -107,7 +105,6 @@ class Harness:
         return self.watch.step()
 
     def queries(self, method: str) -> list[dict[str, str]]:
-        """Return the queries of the calls so far."""
         return [call.query for call in self.kube.calls if call.method == method]
 
 
@@ -120,7 +117,7 @@ def quiet_watch(clock: FakeClock, seconds: float) -> Iterator[tuple[bytes, ...]]
 
 @pytest.fixture
 def harness() -> Harness:
-    """Give a watch that has listed things a and b."""
+    """A watch that has listed the things a and b."""
     started = Harness()
     started.put(thing("a", 1), thing("b", 2))
     assert started.watch.step() == 0
@@ -579,7 +576,7 @@ def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
     assert harness.values()["c"] == 3
 
 
-# --- threads and the ready-made watches
+# --- Threads, and the watches of the provisioner ---
 
 
 def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_again() -> None:
@@ -711,13 +708,11 @@ def test_nodes_and_namespaces_have_their_selectors() -> None:
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    """Give a server with configurable responses."""
     with running() as started:
         yield started
 
 
 def listing(*things: dict[str, Any], version: str = "10") -> Answer:
-    """Return a list response."""
     return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
 
 

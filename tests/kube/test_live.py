@@ -1,4 +1,4 @@
-"""Live reads before a delete, and writes to nodes, which change only the provisioner's own marks."""
+"""Tests of live reads before a delete, and of writes to nodes, which change only the provisioner's own fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ CHIPS_IN_WORDS = {"resources": {"requests": {"google.com/tpu": "four"}}}
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """Give an API server."""
     return FakeKube()
 
 
@@ -185,7 +184,7 @@ def test_empty_name_is_rejected(kube: FakeKube) -> None:
 
 
 def test_cordon_without_the_annotation_is_kept(kube: FakeKube) -> None:
-    """The provisioner's cordon was undone, and a user cordoned the node; a cache still has the annotation."""
+    """A user cordoned the node after the provisioner had undone its cordon; a cache still has the annotation."""
     raw: dict[str, Any] = raw_node("n1")
     kube.put_object(NODE, {**raw, "spec": {**raw.get("spec", {}), "unschedulable": True}})
     live.uncordon(kube, "n1")

@@ -75,7 +75,6 @@ _SIDECAR = {**_chips(1), "restartPolicy": "Always"}
     ],
 )
 def test_chips_are_counted_as_by_the_scheduler(raw: dict[str, Any], want: int) -> None:
-    """Limits count if there are no requests. Init containers and sidecars count by the scheduler's rule."""
     pod = parse_pod(raw_pod(spec=raw))
     assert pod is not None
     assert want == pod.requirements.chips
@@ -274,7 +273,6 @@ def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
 
 
 def test_affinity_and_tolerations_are_read() -> None:
-    """The constraints of the pod determine which pool fits."""
     required = {
         "nodeSelectorTerms": [
             {
