@@ -179,7 +179,6 @@ def hits(folders: Iterable[Path]) -> Iterator[tuple[Passage, list[Rule]]]:
 
 
 def main() -> int:
-    """Print the passages that break rules."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--rule", choices=[rule.name for rule in RULES])

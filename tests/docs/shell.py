@@ -19,13 +19,13 @@ PAGES = sorted(
         ROOT / "examples" / "README.md",
     ]
 )
-#: Beginnings of code spans that are commands, by program.
+#: Code spans that begin with one of these programs are commands.
 _INLINE = re.compile(r"(kubectl|make|tpu-(provisioner|rehearsal)|(\S+/)?bin/(tpu-\w+|python)|python -m) \S")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _SEPARATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")", "\n", ";;"})
 _KEYWORDS = frozenset({"if", "then", "else", "fi", "for", "do", "done", "while", "until", "!", "{", "}"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-#: Here-document: input of a command in the lines after it.
+#: A here-document: the lines with the input of a command.
 _HERE_DOCUMENT = re.compile(r"(?ms)(<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n).*?^\s*(?P=end)$")
 _OPTIONAL = re.compile(r"[][]")
 
@@ -41,12 +41,10 @@ class Shown:
 
     @property
     def place(self) -> str:
-        """Page and line of the code."""
         return f"{self.page}:{self.line}"
 
 
 def shown() -> list[Shown]:
-    """Return the shell code of all pages, in order."""
     return [block for page in PAGES for block in _shown_on(page)]
 
 

@@ -71,7 +71,6 @@ def controller() -> Iterator[str]:
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[], str]) -> str:
-    """Run an example; return its output."""
     program, *words = shlex.split(command.rpartition(" -- ")[2])
     assert program == "tpu-provisioner"
     match words[0]:
@@ -88,8 +87,6 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[
 def test_example_prints_the_output_on_the_page(
     command: str, output: str, capsys: pytest.CaptureFixture[str], world: object
 ) -> None:
-    """With COMMANDS_PAGE=write, the test writes the output to the page instead."""
-
     def person() -> str:
         world.run_to_use()  # type: ignore[attr-defined]
         return f"{Person(world)().text}\n"  # type: ignore[arg-type]
@@ -118,7 +115,6 @@ def test_every_command_has_a_section_with_an_example() -> None:
 
 
 def test_page_on_rehearsals_names_every_command() -> None:
-    """The table of rehearsals has a row for each command."""
     text = (ROOT / "docs" / "develop" / "simulator.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (.+?) \|", text)
     named = {name for row in rows for name in re.findall(r"(?:make|tpu-rehearsal) ([a-z-]+)", row)}

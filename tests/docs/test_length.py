@@ -16,7 +16,6 @@ _UNREAD = re.compile(r"(?ms)<!--.*?-->|^ *```.*?^ *```$|!\[[^]]*\]|(?<=\])\([^)]
 
 
 def words_of(markdown: str) -> int:
-    """Return the number of words of a page."""
     return sum(any(map(str.isalnum, word)) for word in _UNREAD.sub("", markdown).split())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.shell import PAGES, ROOT
 
-#: Replacements by the regular expression of an odd wording. Reviewers add their findings.
+#: Replacement for each odd wording, by the regular expression of the wording. Reviewers add their findings.
 _WORDS = {
     r"told": "is reported, knows, is unknown",
     r"anew": "again; recreate",

@@ -14,7 +14,7 @@ from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
-#: Character that stands for an inserted value in a text.
+#: Character that replaces an inserted value in a text.
 _GAP = "\0"
 
 
