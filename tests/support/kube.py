@@ -260,10 +260,7 @@ class FakeKube(Api):
 
 
 class _Guard:
-    """Context manager of one call:
-
-    holds the server's lock, and at the end raises `late`, the error of a lost response.
-    """
+    """Context of one call: holds the server's lock, and raises the error of a lost response at the end."""
 
     def __init__(self, lock: threading.Condition, late: Exception | None) -> None:
         self._lock = lock

@@ -160,7 +160,6 @@ class Controller:
         """Return a new controller process with the same cluster, V-IPU server and clock."""
         return Controller(self.kube, self.vipu, self.clock)
 
-
     def create_pod(self, name: str, size: int = 4) -> str:
         """Create a pod as it is after admission; return the id of its partition."""
         raw = {
