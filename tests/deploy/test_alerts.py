@@ -143,8 +143,7 @@ _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]
             ("TPUNodeGroupsRejected", "RequestRejected", "0+60x90", (17, _END), 50),
             ("TPUNodeGroupsWaitForCapacity", "InstancesCreationFailed", "0+60x70 0x19", (62, 71), 80),
             ("TPUNodeGroupsWaitForCapacity", "LimitReached", "0+60x70 0x19", (62, 71), 80),
-            # Two groups that each join within 20 minutes do not fire the alert; the third group, which does not join,
-            # does.
+            # Two groups that join within 20 minutes each fire no alert; the third group, which does not join, does.
             ("TPUNodeGroupsNotJoining", "AwaitingNodeJoin", "0+60x20 0+60x20 0+60x50", (74, _END), 90),
             ("TPUNodeGroupsNodeLost", "NodeLost", "0x9 0+60x80", (42, _END), 50),
             ("TPUNodeGroupsDeleteHeldUp", "DrainingNodes", "0+60x150", (122, _END), 150),
@@ -360,7 +359,6 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """A section begins with the names of its alerts, then has cause and remedy; the index lists all pages."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (_ROOT / RUNBOOKS).glob("*.md")}
     index = pages.pop("README.md")
     assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+\.md)\)", index)) == sorted(pages)
@@ -378,7 +376,6 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
 
 
 def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
-    """The link is in the annotation runbook_url. Without an address, only the description names the runbook."""
     address = "https://wiki.example/tpu"
     for runbooks in ("", address):
         (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]

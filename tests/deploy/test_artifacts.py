@@ -105,7 +105,6 @@ def test_plugin_that_a_link_starts_runs_the_commands(installer: str, tmp_path: P
 
 
 def test_document_on_vulnerabilities_has_the_fields_of_openvex() -> None:
-    """The document follows version 0.2 of the specification, and its product is the image with its digest."""
     text = artifacts.vex(_IMAGE, _TIME, [_STATEMENT])
     assert text is not None
     document = json.loads(text)
@@ -125,7 +124,6 @@ def test_document_on_vulnerabilities_has_the_fields_of_openvex() -> None:
 
 
 def test_statements_of_the_repository_are_well_formed() -> None:
-    """The statements, which come from scans of released images, name each vulnerability by its CVE number."""
     statements = artifacts.read_statements(REPOSITORY / "generators" / "vex-statements.json")
     names = [statement.vulnerability for statement in statements]
     assert [name for name in names if not re.fullmatch(r"CVE-\d{4}-\d{4,}", name)] == []

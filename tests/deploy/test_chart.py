@@ -118,7 +118,6 @@ def test_chart_with_default_values_creates_the_objects_of_the_base(
 def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
     values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path
 ) -> None:
-    """The test uses a server-side dry run with strict validation, which stores nothing."""
     text = yaml.safe_dump_all(_template(values))
     rehearsal.kubectl(
         "apply", "--server-side", "--validate=strict", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text

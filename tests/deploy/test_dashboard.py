@@ -67,7 +67,6 @@ def _queries(board: Dashboard) -> list[tuple[str, str]]:
 
 @_each
 def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard) -> None:
-    """The legend of a query uses only labels that the query keeps."""
     exposed = _exposed(board)
     for query, legend in _queries(board):
         series = _SERIES.findall(query)
@@ -86,7 +85,7 @@ def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard)
 
 
 def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -> None:
-    """The queries are those of all dashboards and of docs/metrics.md. A wrong value would leave a panel empty."""
+    """A wrong value of a label would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
@@ -143,7 +142,7 @@ def test_top_panels_show_cost_use_and_waiting_slices() -> None:
 )
 @pytest.mark.parametrize("name", dashboard.BY_CHART)
 def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, values: dict[str, Any]) -> None:
-    """Grafana's sidecar finds the ConfigMap by a label; labels, annotations and namespace can be set by values."""
+    """Grafana's sidecar finds the ConfigMap by its label."""
     given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
     given |= {"dashboards": {"enabled": True, **values}} | (
         {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}
@@ -158,7 +157,7 @@ def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, value
 
 
 def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
-    """The ConfigMap contains all dashboards, and has the label that Grafana's sidecar selects. Its name has no hash."""
+    """Grafana's sidecar finds the ConfigMap by its label."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

@@ -62,7 +62,6 @@ _OVERLAYS = ("the overlay", "the overlay with all components", *_EXAMPLES, "the 
 
 
 def _render(name: str, folder: Path) -> list[Json]:
-    """Render an overlay or a chart in an empty folder; return its objects."""
     if name in _CHARTS:
         chart, values = _CHARTS[name]
         (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
@@ -128,7 +127,6 @@ def test_no_text_has_a_variable_of_flux(rendered: tuple[list[Json], list[Json]])
 
 @pytest.fixture(name="locations", scope="module")
 def _locations(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the location of the schemas of the API server."""
     folder = tmp_path_factory.mktemp("schemas")
     schemas.write_schemas(rehearsal.api.get("/openapi/v2"), folder)
     return f"{folder}/{schemas.LOCATION}"

@@ -46,13 +46,13 @@ _PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{
 _PLUGIN, _PLUGIN_ELSEWHERE = (
     (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
 )
-#: The group system:masters grants the rights of a kubelet, because this cluster has no authorizer for nodes.
+#: Identity of a kubelet. The group system:masters grants its rights, because this cluster has no authorizer for nodes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
 #: Account of the agent of a network plugin, which may patch all nodes. The token is of a pod on another node.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
 #: Identity of node-problem-detector, which may patch the status of nodes. All nodes of GKE share it.
 _DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")
-#: Beginning of the message of each policy.
+#: Beginning of the message of each rejection by a policy.
 _DENIED = "denied request: tpu-"
 _MANIFESTS = (
     ("-k", str(DEPLOY / "nodegroups" / "rbac")),

@@ -35,7 +35,6 @@ def stages() -> list[Stage]:
 
 
 def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
-    """The command of the Go provisioner is a copy of the program."""
     base, made, final = stages
     # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
     # name.
@@ -58,7 +57,6 @@ def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stage
 
 
 def test_packages_are_installed_from_lock_files_as_wheels(stages: list[Stage]) -> None:
-    """No package is built from its sources, and the packages of the demo are not installed."""
     commands = [part.strip() for line in stages[1].all("RUN") for part in line.split("&&")]
     fetching = [part for part in commands if " install " in part and "--no-index" not in part]
     assert len(fetching) == 2
@@ -83,10 +81,7 @@ def test_dockerignore_sends_only_files_that_are_copied(stages: list[Stage]) -> N
 @pytest.mark.e2e
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_path: Path) -> None:
-    """No package in the lock file needs a compiler on amd64 or arm64.
-
-    The test uses uv, which needs a second. pip needs half a minute, because it evaluates every file of the index.
-    """
+    """The test uses uv, because pip would evaluate every file of the index, which takes half a minute."""
     done = subprocess.run(
         [
             Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--require-hashes",
@@ -191,7 +186,6 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.e2e
 def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
-    """The package has the version of the program, and contains the examples."""
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -240,7 +234,6 @@ def test_start_reads_only_compiled_modules(image: Image) -> None:
 def test_image_runs_read_only_as_a_user_without_rights(
     command: list[str], flags: list[str], image: Image, tmp_path: Path
 ) -> None:
-    """The process serves probes and metrics, and exits with 0 on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)
     process = image.run(

@@ -218,7 +218,7 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
     assert "jobset.jobset.x-k8s.io/tpu-demo created" in printed
     assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in printed
     assert "NodePoolCreationSucceeded" in printed
-    # The nodes of both slices have labels that assign them: four nodes.
+    # Two slices of two nodes: each node has the label that assigns it to its slice.
     assert len(re.findall(r" default +j-[0-9a-f]{40}\n", printed)) == 4
     assert "cluster.proven" in reader.pod.log.read_text(encoding="utf-8")
     # The attempt to uninstall too early printed the node pools that are in use.

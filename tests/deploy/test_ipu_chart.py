@@ -274,7 +274,7 @@ def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
 
 
 def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
-    """The network policy can also be disabled. test_policies.py tests its other rules."""
+    """test_policies.py tests the other rules of the network policy."""
     objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
     assert {8090, 8191, 9000} <= {port["port"] for rule in rules for port in rule["ports"]}
@@ -282,7 +282,6 @@ def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
 
 
 def test_alerts_are_those_of_the_installed_parts() -> None:
-    """Values set the address of the runbooks, and labels by which a Prometheus selects rules."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
     made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
     assert made["metadata"]["labels"]["release"] == "prometheus"

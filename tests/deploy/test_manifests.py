@@ -41,7 +41,6 @@ def base() -> list[dict[str, Any]]:
 
 
 def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[dict[str, Any]]) -> None:
-    """`tpu-provisioner check` tests exactly the granted rights, also with components that add rights."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
     for component, changes, role in (
         ("opt-in-label", {"opt_in_label": ("key", "value")}, {"kind": "ClusterRole", "metadata": {}}),
@@ -103,7 +102,6 @@ def test_overlay_without_the_annotation_removes_it_from_the_service_account(
 def test_command_for_a_disabled_component_deletes_only_its_objects(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """The command is a block of docs/install-variants.md."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
 

@@ -68,7 +68,6 @@ def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
 
 @pytest.mark.e2e
 def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> None:
-    """The namespace enforces the restricted pod security standard, and the controller accepts the settings."""
     documents = _example(tmp_path)
     assert [document["metadata"]["name"] for document in documents if document["kind"] == "Deployment"] == [_NAME]
     enforced = only(documents, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
@@ -96,7 +95,6 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 @pytest.mark.e2e
 def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
-    """Both mount a Secret and a token for Workload Identity Federation, read-only."""
     documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
     assert path == "/etc/gcp/key.json"
@@ -262,7 +260,6 @@ _OF_PRODUCTS = {"slices": "tpu-provisioner", "nodegroups": _NAME, "webhook": "tp
 def test_chart_creates_only_the_objects_of_the_selected_products(
     values: Json, products: set[str], written: list[dict[str, Any]], installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The notes of the chart name only Deployments that the chart creates."""
     made = {key_of(document) for document in _template({**_VALUES, "nodegroups": {}, **values})}
     deployments = {name for kind, name in made if kind == "Deployment"}
     assert deployments == {_OF_PRODUCTS[product] for product in products}

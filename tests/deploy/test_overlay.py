@@ -35,7 +35,6 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def test_overlay_contains_the_values_and_the_image_of_the_project(deploy: Path) -> None:
-    """The controller accepts the settings of the overlay."""
     folder = overlay.make_overlay(deploy, _VALUES)
 
     assert folder == deploy / "a-project" / "a-cluster"
@@ -61,7 +60,6 @@ def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
 
 
 def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
-    """This component replaces the component for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -180,7 +178,7 @@ def test_existing_overlay_is_not_changed(deploy: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.e2e
 def test_overlay_in_another_folder_renders_the_same_objects(deploy: Path, tmp_path: Path) -> None:
-    """Kustomize fetches base and components by git, and an edit of the overlay is kept."""
+    """Kustomize fetches the base and the components by git."""
     repository = deploy.parent
     for command in (
         ["init", "--quiet"],

@@ -37,8 +37,7 @@ _NAME = "tpu-provisioner-partitions"
 # --- Example for a cluster with only IPUs ---
 
 
-#: Lines of the example to enable. The component of cert-manager is left out: the webhook server creates its
-#: certificates itself.
+#: Lines of the example to enable, without cert-manager: the webhook server creates its own certificates.
 _OPTIONS = r"patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager)"
 
 
@@ -63,7 +62,6 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
 
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
-    """Controller and webhook server read their settings from one ConfigMap."""
     deployments = {document["metadata"]["name"] for document in plain if document["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
@@ -94,7 +92,7 @@ def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal,
 
 
 def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
-    """Only updates by the controller of the example, which opens the gates of pods, bypass the webhook."""
+    """Only the controller's own updates, which open the gates of pods, bypass the webhook."""
     hooks = {webhook["name"]: webhook for webhook in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
     service = hook["clientConfig"]["service"]
@@ -105,7 +103,6 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: lis
 
 
 def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
-    """The controller mounts the credentials, and the webhook server does not."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {document["kind"] for document in full}
     container = container_of(full, _NAME)
     (folder,) = [variable["value"] for variable in container["env"] if variable["name"] == "VIPU_CREDENTIALS"]

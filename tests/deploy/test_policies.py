@@ -73,7 +73,6 @@ def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
-    """The pods have a read-only file system, a memory limit and no CPU limit."""
     for deployment in _of(documents, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -92,7 +91,6 @@ def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
 
 
 def test_container_starts_a_command_with_valid_flags(documents: _Documents) -> None:
-    """The flags enable leader election, except for webhook servers, and use the ports of the manifest."""
     for name, container in _containers(documents):
         # Without a command in the manifest, the entry point of the image starts `run`.
         program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
@@ -137,7 +135,6 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Documents) -> None:
-    """A network policy selects the pods of each Deployment, and monitors select all pods."""
     deployments = {deployment["metadata"]["name"]: deployment["spec"] for deployment in _of(documents, "Deployment")}
     pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
 
@@ -172,7 +169,6 @@ def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Docume
 
 
 def test_network_policies_allow_only_the_needed_connections(documents: _Documents) -> None:
-    """Prometheus and the API server's agents can connect; pods reach DNS, API, metadata and V-IPU servers."""
     for policy in _of(documents, "NetworkPolicy"):
         spec = policy["spec"]
         assert set(spec["policyTypes"]) == {"Ingress", "Egress"}

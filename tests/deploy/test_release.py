@@ -63,7 +63,6 @@ def test_actions_are_pinned_by_commit_with_their_tag(path: Path) -> None:
 
 
 def test_only_the_release_has_permissions_to_write() -> None:
-    """Workflows for pull requests can only read, and no workflow uses a secret other than its own token."""
     writers = {
         (path.name, name)
         for path in _WORKFLOWS
@@ -165,7 +164,6 @@ def test_released_chart_is_rendered_without_values_and_has_the_released_image(tm
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
 def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(product: str, tmp_path: Path) -> None:
-    """The manifest contains no values of the example project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
     deployments = [document["metadata"]["name"] for document in made if document["kind"] == "Deployment"]
@@ -194,7 +192,6 @@ def _released(tmp_path: Path, product: str) -> tuple[str, str]:
 def test_products_of_a_release_do_not_touch_each_other(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
-    """Each product has its own settings, which no release overwrites, and can be deleted separately."""
     products = {product: _released(tmp_path, product) for product in ("manifest", "nodegroups", "partitions")}
     namespace = (DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8")
 
@@ -233,7 +230,6 @@ def test_image_that_lacks_tag_or_digest_is_rejected(
 
 
 def test_everything_published_is_attested() -> None:
-    """Image and chart are attested by their digests, and the files in dist/ by their content."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     subjects = {
         step["with"].get("subject-name") or step["with"]["subject-path"]
@@ -245,7 +241,6 @@ def test_everything_published_is_attested() -> None:
 
 
 def test_everything_published_is_signed() -> None:
-    """Image, chart and each file are signed; statements on vulnerabilities, if any, are attached to the image."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
     assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image
@@ -289,7 +284,6 @@ def test_dependabot_updates_every_pin() -> None:
 
 @pytest.mark.timeout(60)  # reads all installed packages
 def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> None:
-    """`make sbom` writes the bill in CycloneDX, with the version and hashes of each package."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
     ready.touch()
     done = subprocess.run(
@@ -354,7 +348,6 @@ def _role_ids(module: Path) -> dict[str, str]:
 def test_roles_of_terraform_and_pages_have_the_needed_permissions(
     module: Path, pages: list[Path], roles: dict[str, set[str]]
 ) -> None:
-    """Terraform and the pages create no other role."""
     ids = _role_ids(module)
     assert roles == {
         ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))

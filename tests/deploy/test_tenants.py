@@ -69,8 +69,7 @@ _NAMESPACED = frozenset(
         "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
     }
 )  # fmt: skip
-#: Cluster-wide kinds whose objects give tenants no further rights. For example, a tenant can bind a ClusterRole only if
-#: the tenant has the rights of the role already.
+#: Cluster-wide kinds that give tenants no rights: a tenant can bind a ClusterRole only with the rights of the role.
 _ACTING = frozenset(
     {
         "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",

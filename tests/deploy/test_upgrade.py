@@ -247,7 +247,7 @@ def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
             lambda: rehearsal.api.get(_LEASE)["spec"]["renewTime"] > renewed and ground.unschedulable("next"),
             "the Go provisioner goes on leading, with work to do",
         )
-        # This provisioner has read, but has not changed anything.
+        # While this provisioner waits, it changes no node pools.
         changes = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
         assert changes == (made_before, deleted_before)
         assert not logged(process, "lease.acquired")
@@ -334,10 +334,7 @@ def _deployments(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
 def test_helm_takes_over_an_installation_of_kustomize(
     rehearsal: Rehearsal, cluster_overlay: Path, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
-    """All Deployments get their settings from Helm; the hints are kept; `helm uninstall` deletes the overlay's objects.
-
-    A Deployment that kept its reference to a deleted ConfigMap could not start new pods.
-    """
+    """A Deployment that kept its reference to a deleted ConfigMap could not start new pods."""
     names = {f"tpu-provisioner{suffix}" for suffix in ("", "-webhook", "-nodegroups")}
     other = "tpu-provisioner-partitions"
     hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
@@ -444,7 +441,6 @@ def test_takeover_deletes_no_deployment_that_the_values_leave_out(is_complete: b
 
 
 def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal: Rehearsal, reader: Reader) -> None:
-    """The command keeps other taints of the nodes."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD_LATE)]
     for name, labels in (("held", ours), ("foreign", {})):

@@ -66,19 +66,16 @@ def _configurations(documents: _Documents) -> _Documents:
 
 @pytest.fixture(scope="module")
 def component(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of the component `webhook`."""
     return tools.built(tmp_path_factory.mktemp("webhook"), "webhook")
 
 
 @pytest.fixture(scope="module")
 def with_cert_manager(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of the components `webhook` and `webhook-cert-manager`."""
     return tools.built(tmp_path_factory.mktemp("cert-manager"), "webhook", "webhook-cert-manager")
 
 
 @pytest.fixture(scope="module")
 def with_partitions(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of the components `webhook` and `webhook-partitions`."""
     return tools.built(tmp_path_factory.mktemp("partitions"), "webhook", "webhook-partitions")
 
 
@@ -134,7 +131,6 @@ def test_validation_leaves_out_only_objects_whose_owner_is_reviewed(component: _
 
 
 def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manager: _Documents) -> None:
-    """The certificate is mounted at the server's default paths, and is for the names that API servers use."""
     assert {(right.resource, right.verb) for right in rights(with_cert_manager)} == {
         ("statefulsets", "get"),
         ("jobs", "get"),
@@ -258,7 +254,6 @@ def _by_name(configuration: Json) -> dict[str, Json]:
 
 
 def test_values_of_the_webhook_are_in_their_fields() -> None:
-    """The schema offers every setting of the webhook, except names of objects that the chart creates."""
     values: Json = {
         "replicas": 3,
         "failurePolicy": "Fail",
@@ -298,7 +293,6 @@ def _alone(**values: Any) -> _Documents:
 
 
 def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None:
-    """The overlay adds a namespace and settings, which the server accepts, to the component."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
     assert {key_of(document) for document in documents if document["kind"] not in ("Namespace", "ConfigMap")} == {
@@ -348,7 +342,6 @@ _DEFAULTS_OF_OLD: Json = {
 
 
 def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
-    """The test passes the unchanged defaults, and then each value that has a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
@@ -583,7 +576,7 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
 
 
 def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """For these pods, the server uses the rights that its manifests grant, except two, and no other rights."""
+    """The server uses all rights of its manifests except two, and no other rights."""
     namespace = ground.namespace
     template = {
         "metadata": {"labels": {"app": "serve"}},
@@ -608,7 +601,7 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
     jobset = raw_jobset(
         "set", namespace=namespace, uid="", job="w", replicas=2, parallelism=4,
         pod=template["spec"], pod_metadata={"labels": _ASKING},
-        # There is no exclusive placement, with which followers are created only after their leader is scheduled.
+        # With exclusive placement, followers would be created only after their leader is scheduled.
         metadata={"annotations": None},
     )  # fmt: skip
     path = {
@@ -727,7 +720,6 @@ def _variables(pod: Json) -> dict[str, str]:
 
 
 def test_second_apply_keeps_keys_and_ca_bundles_of_the_webhook(rehearsal: Rehearsal, served: Served) -> None:
-    """The test covers client-side and server-side apply."""
     text = yaml.safe_dump_all(served.documents)
     before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
     assert before[0]["tls.key"]

@@ -70,7 +70,6 @@ def running(ground: Ground, **labels: str) -> list[Json]:
 
 
 def bound(ground: Ground, name: str) -> list[Json]:
-    """Return the pods of a JobSet that are bound to a node."""
     return [pod for pod in ground.pods_of(name) if pod["spec"].get("nodeName")]
 
 
@@ -120,7 +119,7 @@ def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
 
 
 def await_rival(ground: Ground, name: str) -> None:
-    """Wait until a JobSet waits because of a limit."""
+    """Wait until an Event reports that a JobSet waits because of a limit."""
     ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
 
 

@@ -35,7 +35,6 @@ class Shared:
         return self._process
 
     def stop(self) -> None:
-        """Stop the process, so that a test can start its own."""
         if self._process is not None:
             assert self._process.stop() == 0
             self._process = None
@@ -76,7 +75,6 @@ def kuberay(rehearsal: Rehearsal) -> None:
 
 @pytest.fixture(scope="module")
 def policies(rehearsal: Rehearsal) -> Iterator[None]:
-    """Install the admission policies of placement."""
     with placement_policies(rehearsal):
         yield
 

@@ -59,7 +59,7 @@ _numbers = itertools.count(1)
 
 
 def has_mutating_policies() -> bool:
-    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1, which 1.35, the oldest tested, lacks."""
+    """Return whether Kubernetes has MutatingAdmissionPolicy v1; the oldest version in the tests, 1.35, lacks it."""
     return os.environ.get(VERSION_VARIABLES["kubernetes"]) != "1.35"
 
 
@@ -176,7 +176,6 @@ class Ground:
         return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
 
     def runs(self, name: str, *, pods: int = 1) -> bool:
-        """Return whether exactly `pods` pods of a JobSet run."""
         return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
@@ -274,7 +273,6 @@ class Ground:
         wait_for(condition, what, seconds, self.picture)
 
     def picture(self) -> str:
-        """Return a description of the state for a failed wait."""
         pods = [
             f"{pod['metadata']['name']} {pod['status'].get('phase')} on {pod['spec'].get('nodeName')}"
             for pod in self.pods()[:20]

@@ -45,7 +45,6 @@ _TOLERATES_ALL = [{"operator": "Exists"}]
 
 
 def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
-    """Create a pod without a workload."""
     body = {"metadata": {"name": name, **metadata}, "spec": spec}
     ground.api.post(collection_path("pods", namespace=namespace), body)
 
@@ -198,7 +197,6 @@ _DAEMON: Mapping[str, Any] = {
 
 @pytest.fixture
 def daemons(assigned: Ground) -> Iterator[None]:
-    """Run a DaemonSet that tolerates the taint of TPU nodes."""
     template = {"metadata": {"labels": {"app": "monitor"}}, "spec": dict(_DAEMON)}
     spec = {"selector": {"matchLabels": {"app": "monitor"}}, "template": template}
     path, root = "daemonsets", "/apis/apps/v1"

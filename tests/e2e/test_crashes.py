@@ -14,10 +14,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
-    """The process is killed while a pool is provisioning, in use, idle and deleting.
-
-    tests/slices/suppliers/conformance.py tests a call whose response is lost.
-    """
+    """The process is killed while a pool is provisioning, in use, idle and deleting."""
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
 
     def again() -> ProvisionerProcess:
@@ -41,7 +38,6 @@ def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Grou
 
 
 def test_no_pool_is_deleted_while_the_api_server_restarts(alone: Ground) -> None:
-    """After the restart, JobSets are served as before."""
     process = alone.provisioner()
     alone.apply("steady", run_for="10s")
     alone.wait(lambda: alone.runs("steady"), "it runs")

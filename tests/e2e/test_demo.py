@@ -47,7 +47,6 @@ def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
 
 
 def test_demo_of_node_groups_shows_joining_machines_until_all_are_deleted() -> None:
-    """Nothing is left in the cluster and in Compute Engine, and the exit code is 0."""
     story = [
         r"requests instance template slice-template-\w+ from Compute Engine",
         r"managed instance group slice-mig-\w+ exists",
@@ -67,7 +66,6 @@ def test_demo_of_node_groups_shows_joining_machines_until_all_are_deleted() -> N
 
 
 def test_demo_of_partitions_shows_pods_until_all_partitions_are_removed() -> None:
-    """Nothing is left on the V-IPU server and in the ledger, and the exit code is 0."""
     story = [
         r"the webhook server runs, and pods with IPUs are sent to it",
         r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",

@@ -58,7 +58,6 @@ def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready
 
 
 def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> None:
-    """The readiness names the missing CRD. When the CRD is installed again, JobSets are served."""
     running = alone.rehearsal.cluster
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "10s"})
     alone.apply("before", run_for="1h")
@@ -67,8 +66,7 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
     try:
         alone.wait(lambda: "JobSet CRD is not installed" in ready(process)[1], "readiness says why", 90)
         assert ready(process)[0] == 503
-        # The JobSet was deleted with its CRD. Its Job is deleted here in case the garbage collector is slow,
-        # so that the pool looks idle.
+        # The JobSet was deleted with its CRD. The test deletes the Job, so that the pool looks idle without a wait.
         alone.rehearsal.kubectl("delete", "jobs", "--all", "-n", alone.namespace)
         alone.wait(lambda: not alone.pods(), "its pod is gone")
         rounds = metric(process, "rounds_total", result="ok")

@@ -135,7 +135,6 @@ class Ray:
 
 
 def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: Ground) -> None:
-    """The environment of each worker has its number, and the names of all workers under KubeRay's Service."""
     ray = Ray(ground)
     ray.create()
     ray.await_workers(4)
@@ -155,7 +154,6 @@ def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: 
 
 
 def test_replicas_are_scaled_with_their_pools(ground: Ground) -> None:
-    """The group is scaled from 0 to 4 replicas, each on its own pool, and then to 1, which keeps its pool."""
     ray = Ray(ground, replicas=0)
     ray.create()
     ray.scale(4)
@@ -193,7 +191,7 @@ def test_replica_that_lost_a_host_is_recreated_on_the_same_pool(ground: Ground, 
 
 
 def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> None:
-    """Kueue suspends RayJobs with the field `suspend`. After the delete of the RayJob, nothing is left."""
+    """Kueue suspends RayJobs with the field `suspend`."""
     ray = Ray(ground)
     ray.create_job()
     ray.await_workers(4)

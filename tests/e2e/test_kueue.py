@@ -203,7 +203,6 @@ def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> 
 
 
 def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue: Queue, alone: Ground) -> None:
-    """While the JobSet waits, its Workload shows the expected time. No pool is created twice."""
     # A new provisioner forecasts independently of other tests; creates outlast the 15 s between messages.
     alone.provisioner(environment=EAGER)
     alone.gke.set(create_seconds=17.0)
@@ -242,10 +241,7 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 @pytest.mark.usefixtures("provisioner")
 @pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
 def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
-    """Pods get a selector of the job key only if they have no ProvisioningRequest, whose pools lack the key.
-
-    No pool is a spot pool.
-    """
+    """Pods get a selector of the job key only if they have no ProvisioningRequest, whose pools lack the key."""
     ground = queue.ground
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
     trial = f"{collection_path('pods', namespace='default')}?dryRun=All"
@@ -331,7 +327,6 @@ def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]])
 
 @pytest.mark.usefixtures("provisioner")
 def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
-    """The JobSet is in no queue. The only new pool is the one that fills the buffer again."""
     ground = queue.ground
     template = {"metadata": {"name": "template"}, "template": {"spec": pod_spec(topology="2x2x1")}}
     queue.post("podtemplates", template, root="/api/v1")
@@ -352,7 +347,6 @@ def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue)
 
 
 def _full(ground: Ground) -> bool:
-    """Return whether the status of the buffer shows that it is full."""
     path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
     conditions = [
         condition for raw in ground.rehearsal.objects(path) for condition in raw.get("status", {}).get("conditions", ())

@@ -44,7 +44,6 @@ def _create_gang(ground: Ground, pods: int) -> None:
 
 
 def _pools_of_jobs(ground: Ground) -> dict[str, set[str]]:
-    """Return the pools on which the pods of each Job run."""
     pools = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     found = defaultdict(set)
     for pod in ground.pods_of("train"):

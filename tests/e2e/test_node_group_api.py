@@ -331,7 +331,6 @@ def test_name_is_accepted_if_the_names_derived_from_it_are_valid(
 
 @pytest.mark.e2e
 def test_no_field_of_a_group_can_be_changed_added_or_removed(server: Server) -> None:
-    """An update without a change is accepted."""
     for index, (old, new, words) in enumerate(CHANGES):
         name = f"change-{index}"
         made = server.create(Kind.TPU_NODE_GROUP, old, name=name, dry=False)
@@ -413,7 +412,6 @@ def _trials(kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
 def test_object_that_the_api_server_accepts_can_be_parsed(kind: Kind, server: Server) -> None:
-    """Each field gets values within its bounds, beyond them, and of other types."""
     taken = 0
     for _, spec in _trials(kind):
         answer = server.create(kind, spec)
@@ -597,7 +595,6 @@ def _children(group: ObjectMeta) -> Iterator[Child]:
 
 @pytest.mark.e2e
 def test_columns_of_a_group_show_its_status(rehearsal: Rehearsal, server: Server) -> None:
-    """The columns are also shown for the short name of the kind, and for the category of all TPU kinds."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
     group = parse(TpuNodeGroup, made.json())
     waiting = Condition(

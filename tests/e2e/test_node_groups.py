@@ -92,7 +92,6 @@ class World:
         return list(found["items"])
 
     def indexes(self) -> list[str]:
-        """Return the worker indexes of the nodes in their slice."""
         return sorted(raw["metadata"]["labels"].get(names.WORKER_INDEX, "") for raw in self.nodes())
 
     def left(self) -> list[str]:
@@ -129,10 +128,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.timeout(300)
 def test_group_is_served_from_its_create_to_its_complete_delete(world: World) -> None:
-    """The CRDs are installed after the start, a pod with chips is evicted, and the controller is restarted.
-
-    The rights in the manifests suffice, and the controller uses each right.
-    """
+    """The test also shows that the rights in the manifests suffice, and that the controller uses each right."""
     controller = world.start()
     wait_for(lambda: any("404" in problem for problem in controller.loop.problems()), what="the definitions are missed")
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))

@@ -26,12 +26,10 @@ _UNKNOWN = {"controller-uid", "batch.kubernetes.io/controller-uid", "jobset.sigs
 
 
 def _known(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return `labels` without the labels that are unknown before the pods exist."""
     return {key: value for key, value in labels.items() if key not in _UNKNOWN}
 
 
 def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> None:
-    """Compares labels, annotations, owner, selectors and tolerations for two jobs with exclusive placement."""
     raw = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     raw["metadata"]["namespace"] = alone.namespace
     first = raw["spec"]["replicatedJobs"][0]

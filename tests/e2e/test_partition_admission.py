@@ -47,7 +47,6 @@ WITH_PLUGIN = WebhookSettings(ipu_injection="least-privilege", ipu_init_image=_I
 
 @pytest.fixture
 def port(rehearsal: Rehearsal) -> Iterator[int]:
-    """Register the webhook with its manifest; yield the port at which it is called."""
     rehearsal.create_namespace(_NAMESPACE)
     with registered_webhook(rehearsal, "webhook-partitions") as port:
         yield port

@@ -145,10 +145,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 
 def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None:
-    """Pods fail, are deleted, are evicted and lose their node at the same time. A running pod keeps its partition.
-
-    The test deletes the pod of the lost node itself: the pod garbage collector would do it only after a minute.
-    """
+    """The test deletes the pod of the lost node, because the pod garbage collector would do it only after a minute."""
     api = world.rehearsal.api
     world.create_node("ipu-host-lost")
     world.vipu.world.create(Asked(id="by-hand", size=4))

@@ -52,7 +52,6 @@ class Admission:
     compared: bool = True
 
     def admit(self, namespace: str, spec: Json, **metadata: Any) -> Json:
-        """Return the spec of a pod as admitted."""
         body: Json = {"metadata": {"name": "trial", **metadata}, "spec": spec}
         path = f"{collection_path('pods', namespace=namespace)}?dryRun=All"
         admitted = self.rehearsal.api.post(path, body)
@@ -103,7 +102,6 @@ def _review(namespace: str, pod: Json) -> Answer:
 
 
 def marks(spec: Json) -> dict[str, str]:
-    """Return the marks in the nodeSelector of a pod."""
     return {key: value for key, value in spec.get("nodeSelector", {}).items() if key in MARKS}
 
 

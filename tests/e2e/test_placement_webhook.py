@@ -32,7 +32,6 @@ _GROUP = {constants.JOB_KEY: "a" * 40}
 
 @pytest.fixture(scope="module")
 def server(rehearsal: Rehearsal) -> Iterator[Admission]:
-    """Run the webhook server that marks pods."""
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_OFF, labels={constants.PLACEMENT: constants.PLACEMENT_OFF})

@@ -162,7 +162,6 @@ def not_served() -> World:
 
 
 def no_room() -> World:
-    """Request more CPU in a pod than any host has."""
     world = beside_a_healthy_one()
     spec = pod_spec(topology="2x2x1", tolerations=[toleration()])
     spec["containers"][0]["resources"]["requests"]["cpu"] = "1000"
@@ -218,8 +217,7 @@ class Cause:
     step: str
     #: Place in the queue, time of the next attempt, or affected objects; in the first three lines of `explain`.
     place: str
-    #: Cause in the first three lines of `explain`, if `words` come only below them; empty if these lines contain
-    #: `words`.
+    #: Cause in the first three lines of `explain` if they do not contain `words`; empty if they do.
     short: str = ""
     #: Text on the page instead of `place`; empty if the page shows the same text.
     place_on_page: str = ""

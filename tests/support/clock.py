@@ -19,11 +19,9 @@ class FakeClock:
         self.seconds = 1000.0
 
     def __call__(self) -> float:
-        """Return the monotonic time."""
         return self.seconds
 
     def now(self) -> datetime:
-        """Return the wall time."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
     def advance(self, seconds: float) -> None:

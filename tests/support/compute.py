@@ -59,7 +59,6 @@ def template(
 
 
 def affinity(reservation: str) -> dict[str, Any]:
-    """Return the reservationAffinity of a template."""
     key = "compute.googleapis.com/reservation-name"
     return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [reservation]}
 
@@ -181,7 +180,7 @@ class Wire:
 
 
 def broken_invariants(world: World) -> list[str]:
-    """Return a text for each violated invariant. A violation is a mistake of the simulator, not of its clients."""
+    """Return a text for each violated invariant, which is a mistake of the simulator, not of its clients."""
     with world.moment():
         resources = world.resources()
         kept = {id(resource) for resource in resources}

@@ -90,15 +90,12 @@ class FakeWatch(Generic[T]):
         return MappingProxyType(dict(self._read() if self._kept is None else self._kept))
 
     def missing_seconds(self) -> float:
-        """Return for how long the API server has not known the kind, as set by the test."""
         return self.absent_seconds
 
     def seen_deleted(self, uid: str) -> bool:
-        """Return whether the watch has seen the delete of a UID, as set by the test."""
         return uid in self.deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Return whether the cache is fresh, as set by the test."""
         return self.synced and not self.silent
 
 

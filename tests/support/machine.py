@@ -167,7 +167,6 @@ class Machine:
         self._set("apt-locked", str(times))
 
     def containerd_options(self, lines: str) -> None:
-        """Set the options of runc in containerd's default configuration."""
         self._set("containerd-lines", lines)
 
     def fail_joins(self, times: int) -> None:
@@ -219,7 +218,6 @@ class Machine:
 
     @property
     def has_joined(self) -> bool:
-        """Whether the machine has the credentials of a node."""
         return (self.root / "etc/kubernetes/kubelet.conf").exists()
 
     def _set(self, name: str, value: str) -> None:

@@ -217,7 +217,6 @@ def pool_request(
 
 
 def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice:
-    """Return one slice of a JobSet with its unschedulable leader."""
     pod = make_pod(workload, job=job, **pod_changes)
     slices = find_slices(Workloads.of({workload.uid: workload}), [pod], ServingPolicy())
     return next(slice_ for slice_ in slices.values() if slice_.id.group_key == pod.group_key)
@@ -229,7 +228,6 @@ def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) 
 
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
-    """Return a ready node of a pool with GKE's labels."""
     view = GKE_RULES.expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",
@@ -309,7 +307,6 @@ def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus
 
 
 def strange_taint(effect: str = "NoExecute") -> Taint:
-    """Return a taint that no pod tolerates."""
     return Taint(key="example.com/strange", value="yes", effect=effect)
 
 

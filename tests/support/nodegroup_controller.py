@@ -139,7 +139,6 @@ class World:
         self.loop = self.start()
 
     def start(self) -> Loop:
-        """Start a new controller without memory, as after a crash."""
         client = ComputeClient(endpoint="http://127.0.0.1:1")
         client._session = self.wire  # type: ignore[assignment]
         self.thread.shutdown(wait=True)
@@ -259,7 +258,6 @@ class World:
                 self.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
 
     def put_node(self, name: str, labels: Mapping[str, str]) -> None:
-        """Register a node with its chips."""
         chips = {constants.TPU_RESOURCE: "4"}
         raw = {
             "metadata": {
@@ -279,7 +277,6 @@ class World:
         return [f"{call.method} {call.path}" for call in self.kube.calls if call.method not in ("GET", "WATCH")]
 
     def changes(self) -> list[str]:
-        """Return the methods and paths of all changes in Compute Engine."""
         read = "/listManagedInstances"
         return [f"{method} {path}" for method, path in self.wire.sent if method != "GET" and read not in path]
 
@@ -334,5 +331,4 @@ class World:
 
 
 def certificate() -> str:
-    """Return the certificate of a new certificate authority."""
     return Authority("kubernetes", now=FakeClock().now(), valid=timedelta(days=1)).certificate_pem.decode()

@@ -120,7 +120,6 @@ def raw_leader(
 
 
 def reference(kind: str, name: str, version: str = "apps/v1") -> Json:
-    """Return the owner reference of a controller."""
     return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-of-{name}", "controller": True}
 
 

@@ -280,7 +280,6 @@ def picture(browser: webdriver.Chrome, path: Path) -> None:
 
 
 def open_page(browser: webdriver.Chrome, address: str) -> None:
-    """Open a page and wait until it shows the document."""
     browser.get(address)
     until(browser, "return document.getElementById('loading').hidden")
 
@@ -328,5 +327,4 @@ def search_of(browser: webdriver.Chrome) -> str:
 
 
 def shows(browser: webdriver.Chrome, text: str, selector: str = "body") -> None:
-    """Wait until a text is visible."""
     until(browser, "return document.querySelector(arguments[0]).innerText.includes(arguments[1])", selector, text)

@@ -41,8 +41,7 @@ class FakeVipu:
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
         self.calls: list[tuple[str, str]] = []
-        #: Number of calls of `list_partitions`, which wait until `answers` is set, and fail with `failing` if it is
-        #: set.
+        #: Number of calls of `list_partitions`, which wait until `answers` is set, and fail if `failing` is set.
         self.reads = 0
         self.answers = threading.Event()
         self.answers.set()
@@ -104,10 +103,7 @@ class Inline(Executor):
 
 
 class Controller:
-    """A controller process; tests start each of its rounds.
-
-    Several processes can share a cluster, a V-IPU server and a clock.
-    """
+    """A controller process. Several processes can share a cluster, a V-IPU server and a clock."""
 
     def __init__(
         self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
@@ -151,7 +147,6 @@ class Controller:
         )
 
     def rounds(self, count: int = 1, *, seconds: float = 1.0) -> None:
-        """Do rounds, and advance the clock after each."""
         for _ in range(count):
             self.loop.round()
             self.clock.advance(seconds)

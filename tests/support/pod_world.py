@@ -15,7 +15,6 @@ from tests.support.world import World
 
 
 def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: Any) -> Pod:
-    """Return an unscheduled pod of a controller."""
     version = "batch/v1" if kind == "Job" else "apps/v1"
     pod = parse_pod(raw_plain_pod(name, reference(kind, owner, version), **parts), jobs=False)
     assert pod is not None
@@ -23,7 +22,7 @@ def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: 
 
 
 class Cluster(World):
-    """A world with pods of ReplicaSets. A pod is bound to any free node that has the pod's marks."""
+    """A world with pods of ReplicaSets."""
 
     def scale(self, number: int, owner: str = "web", *, marked: bool = False, **parts: Any) -> None:
         """Add pods until a ReplicaSet has a number of them; `marked` pods have the selectors that admission adds."""

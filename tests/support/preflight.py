@@ -122,7 +122,6 @@ class World:
 
 
 def described(**changes: Any) -> Cluster:
-    """Return the description of a cluster in GKE's API."""
     values: dict[str, Any] = {
         "name": "test",
         "status": "RUNNING",

@@ -92,7 +92,6 @@ class World:
                     self.nodes[thing.name] = thing
 
     def put_pool(self, pool: NodePool, **node_changes: Any) -> NodePool:
-        """Add a pool with all its nodes."""
         self.put(pool, *make_nodes(pool, **node_changes))
         return pool
 
@@ -101,7 +100,6 @@ class World:
         self.nodes = {key: node for key, node in self.nodes.items() if node.pool_name != name}
 
     def finish_creates(self) -> None:
-        """Complete the creation of all pools."""
         for pool in list(self.pools.values()):
             if pool.status is PoolStatus.PROVISIONING:
                 self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
@@ -158,7 +156,6 @@ class World:
         return []
 
     def finish(self, workload: Workload) -> None:
-        """Complete a JobSet, and remove its pods."""
         self.workloads[workload.uid] = replace(workload, terminal_state="Completed")
         self.end_pods(workload)
 
@@ -250,11 +247,9 @@ class World:
         return plan
 
     def answer(self, answer: answers.Answer) -> None:
-        """Pass a result of GKE to the provisioner."""
         self.memory = answers.fold(self.memory, answer, dict(self.pools))
 
     def states(self) -> dict[PoolName, str]:
-        """Return the phases of the pools in the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
     def told(self, reason: str = "") -> list[Notice]:

@@ -120,26 +120,23 @@ class Stage:
         return self.agenda.wall()
 
     def chance(self, probability: float) -> bool:
-        """Return True with this probability."""
         return self.rng.random() < probability
 
     def note(self, who: str, what: str, *values: object) -> None:
-        """Write a line of the history if it is recorded."""
+        """Add a line to the history if `recording` is set."""
         if self.recording:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
 
     def note_digest(self, who: str, what: str, *values: object) -> None:
-        """Write a line with a hash of the values into the history; for values that are too long to be written."""
+        """Add a line to the history with a hash of the values, which would be too long."""
         if self.recording:
             self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
     def fault(self, kind: str, what: str, *values: object) -> None:
-        """Count a fault, and write it into the history."""
         self.faults[kind] += 1
         self.note("fault", f"{kind}: {what}", *values)
 
     def violate(self, *words: str) -> None:
-        """End the run because an invariant is violated."""
         text = ": ".join(words)
         self.note("VIOLATION", "%s", text)
         raise Violated(text)
