@@ -13,7 +13,6 @@ _NO_BOUNDS = {3_000, 500_000}
 
 
 def test_numbers_of_the_page_are_bounds() -> None:
-    """If a bound is changed in the code, the page must be changed as well."""
     text = (_ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     table = text.partition("## Bounds on what users write")[2].partition("**The webhook server**")[0]
     rows = re.findall(r"(?m)^\| (?!objects|---).*$", table)

@@ -52,7 +52,6 @@ def _numberless(words: str) -> str:
 
 
 def test_page_names_every_setting_of_its_subject() -> None:
-    """A new choice, limit or list must be described on the page."""
     names = list(_OPTIONS)
     wanted = names[names.index(_FIRST) : names.index(_LAST) + 1]
 

@@ -27,7 +27,6 @@ _OURS = {"tpu-provisioner": make_frame, "tpu-rehearsal": make_rehearsal_frame}
 
 
 def test_each_block_is_valid_shell() -> None:
-    """Bash parses all blocks without running them."""
     blocks = [block for block in _SHOWN if block.fenced]
     functions = "\n".join(f"block{number}() {{\n{block.text}\n}}" for number, block in enumerate(blocks))
 

@@ -47,7 +47,6 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ours(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command of the provisioner in this process; return its output."""
     main(words)
     return capsys.readouterr().out
 
@@ -106,7 +105,6 @@ def test_example_prints_the_output_on_the_page(
 
 
 def test_every_command_has_a_section_with_an_example() -> None:
-    """The sections are in the order of `--help`."""
     text = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
     assert sections == [*COMMANDS]
@@ -122,6 +120,5 @@ def test_page_on_rehearsals_names_every_command() -> None:
 
 
 def test_exit_codes_on_the_page_are_those_of_the_code() -> None:
-    """The table of exit codes applies to all commands."""
     rows = re.findall(r"(?m)^\| (\d+) \| ", PAGE.read_text(encoding="utf-8").partition("## Exit codes")[2])
     assert rows == [str(int(code)) for code in ExitCode]

@@ -11,7 +11,6 @@ _PACKAGE = _ROOT / "provisioner"
 
 
 def test_every_path_in_the_picture_exists() -> None:
-    """If a file is moved, the picture of the architecture must be changed."""
     words = " ".join(ET.parse(_ROOT / "docs" / "develop" / "architecture.svg").getroot().itertext())
     named = re.findall(r"[a-z_]+/(?:[a-z_]+(?:/|\.py))?", words)
     assert len(named) >= 10
@@ -25,7 +24,6 @@ def _has_code(path: Path) -> bool:
 
 
 def test_phases_in_the_picture_are_those_of_the_code() -> None:
-    """A new phase must be added to the picture of the life of a slice."""
     text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
     drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))
     assert drawn == {phase.value for phase in Phase} | {"pending"}

@@ -18,7 +18,6 @@ _ALL = (Metrics, NodeGroupMetrics, PartitionMetrics)
 
 
 def test_every_label_is_explained() -> None:
-    """The label `version` is the only label without an explanation."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
     used = {label for of in _ALL for metric in described(of(version="test").registry) for label in metric.labels}
     assert used - explained == {"version"}

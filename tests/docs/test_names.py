@@ -50,7 +50,6 @@ def test_every_key_is_in_the_code() -> None:
 
 
 def test_every_test_exists() -> None:
-    """A renamed test must be renamed on the pages."""
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
     there = set(re.findall(r"(?m)^(?:    )?def (test_\w+)\(", sources))
     named = _named(r"`(test_\w+)`")

@@ -21,14 +21,12 @@ _SECTION = _TROUBLESHOOTING.partition("## A TPUNodeGroup is not Ready")[2].parti
 
 
 def test_every_reason_has_an_entry_in_troubleshooting() -> None:
-    """Each reason has an entry with a remedy, and each entry has a reason."""
     told = set(re.findall(r"`([A-Z][A-Za-z]+)`", "".join(re.findall(r"(?m)^\| ([^|]+) \|", _SECTION))))
     assert {reason.value for reason in Reason} <= told
     assert told - {reason.value for reason in Reason} - {"InstanceTemplateReady"} == set()
 
 
 def test_limits_on_the_page_are_those_of_the_code() -> None:
-    """The test covers limits of names, machines, machine types, tokens and pauses."""
     assert f"| name of a group | {names.NAME_BUDGET} characters" in _PAGE
     assert f"| machines of a group | {bounds.GROUP_NODES:,}" in _PAGE
     (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)

@@ -71,7 +71,6 @@ def _shown(path: Path) -> list[str]:
 
 @pytest.mark.timeout(20)  # Reads hundreds of files.
 def test_no_text_has_an_odd_phrase() -> None:
-    """The message of a failure contains the replacement."""
     advice = dict(enumerate(_WORDS.items(), 1))
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [(path, text) for path in (*pages, *_CODE) for text in _shown(path)]

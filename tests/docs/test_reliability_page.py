@@ -19,7 +19,7 @@ def _tests_in(*files: Path) -> set[str]:
 
 
 def test_every_assumption_names_a_test() -> None:
-    """Each item must end with the name of a test. test_names.py checks that the test exists."""
+    """test_names.py checks that the named test exists."""
     items = [line for line in _REALITY.splitlines() if line.startswith("- ")]
     assert items
     for item in items:
@@ -27,7 +27,6 @@ def test_every_assumption_names_a_test() -> None:
 
 
 def test_page_names_every_end_to_end_test_of_a_fault() -> None:
-    """A new test must be listed on the page, with the promise that it checks."""
     written = _tests_in(*(_ROOT / "tests" / "e2e" / f"test_{name}.py" for name in _OF_FAULTS))
 
     assert written

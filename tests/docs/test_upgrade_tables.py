@@ -12,7 +12,6 @@ _COMPARISON = _PAGE.partition("### What is different")[2]
 
 
 def test_named_reasons_of_events_exist() -> None:
-    """If a reason is renamed in the code, the page must be changed."""
     named = set(re.findall(r"`((?:NodePool|Slice)[A-Z][A-Za-z]+)`", _COMPARISON))
     assert len(named) >= 3
     assert named <= reasons_of_slices()

@@ -104,7 +104,6 @@ def reasons_of_slices() -> set[str]:
 
 
 def event_reasons() -> set[str]:
-    """Return the reasons of Events of all controllers."""
     of_others = {
         value
         for module in (node_group_events, partition_events)

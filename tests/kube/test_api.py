@@ -1,4 +1,4 @@
-"""KubeApi against a server on the wire: requests, responses, and the conversion of all errors."""
+"""Tests of KubeApi against an HTTP server: requests, responses, and the conversion of all errors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_call_is_not_repeated_after_503(server: WireServer, api: KubeApi, method
 
 
 def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
-    """Kept connections break when an API server is replaced, and admission must read the owners of pods then."""
+    """Open connections break when an API server is replaced, and admission must still read the owners of pods."""
     for method in ("GET", "POST"):
         server.answer(f"{method} /p", DROP, as_json({"ok": True}))
     assert api.get("/p") == {"ok": True}
@@ -112,7 +112,7 @@ def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, ap
 
 
 def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete after a read must not be sent after the lease has ended."""
+    """The delete that follows a read must be sent before the lease ends."""
     allowed: list[Any] = []
 
     def request(*_: Any, timeout: urllib3.Timeout, **__: Any) -> None:
@@ -151,7 +151,6 @@ def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
 def test_each_status_raises_its_error(
     server: WireServer, api: KubeApi, status: int, want: type[errors.ClusterError], *, as_stream: bool
 ) -> None:
-    """The error has exactly this class, and the API's message, cut to its maximum length."""
     server.answer("GET /p", as_json({"kind": "Status", "message": "m" * 300, "reason": "R"}, status=status))
     with pytest.raises(want) as caught:
         api.stream("/p", {}, timeouts=SHORT) if as_stream else api.get("/p")
@@ -286,7 +285,7 @@ def test_close_of_a_stream_wakes_its_reader_immediately(server: WireServer, api:
 
 
 def test_line_without_end_is_malformed(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server must not be able to fill the memory."""
+    """A server must not be able to fill the memory of the client."""
     monkeypatch.setattr(wire, "MAX_LINE_BYTES", 1000)
     server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
     with pytest.raises(errors.Malformed), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -312,7 +311,6 @@ def _refused_port() -> int:
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
 def test_transport_error_becomes_unavailable(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
-    """All errors of urllib3, ssl and http.client become Unavailable, with the original as the cause."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         replies = {"garbage": b"what?\r\n\r\n", "closing": b""}
         if url in replies:
@@ -369,7 +367,7 @@ def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: K
 
 
 def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
-    """Tokens are valid for an hour, less than the process runs. A line end in the file is ignored."""
+    """A token is valid for an hour, but the process runs longer. A line end in the file is ignored."""
     server.answer("GET /p", as_json({}))
 
     def refresh(configuration: Any) -> None:

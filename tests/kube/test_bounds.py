@@ -1,4 +1,4 @@
-"""Limits on the size of an object, of its record, and of a page of a list."""
+"""Tests of the limits on the size of an object, of its record, and of a page of a list."""
 
 from __future__ import annotations
 
@@ -179,7 +179,6 @@ def test_labels_and_taints_of_a_node_are_limited() -> None:
     ids=["one long text", "selectors", "tolerations", "values", "containers"],
 )
 def test_record_is_small_if_its_object_is_large(spec: dict[str, Any]) -> None:
-    """A record takes less than 20 kB, and its object is read in linear time."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] |= spec
     _, _, kept = measured(lambda: [parse_jobset(raw) for _ in range(10)])

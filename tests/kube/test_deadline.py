@@ -1,4 +1,4 @@
-"""Deadline of a call against a server on the wire: sending single bytes cannot extend the call."""
+"""Tests that a server cannot extend a call beyond its deadline by sending single bytes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_event_has_all_fields_that_kubectl_shows(harness: Harness) -> None:
 
 
 def test_event_of_a_node_is_in_the_default_namespace(harness: Harness) -> None:
-    """The API requires this namespace for objects without a namespace, and none in involvedObject."""
+    """The API requires the namespace `default` for Events on objects without a namespace."""
     harness.emit(ref=NODE)
     (body,) = harness.kube.objects("/api/v1/namespaces/default/events")
     assert "namespace" not in body["involvedObject"]
@@ -261,7 +261,6 @@ def test_old_entries_are_removed() -> None:
 
 
 def test_emit_does_not_block_while_a_write_hangs() -> None:
-    """The recorder accepts Events while a write hangs, and rejects them after `stop`."""
     harness = Harness()
     entered, leave = threading.Event(), threading.Event()
     real = harness.kube.post

@@ -1,4 +1,4 @@
-"""Gates before a delete: an object is kept if its gate rejects the delete, has no access, or raises."""
+"""Tests of gates before a delete: an object is kept if its gate rejects the delete, has no access, or raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches keep the objects of one namespace in full up to a bound, and only the identity of further objects."""
+"""Tests that caches keep the objects of a namespace in full up to a bound, and reduce further objects."""
 
 from __future__ import annotations
 

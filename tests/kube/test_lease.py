@@ -1,4 +1,4 @@
-"""Two electors on a fake API server and a fake clock: at most one leads."""
+"""Tests of two electors on a fake API server with a fake clock: at most one elector leads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ def held_by(holder: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """The Lease has all fields that kubectl shows."""
     candidate = Candidate(kube, clock).step()
     assert (candidate.leads, candidate.told) == (True, ["started"])
     content = spec(kube)
@@ -141,7 +140,7 @@ def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClo
 
 
 def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock: FakeClock) -> None:
-    """Only the time for which the record is unchanged counts; renewTime may be wrong by years."""
+    """Only the time for which the Lease is unchanged counts; renewTime may be wrong by years."""
     kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:00Z"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -206,7 +205,6 @@ def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, bo
     ],
 )
 def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
-    """The lease is acquired again when renewals succeed."""
     candidate = Candidate(kube, clock).step()
     kube.fail("*", "leases", error, times=10**6)
     for _ in range(3):
@@ -243,7 +241,7 @@ def test_renewal_that_ends_after_the_deadline_loses_and_regains_the_lease(kube: 
 
 
 def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: FakeClock) -> None:
-    """The write took effect; the conflict of the next write is with the process itself."""
+    """The write took effect, so the next write conflicts with this process's own write."""
     candidate = Candidate(kube, clock)
     kube.fail("POST", "leases", errors.Unavailable("timed out"), after_effect=True)
     candidate.step()
@@ -269,7 +267,6 @@ def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, cloc
 
 
 def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
-    """The leader keeps leading after a user deleted the lease."""
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
     clock.advance(5)

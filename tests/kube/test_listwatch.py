@@ -1,4 +1,4 @@
-"""ListWatch against literal event sequences (in memory, step by step) and against a server on the wire."""
+"""Tests of ListWatch against literal sequences of events in memory, and against an HTTP server."""
 
 from __future__ import annotations
 
@@ -152,7 +152,6 @@ def _same_tens(before: int, after: int) -> bool:
     ],
 )
 def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: int, values: dict[str, int]) -> None:
-    """Readers see the latest record, and the listener is not called."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
     harness.watch.step()
@@ -298,7 +297,7 @@ def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seen_by", ["an event", "a list"])
 def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, seen_by: str) -> None:
-    """An example is a Job whose annotation was removed: its absence from the records is explained."""
+    """For example, removing the annotation of a Job explains why the Job is no longer in the records."""
     if seen_by == "an event":
         harness.play(event("MODIFIED", thing("a", -1)))
     else:
@@ -342,7 +341,6 @@ def test_watch_continues_from_the_last_version(harness: Harness) -> None:
     ],
 )
 def test_list_after_410_shows_deleted_and_added_objects(harness: Harness, failure: Any) -> None:
-    """One change contains the deletion of b and the creation of c."""
     harness.kube.remove_object(f"{THINGS}/b")
     harness.put(thing("c", 3))
     if isinstance(failure, Exception):
@@ -356,7 +354,7 @@ def test_list_after_410_shows_deleted_and_added_objects(harness: Harness, failur
 
 
 def test_new_list_keeps_equal_records(harness: Harness) -> None:
-    """The new state counts, and equal records take no additional memory."""
+    """Equal records of the old and the new list must not take memory twice."""
     harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
     harness.play(event("ERROR", {"code": 410}))
     harness.watch.step()
@@ -481,7 +479,6 @@ def test_slow_list_counts_as_contact_at_its_start() -> None:
 
 
 def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
-    """The watch is synced again when the kind is installed."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
     clock = FakeClock()
@@ -502,7 +499,7 @@ def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     assert 0 < max(pauses) <= 10
     clock.advance(3600)
     assert parts.missing_seconds() == 3600
-    # Only a response 404 shows that the kind is missing, so any other failure begins the count again.
+    # Only a response 404 shows that the kind is missing, so any other failure restarts the count of seconds.
     kube.fail("GET", f"{ROOT}/jobsets", errors.Unavailable("no answer"))
     watch.step()
     clock.advance(3600)
@@ -580,7 +577,7 @@ def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
 
 
 def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_again() -> None:
-    """A list that began before the call may have parsed some objects as before, so it ends early without an effect."""
+    """A list in progress may have parsed objects in the old way, so it ends early without an effect."""
     harness = Harness(page_size=1)
     harness.put(thing("a", 1), thing("b", 2))
     first = harness.kube.list_page
@@ -717,7 +714,6 @@ def listing(*things: dict[str, Any], version: str = "10") -> Answer:
 
 
 def test_stop_ends_a_silent_watch_immediately(server: WireServer, tmp_path: Path) -> None:
-    """The stream is closed without waiting for its time-out."""
     server.answer(f"GET {THINGS}", listing())
     server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))
     watch: ListWatch[int] = ListWatch(

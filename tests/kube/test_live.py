@@ -120,7 +120,6 @@ def test_unreadable_pod_prevents_the_delete(kube: FakeKube, damage: dict[str, An
 
 
 def test_expired_list_is_repeated_twice(kube: FakeKube) -> None:
-    """After two repetitions, the error is raised to the caller."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     gone = errors.Gone("too old", status=410)
     kube.fail("GET", "nodes", gone, times=2)
@@ -145,7 +144,6 @@ def test_pods_that_are_listed_before_a_delete_take_little_memory(kube: FakeKube,
 
 
 def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
-    """Pods of other namespaces are not listed."""
     for namespace in ("one", "two"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
     pods = list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "train")

@@ -1,4 +1,4 @@
-"""TPUs in MachineConfigs. An unreadable MachineConfig does not affect other MachineConfigs."""
+"""Tests of reading TPUs from MachineConfigs. An unreadable MachineConfig does not affect other MachineConfigs."""
 
 from __future__ import annotations
 

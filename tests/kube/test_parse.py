@@ -1,4 +1,4 @@
-"""Conversion of raw JSON to records: each rule by an example, and arbitrary JSON by a property."""
+"""Tests of the conversion of raw JSON to records: each rule by an example, and arbitrary JSON by a property."""
 
 from __future__ import annotations
 

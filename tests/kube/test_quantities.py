@@ -1,4 +1,4 @@
-"""Kubernetes' notation of quantities and times."""
+"""Tests of Kubernetes' notation of quantities and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of failed writes, and how long writes and calls remain open."""
+"""Tests of the kinds of failed writes, and of how long writes and calls remain open."""
 
 from __future__ import annotations
 
