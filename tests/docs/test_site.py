@@ -1,7 +1,4 @@
-"""Tests that the site builds without warnings and that tables are whole.
-
-All links and anchors exist, and the navigation has all pages.
-"""
+"""Tests that the site builds without warnings, that links and navigation are complete, and that tables are whole."""
 
 from __future__ import annotations
 
