@@ -203,7 +203,7 @@ def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> 
 
 
 def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue: Queue, alone: Ground) -> None:
-    # A new provisioner forecasts independently of other tests; creates outlast the 15 s between messages.
+    # A new provisioner forecasts independently of other tests. The creates take long enough to see the forecast.
     alone.provisioner(environment=EAGER)
     alone.gke.set(create_seconds=17.0)
     queue.set_up(_V4)

@@ -37,7 +37,7 @@ def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> N
     assert first.stop() == 0
     # A limit of 20 s shows that the leader released the Lease, which would expire only after 30 s.
     alone.wait(lambda: leads(second), "the follower takes over", 20)
-    # Leaders save chip-seconds every minute, and neither led for a minute. The first leader saved them at its stop.
+    # A process counts chip-seconds from its own start, without the chip-seconds of earlier leaders.
     alone.wait(lambda: chip_seconds(second, alone) > 0, "the chip-seconds go on")
     handed_over = chip_seconds(second, alone)
     alone.await_completed("relay", "second-leg")
