@@ -51,7 +51,7 @@ def cluster_overlay(checkout: Path) -> Path:
     """The overlay of the rehearsed cluster, as `make cluster-overlay` creates it."""
     folder = overlay.make_overlay(checkout, VALUES)
     if not has_mutating_policies():
-        # The component `placement` needs mutating policies. docs/install-variants.md disables it in the same way.
+        # The component `placement` needs MutatingAdmissionPolicy, which this version of Kubernetes lacks.
         disable_component(folder, "placement")
     return folder
 

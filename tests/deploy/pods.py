@@ -26,7 +26,7 @@ from tests.e2e.kit import EAGER
 _DEPLOYMENT = object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1")
 _NODE = "system-1"
 _LOOK_SECONDS = 0.3
-#: Program that replaces kubectl, and runs the commands that would need a kubelet itself.
+#: Program that replaces kubectl, and itself runs the commands that need a kubelet.
 _KUBECTL = """\
 #!{python}
 import os, sys

@@ -48,7 +48,7 @@ _PLUGIN, _PLUGIN_ELSEWHERE = (
 )
 #: Identity of a kubelet. The group system:masters grants its rights, because this cluster has no authorizer for nodes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
-#: Account of the agent of a network plugin, which may patch all nodes. The token is of a pod on another node.
+#: Agent of a network plugin: its account may patch all nodes, and its pod runs on another node.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
 #: Identity of node-problem-detector, which may patch the status of nodes. All nodes of GKE share it.
 _DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")

@@ -42,7 +42,7 @@ _ODD = re.compile("|".join(rf"(?<!\w)({word})(?!\w)" for word in _WORDS), re.IGN
 _ODD_HEADING = re.compile(r"(?m)^#.*(?:\band back|\bwhat is wrong is told)$", re.IGNORECASE)
 _NAMES = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
 _SCRIPT_TEXT = re.compile(r"(?m)^\s*(?://|/?\*).*$|\"([^\"\n]*)\"|`([^`]*)`")
-#: Simulators are left out, because their texts are Google's.
+#: Folders whose texts are checked. Simulators are left out, because their texts are Google's.
 _FOLDERS = ("provisioner", "rehearsal/commands", "rehearsal/demos", "rehearsal/localcluster", "generators", "docs")
 _CODE = [path for folder in _FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".html")]
 

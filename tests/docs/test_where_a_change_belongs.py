@@ -24,7 +24,7 @@ _KINDS = re.compile(rf"\b(?:PLAIN_)?({'|'.join(kind.name for kind in WorkloadKin
 
 
 def _files_of(row: str) -> list[Path]:
-    """Return the files and folders of a row. A name without a folder is a file next to the one before it."""
+    """Return the files and folders of a row. A name without a folder is a file next to the previous file of the row."""
     found: list[Path] = []
     for name in _PATH.findall(row):
         places = [ROOT / "provisioner", ROOT, *([found[-1].parent, *found[-1].parents[1:2]] if found else [])]

@@ -74,7 +74,7 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
         await_round(process, alone.api, after=datetime.now(UTC) + timedelta(seconds=10))
         assert metric(process, "rounds_total", result="ok") >= rounds + 2
         assert metric(process, "watch_synced", resource="jobsets") == 0
-        # No delete was decided; a decided delete would have been postponed, which would be in the log.
+        # A decided delete would have been postponed and logged, so no delete was decided.
         assert not logged(process, "node_pool.delete_postponed")
         assert alone.gke.count("nodePools.delete") == 0
         assert len(alone.living("before-")) == 1

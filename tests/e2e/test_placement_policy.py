@@ -220,7 +220,7 @@ def test_pod_without_required_node_affinity_is_kept_off_slices(affinity: Json, a
 
 
 def test_affinity_without_terms_is_still_rejected(admission: Admission) -> None:
-    """The API server rejects an empty list of terms, to which the policy must add none."""
+    """The API server rejects an empty list of terms, so the policy must not add a term to it."""
     assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
 
 
@@ -239,7 +239,7 @@ _ASKING: dict[str, tuple[str, Json, bool]] = {
     ),
     "claims": (_OPEN, {**_limits("cpu"), **CLAIMS}, True),
     "resource of a device class": (_OPEN, _limits("deviceclass.resource.kubernetes.io/tpu.google.com"), True),
-    # Names in the domain kubernetes.io are no extended resources, for which the API server requires limits.
+    # A name in the domain kubernetes.io is not an extended resource, so the API server requires no limit.
     "request of a device class without a limit": (
         _OPEN,
         _limits("deviceclass.resource.kubernetes.io/tpu.google.com", roles=("requests",)),

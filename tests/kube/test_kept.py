@@ -120,7 +120,7 @@ def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     made: list[Workload] = []
     _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
     computed = sum(size_of(record) for record in made)
-    # The measured memory includes the entries of these texts in the cache of shared texts.
+    # The measured memory also includes the cache of shared texts, which contains the texts of the records.
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
 

@@ -67,7 +67,7 @@ class FakeWatch(Generic[T]):
         self._kept: Mapping[tuple[str, str], T] | None = None
 
     def keep(self) -> None:
-        """Keep the present records, as they were parsed, until the next list."""
+        """Show the current records, as parsed now, until the next list."""
         self._kept = self._read()
 
     def invalidate(self) -> None:

@@ -146,7 +146,7 @@ class FakeGke:
     def fail_pool(
         self, name: str, kind: FailureKind, *, message: str = "injected by the test", keep: bool = True
     ) -> None:
-        """End the operation in progress with a failure; the pool is in ERROR, or is deleted (`keep=False`)."""
+        """Fail the operation of a pool. The pool is then in ERROR, or is deleted if `keep` is False."""
         why = failure(kind, message)
         with self._lock:
             pool = self._pools.pop(PoolName(name))

@@ -91,7 +91,7 @@ class GoHome:
 
 
 class Kube:
-    """Client for raw calls that needs only a kubeconfig."""
+    """Client of an API server for raw calls; it needs only a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, scratch: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())

@@ -1,8 +1,8 @@
 """Machine that runs its startup script in bash, with fake commands.
 
-The script finds programs in `tools` (programs of this computer that do not change it) and in `bin`, which has
-fakes that record their calls. `sleep` returns immediately, and runs the actions that a test planned for it
-(`at_sleep`). The machine's files are below `root`.
+PATH has two folders: `tools` with programs of this computer that do not change it, and `bin` with fakes that record
+their calls. `sleep` returns immediately, and runs the actions that a test planned with `at_sleep`. The machine's files
+are below `root`.
 """
 
 from __future__ import annotations

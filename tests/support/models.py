@@ -267,8 +267,8 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
     """Return a pool of the Go provisioner.
 
-    It has no labels for UID, job key and attempt. Its placement is compact even with one host, except for one host of
-    v6e, machines with one chip, and tpu7x, which has a workload policy.
+    The pool has no labels for UID, job key and attempt. Its placement is compact even with one host. Exceptions are one
+    host of v6e, machines with one chip, and tpu7x, which has a workload policy.
     """
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]

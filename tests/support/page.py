@@ -132,7 +132,7 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
 
 
 def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool: str = "") -> Track:
-    """Return the history of a pool. Each state has its begin and end, in minutes before NOW; None if not ended."""
+    """Return the history of a pool. Each state has its begin and its end, None if it lasts, in minutes before NOW."""
     segments = (
         Segment(
             state=state,

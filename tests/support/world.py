@@ -66,7 +66,7 @@ class World:
         #: Returns the failure of a create or delete, or None if GKE accepts the call.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
-        #: Sort key of pod UIDs in the scheduler of `live`; None for the order of UIDs.
+        #: Sort key of pod UIDs, in whose order `live` binds pods; None to sort by UID.
         self.order: Callable[[str], Any] | None = None
         self.add(*workloads)
 

@@ -21,7 +21,7 @@ _DEEPEST = 6
 class Agenda:
     """Virtual time. Callbacks run in the order of their times; if the times are equal, in the order of their creation.
 
-    A callback may call `wait`, which runs the callbacks that become due, as other threads act during a call.
+    A callback may call `wait`, which runs the callbacks that become due, like other threads during a blocking call.
     """
 
     def __init__(self) -> None:
