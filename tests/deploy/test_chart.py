@@ -381,7 +381,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
 def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
-    """The exception is a list with an item twice, which a pattern cannot detect."""
+    """A list with a repeated item is the exception, because a pattern cannot detect it."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":

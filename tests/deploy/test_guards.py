@@ -193,7 +193,7 @@ _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
     "assigns no node to a slice": (_OURS, _CAPTURED, False),
     "assigns no node to a child Job": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-a_train-w-0"), False),
     "gives no node to another tenant": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, "victim"), False),
-    # The controllers run only on nodes with this label, and their own guards protect these nodes.
+    # Controllers run only on nodes with the label of the control plane, and their own guards protect these nodes.
     "makes no node a control plane": (_OF_TENANT, _labelled(of_groups.CONTROL_PLANE, ""), False),
     "takes no node from the control plane": (_OF_CONTROL_PLANE, _labelled(of_groups.CONTROL_PLANE, None), False),
     "sets no label for isolation": (_OF_TENANT, _labelled(_ADMINISTERED, "b"), False),
@@ -202,7 +202,7 @@ _OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
 _OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
     "writes the status": (_ASSIGNED, _CHIPS, True),
     "assigns no node to a slice": (_OURS, {**_CHIPS, **_CAPTURED}, False),
-    # Admission keeps pods without marks off every node with the label, regardless of the label's value.
+    # Admission keeps pods without marks off every node with the label of a slice, regardless of its value.
     "sets no empty label": (_NODE, {**_CHIPS, **_assigned(dict.fromkeys(MARKS, ""))}, False),
     "gives no node to another tenant": (
         _OF_TENANT,

@@ -276,7 +276,7 @@ def test_make_run_serves_a_jobset_and_stops_in_order(reader: Reader) -> None:
     reader.environment.update(quick)
     process = reader.start(names.text + background.text)
     output: list[str] = []
-    # A thread reads the output of the process, which would block otherwise.
+    # A thread reads the output, because the process would block if its pipe were full.
     pump = threading.Thread(target=lambda: output.extend(process.stdout or ()))
     pump.start()
     try:

@@ -89,7 +89,7 @@ def full(
 def test_overlay_without_the_annotation_removes_it_from_the_service_account(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """An administrator changes from a Google service account to the direct principal in this way."""
+    """An administrator who changes from a Google service account to the direct principal applies such an overlay."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
     rehearsal.kubectl("apply", "--server-side", "-k", str(full))
     assert "iam.gke.io/gcp-service-account" in rehearsal.api.get(path)["metadata"]["annotations"]

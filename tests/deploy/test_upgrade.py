@@ -360,7 +360,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert before.keys() == {*names, other}
         assert all("envFrom" in each["spec"]["template"]["spec"]["containers"][0] for each in before.values())
 
-        # The takeover is rejected, and deletes nothing, until the user has moved the variable of node groups.
+        # The takeover is rejected, and deletes nothing, until the user has moved ALLOWED_PROJECTS to node groups.
         reader.run("takeover", 0)
         refused = reader.attempt("takeover", 1)
         assert refused.returncode
@@ -412,7 +412,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         mainjob.install(rehearsal, cluster_overlay)
 
 
-#: Program that records its calls, and answers as helm 4 or kubectl for a cluster with two Deployments.
+#: Program that records its calls, and prints output of helm 4 or kubectl for a cluster with two Deployments.
 _STAND_IN = """#!/bin/sh
 echo "${0##*/} $*" >> calls
 case "$*" in

@@ -103,7 +103,7 @@ def test_names_ports_and_paths_of_the_component_are_those_of_the_server(componen
 
 
 def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(component: _Documents) -> None:
-    """The webhook /validate covers namespaces without the label, or with an unknown value of the label."""
+    """The webhook /validate covers namespaces without the label of the validation mode, or with an unknown value."""
     configuration = only(component, "ValidatingWebhookConfiguration")
     named = {}
     for hook in configuration["webhooks"]:
@@ -162,7 +162,7 @@ def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manag
 # --- the chart --------------------------------------------------------------------------------------------------------
 
 
-#: Default limits of the chart; test_chart.py tests that the example overlay has the same.
+#: Default limits of the chart; test_chart.py tests that the example overlay has equal limits.
 _LIMITS = {
     "MAX_CHIPS": "256",
     **dict.fromkeys(

@@ -74,7 +74,7 @@ def bound(ground: Ground, name: str) -> list[Json]:
 
 
 def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
-    """Return the nodes of pods by the key of their group."""
+    """Return the names of the nodes of pods, by the slice key of the pods."""
     found: dict[str, set[str]] = defaultdict(set)
     for pod in pods:
         found[slice_key(pod["metadata"]["labels"])].add(pod["spec"]["nodeName"])

@@ -141,8 +141,8 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     ground.gke.clear()
     ground.gke.set(**settings)
     if ground.gke.pools:
-        # A running provisioner must see that the JobSets are deleted. Otherwise, if many are gone at its start, its
-        # brake delays the deletes of their pools.
+        # A running provisioner must see the deletes of the JobSets. If many JobSets are missing at its start, the brake
+        # against mass deletions delays the deletes of their pools.
         shared.running()
     _delete_all(ground.rehearsal, "jobsets", root=JOBSET.root)
     if localcluster.LWS.name in ground.rehearsal.cluster.component_names:

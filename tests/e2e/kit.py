@@ -426,8 +426,7 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
 def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetime) -> None:
     """Wait until the provisioner has made a whole round that began after the given time.
 
-    A test can then check the effects of such a round. A node of one of the provisioner's pools must exist,
-    because a change of its labels triggers the round.
+    A node of one of the provisioner's pools must exist, because a change of its labels triggers the round.
     """
     wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
     node = next(

@@ -47,7 +47,7 @@ def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready
             rounds = metric(process, "rounds_total", result="ok")
             alone.apply("another", run_for="1s")
             alone.wait(lambda: metric(process, "rounds_total", result="ok") >= rounds + 2, "it has heard of that")
-            # The checks at the start call these methods as well, which change nothing.
+            # The checks at the start of the process call these methods, which change nothing.
             checks = {"nodePools.list", "projects.testIamPermissions", "serviceAccounts.testIamPermissions"}
             assert "clusters.get" in other.call_counts()
             assert set(other.call_counts()) <= {"clusters.get", *checks}

@@ -241,7 +241,7 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 @pytest.mark.usefixtures("provisioner")
 @pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
 def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
-    """Pods get a selector of the job key only if they have no ProvisioningRequest, whose pools lack the key."""
+    """Pods with a ProvisioningRequest get no selector of the job key, because the pools of the request lack it."""
     ground = queue.ground
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
     trial = f"{collection_path('pods', namespace='default')}?dryRun=All"

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
-    """Small, large and again small objects are listed in pages of limited size, all from the same version.
+    """Small, large and again small objects are listed in pages of limited size, all from one version.
 
-    The API server accepts a continue token with another limit than that of the page before.
+    The API server accepts a continue token together with another limit.
     """
     path, ours = collection_path("configmaps", namespace=ground.namespace), {"paged": "true"}
 
@@ -26,7 +26,7 @@ def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground)
         make(name, size)
     pager = Pager(ground.api, Request("GET", path, query={"labelSelector": "paged=true"}), most=8)
     pages: list[Page] = [pager.fetch()]
-    # A watch from the list's version would report these changes.
+    # The later pages must not show these changes, because all pages have the version of the first page.
     ground.api.delete(object_path("configmaps", names[-1], namespace=ground.namespace))
     make("object-99", 10)
     while pages[-1].continue_token:

@@ -108,7 +108,7 @@ def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> It
     remove_node_group_kinds(rehearsal)
 
 
-#: Specs by the name of an object that was created before the CRDs had rules, and which cannot be served.
+#: Specs of objects from before the CRDs had rules, by name of the object. The controller cannot serve them.
 _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
     "a" * 60: dict(GROUP),
     "no.resource": dict(GROUP),

@@ -1,4 +1,4 @@
-"""Test that the pods that `plan` predicts are equal to those that the JobSet and Job controllers create."""
+"""Tests that `plan` predicts the pods that the JobSet and Job controllers create."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> No
             given.affinity_terms,
             given.annotations,
         )
-        # The real pods have more tolerations, because Kubernetes adds those for nodes that are not ready.
+        # The real pods have more tolerations, because Kubernetes adds tolerations for nodes that are not ready.
         assert set(asked.tolerations) <= set(given.tolerations)

@@ -273,7 +273,7 @@ def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> Non
 
 
 def test_only_groups_with_chips_are_marked_in_namespaces_for_administrators(admission: Admission) -> None:
-    """In these namespaces, the webhook that can replace the policy gets only pods that request chips."""
+    """In namespaces for administrators, the webhook that can replace the policy gets only pods that request chips."""
     marked = admission.admit(_ADMIN_ASSIGNED, pod_spec(), labels=_GROUP)
     assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ADMIN_ASSIGNED), [])
     monitoring = admission.admit(_ADMIN_ASSIGNED, pod_spec(chips=0, **CLAIMS), labels=_GROUP)
@@ -290,7 +290,8 @@ def _expressions(*expressions: Json) -> Json:
 
 
 _OF_OPEN, _OF_ASSIGNED = labels_of("j-a", _OPEN), labels_of("j-a", _ASSIGNED)
-# In the namespace with the label, pods that select a topology get the marks of admission in place of forged marks.
+# In the namespace with the placement label, pods that select a topology get the marks of admission in place of forged
+# marks.
 _FORGED: dict[str, tuple[str, Json, str]] = {
     "marks of its own namespace without the label": (_OPEN, _selecting(_OF_OPEN), "are set by admission"),
     "marks of another namespace": (_OPEN, _selecting(_OF_ASSIGNED), "are set by admission"),
@@ -372,7 +373,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
             assert not extended(name, {constants.HOSTNAME: "node-1"})
         assert "excludes the nodes" in extended("plain", labels_of("j-a", _ASSIGNED))
         assert "are set by admission" in extended("none", labels_of("j-a", _OPEN))
-        # A pod that was marked while its namespace had the label can still be changed.
+        # A pod that was marked while its namespace had the placement label can still be changed.
         namespace = object_path("namespaces", _ASSIGNED)
         api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: None}}})
         trial = Admission(admission.rehearsal, compared=False)
@@ -431,7 +432,7 @@ def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Gro
 
 @pytest.mark.usefixtures("leaderworkersets")
 def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Ground) -> None:
-    """LeaderWorkerSet's webhook sets the label with the key of the group; the policy is then called again."""
+    """LeaderWorkerSet's webhook sets the label with the group's key; then the API server calls the policy again."""
     path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
     lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
     assigned.api.post(path, lws)

@@ -577,7 +577,7 @@ def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
 
 
 def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_again() -> None:
-    """A list in progress may have parsed objects in the old way, so it ends early without an effect."""
+    """A list in progress may have parsed objects before the call, so the list ends early without an effect."""
     harness = Harness(page_size=1)
     harness.put(thing("a", 1), thing("b", 2))
     first = harness.kube.list_page

@@ -47,7 +47,7 @@ def test_all_known_fields_are_read() -> None:
         listed_topologies=("4x4", "4x8", "2x2", "1x1"),
         workload_policy=True,
     )
-    # Generations before tpu7 have labels of this form, and no workload policies.
+    # Only generations before tpu7 have labels of the form tpu-vN-slice; they have no workload policies.
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 

@@ -142,7 +142,7 @@ CLAIMS = [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]
     ],
 )
 def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
-    """Only nodes with the driver fit, even if the pod does not select them."""
+    """Only nodes with the DRA driver fit, even if the pod does not select them."""
     pod = parse_pod(raw_pod(spec=spec))
     assert pod is not None
     assert (pod.requirements.chips, pod.requirements.node_selector.get(constants.TPU_DRA_DRIVER)) == (chips, driver)
@@ -378,7 +378,7 @@ def test_jobset_is_read_completely() -> None:
 
 
 def test_missing_replicas_and_parallelism_are_one() -> None:
-    """The API has the same defaults."""
+    """The APIs of JobSet and Job have these defaults."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
     assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).groups] == [(1, 1), (0, 1)]
@@ -420,7 +420,7 @@ def test_node_is_read_completely() -> None:
 def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:
     """Nodes are read if they have a pool or the manager's label. Decisions need the age of a node."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
-    # A user removed the label gke-nodepool from a node of the provisioner, which is still read.
+    # A node of the provisioner is read even if a user removed its label gke-nodepool.
     ours = parse_node(raw_node(metadata={"labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}))
     assert ours is not None
     assert ours.pool_name == ""

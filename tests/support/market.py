@@ -27,12 +27,12 @@ def _hosts(accelerator: str, topology: str) -> int:
 
 
 def gang(name: str = "train", namespace: str = "default", replicas: int = 2, **changes: Any) -> Workload:
-    """Return an all-or-nothing JobSet; the world of its pods must have `marked` set."""
+    """Return an all-or-nothing JobSet, for a world with `marked` set."""
     return make_jobset(name, namespace=namespace, **{"annotations": _TOGETHER, "replicas": replicas} | changes)
 
 
 def add_mixed(world: World, name: str, topology: str) -> Workload:
-    """Add an all-or-nothing JobSet that has one slice of v4 and one of v5p; the world must have `marked` set."""
+    """Add an all-or-nothing JobSet of one slice of v4 and one of v5p to a world with `marked` set."""
     templates = {
         group: make_requirements(accelerator=accelerator, topology=topology, tolerations=())
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
