@@ -219,7 +219,7 @@ class Cause:
     place: str
     #: Cause in the first three lines of `explain` if they do not contain `words`; empty if they do.
     short: str = ""
-    #: Text on the page instead of `place`; empty if the page shows the same text.
+    #: Text on the page instead of `place`; empty if the page shows `place`.
     place_on_page: str = ""
     #: Whether Events report the cause. False if pods or the CRD are missing, or the namespace is not served.
     in_events: bool = True
