@@ -154,7 +154,7 @@ class Ground:
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Add a pod's entry to the ledger, and its partition in `state` to the V-IPU server, none if `state` is None.
+        """Add a pod's entry to the ledger, and its partition to the V-IPU server unless `state` is None.
 
         Return the id of the partition.
         """
