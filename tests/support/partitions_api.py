@@ -154,10 +154,7 @@ class Ground:
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Add a pod's entry to the ledger, and its partition to the V-IPU server unless `state` is None.
-
-        Return the id of the partition.
-        """
+        """Add an entry to the ledger and, if `state` is given, a partition to the V-IPU server; return its id."""
         made = id_of(pod)
         entry = Entry(
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,
