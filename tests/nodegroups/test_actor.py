@@ -76,8 +76,6 @@ class AnsweringCompute:
     on_call: Callable[[str], object] = lambda _: None
 
     def __getattr__(self, method: str) -> Callable[..., Operation]:
-        """Return a method of the client."""
-
         def call(*_arguments: object, **_options: object) -> Operation:
             self.on_call(method)
             self.calls.append(method)
@@ -88,7 +86,6 @@ class AnsweringCompute:
         return call
 
     def fail(self, kind: FailureKind, **parts: Any) -> None:
-        """Make the next call fail."""
         self.faults.append(ComputeError(Failure(kind=kind, message="not now"), "a call", **parts))
 
 
@@ -131,13 +128,11 @@ class World:
         return taken
 
     def answer(self, call: Call) -> CallAnswer:
-        """Execute one call; return its answer."""
         (answer,) = self.answers(call)
         assert isinstance(answer, AnsweredCall)
         return answer
 
     def written(self, write: Write) -> WriteAnswer:
-        """Execute one write; return its answer."""
         (answer,) = self.answers(writes=(write,))
         assert isinstance(answer, AnsweredWrite)
         return answer
@@ -145,7 +140,6 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Return a world with fakes only."""
     world = World()
     yield world
     for threads in world.threads:
@@ -153,7 +147,6 @@ def world() -> Iterator[World]:
 
 
 def insert(kind: Kind) -> Insert:
-    """Return a create of a resource."""
     return Insert(target=target(kind), resource=RESOURCES[kind], attempt=1, request_id="r")
 
 
@@ -219,9 +212,6 @@ def test_answer_wakes_the_loop(world: World) -> None:
     assert world.woken.is_set()
 
 
-# --- the gate ---
-
-
 def test_delete_is_sent_if_its_proof_holds(world: World) -> None:
     world.put_group()
     assert isinstance(world.answer(GATED).result, Operation)
@@ -242,7 +232,6 @@ def test_delete_is_not_sent_if_its_proof_does_not_hold(world: World) -> None:
     ids=lambda each: type(each).__name__,
 )
 def test_delete_is_not_sent_if_its_proof_cannot_be_checked(world: World, error: Exception) -> None:
-    """Without a response of the API server the conditions are not proven."""
     world.put_group()
     world.kube.fail("GET", "/pods", error)
     answer = world.answer(GATED)
@@ -256,14 +245,11 @@ def test_delete_without_a_proof_reads_nothing_from_kubernetes(world: World) -> N
     assert world.kube.calls == []
 
 
-# --- the lease ---
-
-
 @pytest.mark.parametrize(
     "call", [insert(MIG), delete(POLICY), SET_METADATA, GATED], ids=["insert", "delete", "metadata", "gated"]
 )
 def test_change_is_not_sent_without_a_sufficient_lease(world: World, call: Call) -> None:
-    """The lease may end during the call. Reads need no lease."""
+    """The lease may end during the call."""
     world.put_group()
     world.lease_seconds = CALL_SECONDS
     answer = world.answer(call)
@@ -291,8 +277,6 @@ def test_write_is_not_sent_without_a_sufficient_lease(world: World) -> None:
     assert (answer.failure, world.kube.calls) == (WriteFailure.UNAVAILABLE, [])
 
 
-# --- writes ---
-
 EVICT = EvictPod(namespace=NAMESPACE, name="p", uid="u")
 REMOVE = DeleteNode(name="m-0", uid="u")
 
@@ -311,7 +295,6 @@ REMOVE = DeleteNode(name="m-0", uid="u")
 def test_failed_write_has_the_kind_of_failure_and_the_message(
     world: World, write: Write, error: Exception, want: WriteFailure
 ) -> None:
-    """The answer has the kind of failure and the API server's message."""
     world.kube.fail("*", ".", error)
     answer = world.written(write)
     assert answer.failure is want
@@ -322,19 +305,14 @@ def test_successful_write_has_an_answer_without_a_failure(world: World) -> None:
     assert world.written(REMOVE) == AnsweredWrite(write=REMOVE, at=world.clock.now())
 
 
-# --- threads ---
-
-
 class Exhausted:
     """An executor that cannot start a thread."""
 
     def submit(self, *_: object) -> None:
-        """Raise the exception of a ThreadPoolExecutor."""
         raise RuntimeError("can't start new thread")
 
 
 def test_call_that_cannot_be_submitted_is_answered_and_others_are_sent(world: World) -> None:
-    """A failure to submit writes does not affect calls, and vice versa."""
     world.actor.write_executor = Exhausted()  # type: ignore[assignment]
     written, read = world.answers(POLL, writes=(REMOVE,))
     assert isinstance(written, AnsweredWrite)

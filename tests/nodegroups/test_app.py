@@ -59,7 +59,6 @@ class Process:
         self.exited.set()
 
     def end(self) -> None:
-        """Stop all threads."""
         self.controller.stop()
         if self.controller.replica.elector is not None:
             self.controller.replica.elector.stop()
@@ -73,14 +72,12 @@ class Process:
 
 @pytest.fixture
 def process() -> Iterator[Process]:
-    """Return a process with leader election."""
     made = Process()
     yield made
     made.end()
 
 
 def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
-    """The actor uses the remaining time of the lease, which permits calls."""
     loop = process.controller.loop
     assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
     process.controller.start()

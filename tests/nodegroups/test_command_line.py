@@ -31,7 +31,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Addresses]]:
-    """Record calls of `run` instead of running."""
+    """Replace the function that runs the controller; return the arguments of its calls."""
     runs: list[tuple[NodeGroupSettings, Addresses]] = []
 
     def run(settings: NodeGroupSettings, addresses: Addresses, _api: Any, compute: Any) -> int:
@@ -46,7 +46,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Ad
 def test_flags_and_environment_are_passed_to_the_controller(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]]
 ) -> None:
-    """Options that are not given have their defaults."""
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
     flags = ["--leader-elect", "--dry-run", "--metrics-bind-address=:1", "--health-probe-bind-address=0"]
     assert main(["nodegroups", "--kubeconfig", kubeconfig, *flags]) == 0
@@ -79,14 +78,12 @@ def test_invalid_settings_are_refused(
     text: str,
     want: str,
 ) -> None:
-    """The command ends before any request is sent."""
     monkeypatch.setenv(variable, text)
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == ExitCode.ERROR
     assert want in capsys.readouterr().err
 
 
 def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command fails, and the message names the cause."""
     assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
     assert "there is no kubeconfig" in capsys.readouterr().err
 
@@ -94,8 +91,6 @@ def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureF
 def test_address_that_cannot_be_served_is_reported(
     kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command fails with the message of the ServerError."""
-
     def run(*_: object) -> int:
         raise ServerError("the port is taken")
 

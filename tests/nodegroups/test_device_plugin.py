@@ -56,7 +56,6 @@ def test_every_mounted_volume_is_defined() -> None:
     ],
 )
 def test_version_differs_if_the_manifest_does(change: dict[str, str]) -> None:
-    """Equal manifests have the same version."""
     assert version_of(manifest(**ALL)) == version_of(manifest(**ALL))
     assert version_of(manifest(**ALL)) != version_of(manifest(**{**ALL, **change}))
     assert manifest(**ALL)["metadata"]["annotations"] == {device_plugin.VERSION: version_of(manifest(**ALL))}

@@ -52,12 +52,10 @@ class World:
             self.put_node(name)
 
     def put_manager(self, **metadata: Any) -> None:
-        """Create or replace the ManagedInstanceGroup."""
         raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **(metadata or DELETED))
         self.kube.put_object(kind_path(MIG, MANAGER), raw)
 
     def put_node(self, name: str, **parts: Any) -> None:
-        """Create or replace the node of a machine."""
         self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", **parts: Any) -> None:
@@ -80,7 +78,6 @@ def _silence(world: World, *names: str) -> None:
 
 @pytest.fixture
 def world() -> World:
-    """Return a group that may be deleted."""
     return World()
 
 
@@ -91,7 +88,6 @@ def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
 
 
 def test_nodes_are_checked_in_parallel(world: World) -> None:
-    """The gate passes and refuses the same deletes as with one thread."""
     with ThreadPoolExecutor(max_workers=4) as threads:
         gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
         gate.pass_through(a_proof())
@@ -110,12 +106,10 @@ def _nothing(_: World) -> None: ...
 
 
 def _pod(node: str = "m-0", **parts: Any) -> Change:
-    """Return a change that creates a pod."""
     return lambda world: world.put_pod(node, **parts)
 
 
 def _open_node(name: str, **parts: Any) -> Change:
-    """Return a change that creates or replaces a node, which is not cordoned."""
     return lambda world: world.put_node(name, unschedulable=False, **parts)
 
 

@@ -22,7 +22,6 @@ _HOUR = 3600.0
 
 @pytest.fixture
 def world() -> World:
-    """Return a cluster with one new group."""
     world = World()
     world.put_group()
     return world
@@ -37,9 +36,6 @@ def ready(world: World) -> World:
     return world
 
 
-# --- crashes and lost answers ---
-
-
 def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was decided but never submitted counts as lost after LOST_SECONDS (60 s), and is decided again."""
     with monkeypatch.context() as broken:
@@ -48,9 +44,6 @@ def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest
             with pytest.raises(TypeError):
                 world.round(after_seconds=1)
     world.run(world.is_ready)
-
-
-# --- leadership and exceptions
 
 
 def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +91,6 @@ def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> N
     world.run(world.is_gone)
 
 
-# --- clock
-
-
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int) -> None:
     """All times in the memory are shifted by the same amount as the clock."""
@@ -130,9 +120,6 @@ def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
     world.run(world.is_ready, seconds=900)
 
 
-# --- reports
-
-
 @pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))
 def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, kind: Kind) -> None:
     """The reason may be a quota on objects, or a policy of the cluster."""
@@ -150,7 +137,6 @@ def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, ki
 
 
 def test_tokens_are_not_logged(world: World) -> None:
-    """The test records the secret of each token that is created."""
     drawn: set[str] = set()
     original = world.kube.post
 
@@ -168,7 +154,6 @@ def test_tokens_are_not_logged(world: World) -> None:
 
 
 def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
-    """The metrics also count writes and requests, and report whether the cluster is known."""
     text = ready.metrics.exposition().decode()
     for line in (
         'groups{reason="Ready"} 1.0',
@@ -182,9 +167,6 @@ def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
         'watch_synced{resource="nodes"} 1.0',
     ):
         assert f"tpu_provisioner_nodegroups_{line}" in text, line
-
-
-# --- a dry run ---
 
 
 def actions_of(logs: list[Any]) -> list[str]:
@@ -212,7 +194,7 @@ def test_dry_run_changes_nothing_and_logs_the_first_step_of_a_group() -> None:
 
 
 def test_dry_run_with_an_existing_group_reads_and_changes_nothing(ready: World) -> None:
-    """Without the dry run, the deleted group would lose its machines. The log has the first step of the deletion."""
+    """Without the dry run, the deleted group would lose its machines."""
     ready.dry_run = True
     ready.start()
     ready.kube.delete(ready.path())

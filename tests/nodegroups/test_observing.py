@@ -60,24 +60,21 @@ class World:
                 watch.step()  # type: ignore[attr-defined]
 
     def play(self, name: str, *lines: dict[str, Any]) -> None:
-        """Send these events to one watch."""
         watch = self.watches.named()[name]
         self.kube.script(watch.path, *lines)  # type: ignore[attr-defined]
         watch.step()  # type: ignore[attr-defined]
 
     def snapshot(self) -> Snapshot:
-        """Return the input of a decision."""
         return take_snapshot(self.watches, self.reader, frozenset({"a call"}))
 
     def put_node(self, name: str = "m-0", **parts: Any) -> dict[str, Any]:
-        """Create or replace the node of a machine."""
         return self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
         self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
 
     def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:
-        """Create the token of a machine, in the form of the API server."""
+        """Create the Secret of a machine's token as the API server stores it."""
         raw = tokens.secret_of(
             "abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=self.clock.now()
         )
@@ -88,17 +85,14 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """Return an empty cluster."""
     return World()
 
 
 def event(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a watch event."""
     return {"type": kind, "object": raw}
 
 
 def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
-    """The snapshot has the four kinds, nodes, pods, tokens, the device plugin, the cluster, and open calls."""
     for kind in Kind:
         world.kube.put_object(kind_path(kind), raw_kind(kind))
     world.put_node()
@@ -146,11 +140,8 @@ def test_requests_of_one_token_are_limited_and_leave_room_for_other_tokens(world
     assert found == [*(f"a-{number:02}" for number in range(most)), "other"]
 
 
-# --- lists
-
-
 def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
-    """Otherwise the memory of this process would contain other Secrets. Only tokens with both labels are kept."""
+    """Otherwise the memory of this process would contain other Secrets."""
     world.put_secret()
     world.put_secret("unlabelled", metadata={"labels": {}})
     world.put_secret("half-labelled", metadata={"labels": {names.GROUP_NAME: GROUP}})
@@ -184,7 +175,7 @@ def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
     ],
 )
 def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[str, Any], kept: bool) -> None:
-    """A pod is kept if it may be on a TPU node and is not of a DaemonSet, which ends with its node."""
+    """A pod of a DaemonSet ends with its node, so it keeps no node."""
     world.put_node()
     world.put_node("unlabelled", labels={})
     world.put_pod(**{"node": "m-0", **parts})
@@ -244,15 +235,11 @@ def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
 
 
 def test_node_without_a_machine_is_dropped_unless_it_has_labels_of_a_group(world: World) -> None:
-    """A labelled node is kept regardless of its provider id."""
     world.put_node()
     world.put_node("other", labels={}, spec={"providerID": "kind://x"})
     world.put_node("labelled", spec={"providerID": ""})
     world.step()
     assert {name for _, name in world.watches.nodes.records()} == {"m-0", "labelled"}
-
-
-# --- events ---
 
 
 def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
@@ -269,18 +256,13 @@ def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: 
     assert (world.changes, node.unschedulable) == (1, False)
 
 
-# --- incomplete snapshots
-
-
 def test_snapshot_is_not_synced_before_all_kinds_are_listed(world: World) -> None:
-    """The reasons name each kind that is not listed, and nothing else."""
     assert len(not_synced(world.watches)) == 9
     world.step("nodes", "pods", "secrets", "certificatesigningrequests", "daemonsets")
     assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)
 
 
 def test_crds_that_are_installed_later_are_found(world: World) -> None:
-    """Before the installation, the message says what to do."""
     world.kube.uninstall(API_ROOT)
     world.step()
     world.reader.read()
@@ -290,9 +272,6 @@ def test_crds_that_are_installed_later_are_found(world: World) -> None:
     world.kube.install(API_ROOT)
     world.step(*(kind.plural for kind in Kind))
     assert world.snapshot().not_synced == ()
-
-
-# --- the cluster ---
 
 
 def put_config_maps(world: World, certificate: str) -> None:
@@ -305,7 +284,6 @@ def put_config_maps(world: World, certificate: str) -> None:
 
 
 def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
-    """The facts are in objects that kubeadm creates."""
     authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
     pem = authority.certificate_pem.decode()
     put_config_maps(world, pem)
@@ -329,7 +307,6 @@ def test_settings_override_facts_of_the_cluster(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["/namespaces/kube-system$", "/kube-root-ca.crt", "/cluster-info", "/version"])
 def test_cluster_that_cannot_be_read_is_read_again_after_growing_pauses(world: World, path: str) -> None:
-    """The pauses grow from 1 s to 60 s. Nothing is decided until all facts have been read."""
     world.step()
     world.kube.fail("GET", path, Unavailable("no answer"), times=8)
     pauses = []
@@ -360,6 +337,5 @@ def test_facts_of_the_cluster_are_kept_while_it_cannot_be_read(world: World) -> 
 
 
 def test_clock_that_is_set_back_does_not_delay_the_next_read(world: World) -> None:
-    """Otherwise the read would be delayed by two hours."""
     world.reader.read()
     assert world.reader.due_in_seconds(world.clock.now() - timedelta(hours=2)) <= 0

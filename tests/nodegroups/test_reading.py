@@ -28,7 +28,6 @@ TPU = constants.TPU_RESOURCE
 
 
 def test_node_of_a_machine_is_read_with_known_labels_only() -> None:
-    """The record has all fields that decisions use, and only the labels that are read."""
     raw = raw_machine_node("m-0", labels={**LABELS, names.WORKER_INDEX: "0", "kubernetes.io/hostname": "m-0"})
     assert parse_node(raw) == Node(
         name="m-0",
@@ -91,7 +90,6 @@ def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition:
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])
 def test_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
-    """The node could not be identified."""
     with pytest.raises(MalformedObject, match="name or uid is missing"):
         parse_node(raw_machine_node("m-0", metadata=metadata))
 

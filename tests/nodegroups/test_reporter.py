@@ -94,7 +94,6 @@ def operation(*, done: bool = False, failure: Failure | None = None) -> Operatio
 
 
 def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:
-    """Return the answer to a write that failed."""
     return AnsweredWrite(write=write, at=NOW, failure=failure, message=message)
 
 
@@ -154,7 +153,7 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
 def test_answer_is_logged_in_one_line(
     reporter: Reporter, answer: CallAnswer | WriteAnswer, want: tuple[str, str]
 ) -> None:
-    """The line never contains metadata."""
+    """A line never contains the token that a call writes into a machine's metadata."""
     assert told(reporter, answer) == [want]
 
 
@@ -203,7 +202,6 @@ def tell(
 
 
 def reasons(reporter: Reporter) -> list[str]:
-    """Return the reasons of all Events so far."""
     recorder = reporter.recorder
     assert isinstance(recorder, FakeRecorder)
     return [event.reason for event in recorder.told]
@@ -241,7 +239,6 @@ def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
 
 
 def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
-    """Return a group with a condition."""
     conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason, message=""),) if reason else ()
     status = TpuNodeGroupStatus(conditions=conditions, node_count=4)
     spec = TpuNodeGroupSpec(project="p", node_location="us-east5-a")
@@ -267,7 +264,7 @@ def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
 
 
 def test_age_of_a_reason_is_that_of_the_group_that_has_had_it_longest() -> None:
-    """Groups that join one after the other have had the reason for a short time, although the reason never ends."""
+    """The ages of groups that have the reason one after the other must not add up."""
     ages = []
     reporter = Reporter(
         recorder=FakeRecorder(), metrics=Metrics(version="test"), clock=lambda: NOW + timedelta(minutes=len(ages))
@@ -291,7 +288,6 @@ def test_dry_run_reports_only_reads() -> None:
 
 
 def test_dry_run_names_omitted_changes_without_tokens() -> None:
-    """The text names the objects of the change."""
     node = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
     assert would(node) == "label or taint: Node m-0"
     assert would(replace(node, cordon=True)) == "cordon: Node m-0"

@@ -60,7 +60,6 @@ NODE = "/api/v1/nodes/m-0"
 
 @pytest.fixture
 def api() -> FakeKube:
-    """Return an empty API server."""
     return FakeKube()
 
 
@@ -121,7 +120,7 @@ def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
 
 
 def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """A changed object must be decided on again."""
+    """The decision about an object that has changed must be made again."""
     group = put(api)
     writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
     assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
@@ -133,7 +132,6 @@ def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube
 
 
 def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
-    """The patch is sent to the subresource, with the resource version. An empty patch is not sent."""
     ready = Condition(
         type="Ready", status=ConditionStatus.TRUE, reason="Created", message="", last_transition_time=EXPIRES
     )
@@ -151,19 +149,16 @@ def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
 
 
 def put_node(api: FakeKube, **parts: Any) -> dict[str, Any]:
-    """Create a node without the group's labels; return it as stored."""
     return api.put_object(NODE, raw_machine_node("m-0", **{"labels": {"a": "b"}, "unschedulable": False} | parts))
 
 
 def patch_of(raw: dict[str, Any], **changes: Any) -> PatchNode:
-    """Return a patch of a node in this version."""
     metadata = raw["metadata"]
     values = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"], "labels": {}, **changes}
     return PatchNode(name=metadata["name"], **values)
 
 
 def test_labels_are_added_to_existing_ones(api: FakeKube) -> None:
-    """Other labels and fields are unchanged."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, labels=LABELS))
     after = api.object(NODE)
@@ -182,7 +177,7 @@ def test_taint_of_tpu_nodes_is_added_and_other_taints_keep_their_times(api: Fake
 
 
 def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """A node that has changed must be decided on again. The controller never uncordons a node."""
+    """The decision about a node that has changed must be made again."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
     after = api.object(NODE)
@@ -221,7 +216,7 @@ def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict
 
 
 def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
-    """The eviction API checks disruption budgets. A missing pod is no error."""
+    """The eviction API checks disruption budgets."""
     path = object_path("pods", "train-0", namespace=NAMESPACE)
     api.put_object(path, raw_pod_on("m-0"))
     write = EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")
@@ -243,7 +238,6 @@ def stored(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_token_is_created_for_one_machine(api: FakeKube) -> None:
-    """The Secret is parsed as the same token."""
     writer(api).write(TOKEN)
     (raw,) = api.objects("/api/v1/namespaces/kube-system/secrets")
     token = parse_secret(stored(raw))

@@ -1,4 +1,4 @@
-"""Objects are parsed as records. Any JSON is parsed or malformed, and writing a parsed record changes no field."""
+"""Custom resources are parsed into records. Any JSON is parsed or malformed, and writing a record loses no field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from provisioner.nodegroups.api.types import (
 from tests.support.nodegroups import IMAGE, UID, UNREAD, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
 
-#: Generating values for all fields takes several seconds.
+#: Longer than the default time-out, because generating values for all fields takes several seconds.
 pytestmark = pytest.mark.timeout(20)
 
 GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
@@ -256,12 +256,10 @@ def test_spec_that_violates_the_schema_is_malformed(changes: dict[str, Any]) -> 
 
 
 def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
-    """With empty fields instead of an error, the group is refused with a message, and can be deleted."""
+    """A group with empty fields is refused with a message and can be deleted; a malformed one is ignored."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
-
-# --- any JSON ---
 
 SCHEMAS = {kind: {part: schema_of(kind, part) for part in ("spec", "status")} for kind in Kind}
 
@@ -297,9 +295,6 @@ def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data:
         json.dumps(codec.write(record.status))
 
 
-# --- round trips ---
-
-
 def _without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
@@ -309,7 +304,7 @@ def _without_empty(value: Any) -> Any:
 
 
 def _as_read(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a spec that are read, with the defaults that the API server adds to its parts."""
+    """Return a spec without the fields that the controller ignores, and with the API server's default subnetwork."""
     config = spec.get("instanceConfig")
     return without(spec, *UNREAD, **({"instanceConfig": {"subnetwork": "default", **config}} if config else {}))
 
@@ -319,7 +314,7 @@ def test_spec_is_read_and_written_without_losing_a_field(kind: Kind, data: st.Da
     spec = data.draw(valid(SCHEMAS[kind]["spec"]))
     record = parse(RECORDS[kind], raw_object(kind, spec))
     written = _without_empty(codec.write(record.spec))
-    # Each field of the spec is written unchanged. Further written fields have their defaults.
+    # Each field of the spec is written unchanged; further written fields have defaults.
     assert written == _without_empty({**written, **_as_read(spec)})
     again = parse(RECORDS[kind], raw_object(kind, codec.write(record.spec)))
     assert again.spec == record.spec

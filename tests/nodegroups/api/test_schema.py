@@ -81,7 +81,7 @@ def _assert_equal(cls: Any, schema: dict[str, Any]) -> None:
     parts = {part.name: (part, default) for part, default in _parts_of(cls)}
     assert parts.keys() == schema["properties"].keys() - {*UNREAD}
     missing = {name for name, (part, _) in parts.items() if part.required} ^ {*schema.get("required", ())}
-    # Only the transition time may differ, because the controller always sets it.
+    # Dataclass and schema require the same fields. `lastTransitionTime` may differ, as the controller always sets it.
     assert missing <= {"lastTransitionTime"}
     for name, (part, default) in parts.items():
         part_schema = schema["properties"][name]

@@ -1,4 +1,4 @@
-"""Topology, machine type, count and mode are consistent, or the message names the contradiction and valid values."""
+"""The shape is derived from topology, machine type, count and mode; a contradiction is reported with valid values."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_derived_shape_is_consistent_and_is_valid_as_a_spec(
     )
     written = replace(spec, topology=found.topology, node_count=found.node_count, target_size_policy_mode=found.mode)
     assert shape.resolve(written, machine_type) == found
-    # A single machine is never created in bulk, as the rules of the API require.
+    # Bulk mode is only for slices of several machines.
     assert found.node_count > 1 or found.mode is INDIVIDUAL
 
 

@@ -37,7 +37,7 @@ TOKEN = Token(
 
 
 def test_request_of_a_kubelet_is_read() -> None:
-    """The API server sets the user name, which contains the id of the token."""
+    """The ID of the token is in the user name, which the API server sets."""
     assert parse_request(raw_request("m-0")) == REQUEST
 
 
@@ -91,7 +91,6 @@ def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
     ],
 )
 def test_request_with_other_content_than_a_kubelets_is_never_approved(pem: bytes) -> None:
-    """Kubernetes' signer would also reject some of these requests."""
     assert parse_request(raw_request("m-0", spec={"request": base64.b64encode(pem).decode()})) is None
 
 
@@ -112,7 +111,6 @@ def test_request_with_other_content_than_a_kubelets_is_never_approved(pem: bytes
     ids=str,
 )
 def test_request_of_another_kind_is_ignored(changes: dict[str, Any]) -> None:
-    """Each change gives the request a decision, or another signer, use or sender."""
     assert parse_request(raw_request("m-0", **changes)) is None
 
 

@@ -27,7 +27,7 @@ LABELS = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke
 def items(
     token: str = TOKEN, api_server: str = "10.0.0.2:6443", ca_hash: str = HASH, version: str = "1.34"
 ) -> dict[str, str]:
-    """Return the metadata that the provisioner writes."""
+    """Return the metadata that the provisioner writes for a machine."""
     join = Join(token=token, api_server=api_server, ca_hash=ca_hash, kubernetes_version=version)
     return changed_items({}, labels=LABELS, join=join) or {}
 
@@ -45,7 +45,7 @@ def test_script_passes_shellcheck(tmp_path: Path) -> None:
 
 
 def check(tmp_path: Path, text: str) -> None:
-    """Check a script with shellcheck."""
+    """Fail if shellcheck finds a mistake. Skip the test if shellcheck is missing, but fail in CI."""
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         missing = "shellcheck is needed: apt-get install shellcheck"
@@ -302,7 +302,7 @@ def test_node_registers_with_the_valid_taints_of_its_metadata(machine: Machine) 
 
 
 def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None:
-    """The kubelet does not start with two taints of the same key and effect, so only the first one is passed."""
+    """The kubelet does not start with two taints of the same key and effect."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
     machine.attributes({**items(), names.KUBE_TAINTS: given})
     said = machine.boot()
@@ -313,7 +313,7 @@ def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None
 
 
 def test_machine_joins_only_after_its_taints_could_be_read(machine: Machine) -> None:
-    """Without its taints, a registered node would get pods too early."""
+    """A node that registers without its taints would get pods too early."""
     machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')

@@ -1,4 +1,4 @@
-"""The client sends the right requests over a real socket, and reads its results from the responses."""
+"""ComputeClient against a server on a real socket: requests, results and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
 
 
 def of_sort(name: str) -> dict[str, Any]:
-    """Return the three calls of a resource type. The scopes are looked up at the time of the call."""
+    """Return the get, insert and delete calls of a resource type. A test replaces the scopes before it makes a call."""
     sort, scope, resource, body, path = SORTS[name]
     place, one = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope], f"{path}/a"
     return {
@@ -189,7 +189,7 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:
-    """The metadata have the maximum size. One rare character makes Python store each character in four bytes."""
+    """Each value has the maximum size, and one emoji makes Python store each of its characters in four bytes."""
     value = "\N{GRINNING FACE}".ljust(bounds.METADATA_VALUE, "x")
     machine = {"name": "m", "id": "7", "metadata": {"items": [{"key": "a", "value": value}]}}
     entry = json.dumps(machine, ensure_ascii=False).encode()

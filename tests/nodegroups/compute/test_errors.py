@@ -125,7 +125,7 @@ def test_error_of_an_operation_is_classified_by_code_and_text(
     + [(code, K.UNAVAILABLE) for code in (0, 200, 500, 503)],
 )
 def test_failed_operation_without_errors_is_classified_by_its_http_code(http_code: int, want: FailureKind) -> None:
-    """The outcome of a completed operation is always known."""
+    """The operation has ended, so even a failure with code 500 has no unknown outcome."""
     assert failure_of_work([], CREATE, http_code=http_code).kind is want
 
 

@@ -51,7 +51,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     ),
 )
-#: The template as it is read: its `config` is only sent in inserts.
+#: TEMPLATE as it is parsed from a response: `config` is only sent.
 READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",
@@ -276,7 +276,7 @@ def test_machine_is_read_with_its_metadata() -> None:
 
 
 def test_script_of_several_machines_is_in_memory_once() -> None:
-    """Otherwise the memory would contain a copy of the script for each of thousands of machines."""
+    """Otherwise the controller would hold a copy of the script for each of thousands of machines."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
@@ -337,7 +337,7 @@ def test_name_of_the_target_does_not_affect_the_kind_of_failure() -> None:
     )
 
 
-#: All keys that the parsers read: most generated values under other keys would be ignored.
+#: All keys that the parsers read; they ignore values under other keys.
 _KEYS = sorted(
     {
         "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",

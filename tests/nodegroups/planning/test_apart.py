@@ -75,7 +75,6 @@ def test_slice_is_recreated_after_its_decision_raised() -> None:
 
 
 def test_child_without_a_group_is_reported_if_its_decision_raises() -> None:
-    """The exception is reported in the condition of the child itself."""
     world = ready_world("good", topology="2x4")
     key = (Kind.WORKLOAD_POLICY, "default", "bad")
     spec = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")

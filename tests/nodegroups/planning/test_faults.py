@@ -32,7 +32,6 @@ from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready
     "terms", [{}, {"provisioning_model": ProvisioningModel.FLEX_START, "max_run_duration_seconds": 604_800}]
 )
 def test_2_waiting_for_capacity_is_reported_without_calls_for_placeholders(terms: dict[str, Any]) -> None:
-    """Placeholders get no call and no token. The message has Google's text and the time since which the group waits."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train", **terms))
@@ -50,7 +49,7 @@ def test_2_waiting_for_capacity_is_reported_without_calls_for_placeholders(terms
 
 
 def test_3_each_machine_gets_one_token_if_reading_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads of machines take 310 s, as in a large group. The Secrets are deleted soon after the join."""
+    """Each read of machines takes 310 s, as in a large group."""
     arrive = Process._arrive
 
     def late(process: Process, call: Call, sent_at: object, fate: str) -> None:
@@ -80,7 +79,7 @@ def test_6_waiting_group_is_read_once_a_minute_without_an_error() -> None:
 
 
 def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens are renewed for hours, also after a list that lacked a machine. No machine is recreated."""
+    """Tokens are renewed for hours, even after Compute Engine once listed only three of four machines."""
     world = World(settings=replace(SETTINGS, join_seconds=1e6))
     booted = []
     world.cloud.on_running = booted.append
@@ -103,7 +102,7 @@ def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyP
 
 
 def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() -> None:
-    """Each write stores the entries of all machines: 512 that join in 3 minutes caused 470 writes, together 64 MB."""
+    """Each write stores the entries of all machines: in an earlier version, 512 machines caused 470 writes of 64 MB."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=0))
     world.cloud.on_running = lambda machine: world.stage.after(
         world.stage.rng.uniform(60.0, 120.0), lambda: world.kube.join(machine.name)
@@ -117,7 +116,7 @@ def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() ->
 
 
 def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
-    """A node may register with the labels of its group; without the number, its machine is unknown."""
+    """A node may register with the labels of its group; without the number, the controller cannot tell its machine."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train"))
@@ -132,7 +131,7 @@ def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
 
 
 def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
-    """Group b-c in namespace a and group c in namespace a-b have different nodes."""
+    """Label values that join namespace and name, such as a-b-c, would be equal for groups a/b-c and a-b/c."""
     world = ready_world("c")
     group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
@@ -143,7 +142,7 @@ def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
 
 
 def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
-    """After a crash before the create was recorded, the existing resource is used; its operation no longer exists."""
+    """The process crashes before it records the insert, and Compute Engine no longer knows the operation."""
     world = World(3)
     world.cloud.forget_operations_after(0.1)
     inserted = []
@@ -165,7 +164,7 @@ def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_10_resource_without_a_mark_is_used_only_with_the_annotation(*, adopt: bool) -> None:
-    """Without the annotation, the group is not created, the message says what to do, and the resource is kept."""
+    """Without the annotation, the group is not created, and another user's resource is kept."""
     world = World()
     world.kube.create_group(make_group("train"))
     name = names.child_name(world.group("train").meta, Kind.WORKLOAD_POLICY)
@@ -181,7 +180,6 @@ def test_10_resource_without_a_mark_is_used_only_with_the_annotation(*, adopt: b
 
 
 def test_12_child_with_defaults_of_the_api_server_is_not_outdated() -> None:
-    """Defaults that the API server adds to a child are not a difference."""
     world = ready_world()
     group = world.group("train")
     assert group.spec.instance_config is not None
@@ -234,7 +232,7 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
 
 
 def test_groups_in_the_controllers_namespace_are_served_if_it_is_not_in_the_setting() -> None:
-    """The provisioner creates its groups in this namespace, but SERVED_NAMESPACES in settings.env may lack it."""
+    """The provisioner creates groups in its own namespace, which SERVED_NAMESPACES in settings.env may lack."""
     world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
     world.make("train")
     assert world.reason("train") == Reason.READY
@@ -249,7 +247,6 @@ def test_groups_in_the_controllers_namespace_are_served_if_it_is_not_in_the_sett
     ids=["a project", "a namespace"],
 )
 def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: object, named: str) -> None:
-    """The condition reports the project or namespace that is not allowed."""
     world = World(settings=settings)  # type: ignore[arg-type]
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.reason("train") == Reason.NOT_ALLOWED)
@@ -260,7 +257,7 @@ def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: obje
 
 
 def test_group_without_bootstrap_kubernetes_reports_that_its_image_has_to_join() -> None:
-    """The field is optional, and without it only the image of the machines can make them join."""
+    """Without this optional field, only the image of the machines can make them join."""
     world = World()
     group = make_group("train", topology="2x4")
     world.kube.create_group(replace(group, spec=replace(group.spec, bootstrap_kubernetes=None)))
@@ -283,7 +280,7 @@ def test_machines_that_never_become_ready_get_one_warning() -> None:
 
 
 def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that cannot join would cost money. The message names the missing data."""
+    """Machines that cannot join would only cost money."""
     world = World()
     with monkeypatch.context() as unknown:
         unknown.setattr(cluster, "FACTS", replace(cluster.FACTS, api_server=""))

@@ -64,7 +64,6 @@ def test_change_without_an_operation_is_read_again_if_uncertain(
     unsure_at: datetime | None,
     reading: Reading | None,
 ) -> None:
-    """A resource that may have changed is read again; a resource whose state is certain is not."""
     known = answered(Memory(resources={"u": ResourceMemory()}), call, kind).resources["u"]
     assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
     assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])

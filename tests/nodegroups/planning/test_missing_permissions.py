@@ -41,7 +41,6 @@ def _is_told(world: World, permission: str) -> bool:
 
 
 def test_controller_calls_only_the_documented_methods() -> None:
-    """The test records all calls from the creation of a group to its deletion."""
     world, called = World(), set()
     handle = world.cloud.api.handle
 
@@ -57,7 +56,6 @@ def test_controller_calls_only_the_documented_methods() -> None:
 
 @pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys()))
 def test_group_is_created_after_a_missing_permission_is_granted(permission: str) -> None:
-    """The condition names the permission. The group is ready soon after the grant, and its deletion leaves nothing."""
     world = World()
     world.deny(permission)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -78,10 +76,7 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
 
 @pytest.mark.parametrize("permission", [read for read in _READS if "Managers" in read])
 def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(permission: str) -> None:
-    """The condition of the earlier process, which says that the group waits for capacity, does not remain.
-
-    The condition is Unknown: with PROVIDER=gce, a group whose condition reports a rejection as False is deleted.
-    """
+    """The status is Unknown: with PROVIDER=gce, a group whose condition Ready is False after a rejection is deleted."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -99,7 +94,6 @@ def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(pe
 
 @pytest.mark.parametrize("permission", [read for read in _READS if "Managers" in read])
 def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(permission: str) -> None:
-    """Only the child's condition and the group's condition about this child name the permission; nothing changes."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()
@@ -114,10 +108,7 @@ def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(
 
 @pytest.mark.parametrize(("permission", "reason"), (_READS | _DELETES).items())
 def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
-    """The condition of a deleted group names the missing permission, and the group is deleted soon after the grant.
-
-    The condition of the earlier process does not remain if the restarted process may not read.
-    """
+    """The process restarts before the deletion, so that it has never been able to read the resource."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()
@@ -159,7 +150,7 @@ def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("permission", ["compute.instances.list", "compute.instances.setMetadata"])
 def test_only_lasting_rejection_of_tokens_is_a_failure(permission: str) -> None:
-    """With PROVIDER=gce, a failed group is deleted, and machines may be scarce: a single rejection must not count."""
+    """With PROVIDER=gce, a failed group is deleted, and its machines may be hard to get again."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
@@ -181,7 +172,7 @@ def test_only_lasting_rejection_of_tokens_is_a_failure(permission: str) -> None:
 def test_machines_without_tokens_are_not_recreated_and_join_later(
     permission: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing permission, or a failure of Compute Engine, prevents the writes of tokens into the metadata."""
+    """Tokens cannot be written into the metadata: a permission is missing, or Compute Engine fails."""
 
     def fail(*_: object, **__: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
@@ -195,7 +186,7 @@ def test_machines_without_tokens_are_not_recreated_and_join_later(
         assert "cannot be given its join token" in world.message("train")
     else:
         monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
-    # The tokens are missing for longer than JOIN_TIMEOUT of this test.
+    # Longer than the 300 s in which machines must join.
     world.wait(1200.0)
     assert _is_told(world, permission) or not permission
     world.deny()

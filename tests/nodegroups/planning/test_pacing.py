@@ -32,29 +32,25 @@ ZONE = Scope(project="p", zone="us-central1-a")
 
 
 def target(name: str, scope: Scope = ZONE) -> Target:
-    """Return the target of a group. Its namespace is the first three characters of its name."""
+    """Return the target of a group whose namespace is the first three characters of its name."""
     return Target(uid=name, namespace=name[:3], kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
 
 
 def insert(name: str, scope: Scope = ZONE) -> Insert:
-    """Return a call that creates a group."""
     manager = Manager(name=name, template="t", target_size=1)
     return Insert(target=target(name, scope), resource=manager, attempt=1, request_id="r")
 
 
 def set_metadata(name: str) -> SetMetadata:
-    """Return a call that changes the metadata of one machine."""
     machine = ManagedInstance(name=name, scope=ZONE, status="RUNNING", id="7")
     return SetMetadata(target=target("g"), machine=machine, items={}, fingerprint="f", request_id="r")
 
 
 def wanted(*calls: Call, due_at: datetime = LONG_AGO) -> list[Wanted]:
-    """Return the calls as wanted calls that are due since the same time."""
     return [Wanted(call=call, due_at=due_at) for call in calls]
 
 
 def names(calls: Iterable[Call]) -> list[str]:
-    """Return the names in calls, in order."""
     return [call.machine.name if isinstance(call, SetMetadata) else call.target.name for call in calls]
 
 
@@ -69,7 +65,6 @@ def test_changes_of_groups_precede_changes_of_machines() -> None:
 
 
 def test_number_of_calls_in_flight_is_limited() -> None:
-    """Calls that have no answer yet count against the limit."""
     settings = replace(SETTINGS, max_calls=4)
     first = pace(wanted(*(insert(f"g{number}") for number in range(3))), Memory(), settings, NOW)
     second = pace(wanted(*(insert(f"h{number}") for number in range(3))), first.memory, settings, NOW)
@@ -99,7 +94,6 @@ def test_each_region_and_global_resources_have_separate_limits() -> None:
 
 
 def test_kinds_of_calls_have_separate_limits() -> None:
-    """Reads do not wait for changes, and lists do not wait for reads."""
     poll = Poll(target=target("g"), operation=OperationName("o"), type=OperationType.CREATE)
     first = pace(wanted(*(insert(f"g{number}") for number in range(10))), Memory(), SETTINGS, NOW)
     others: list[Call] = [poll, Read(target=target("g")), ReadMachines(target=target("g"), machines=())]
@@ -107,7 +101,7 @@ def test_kinds_of_calls_have_separate_limits() -> None:
 
 
 def test_calls_beyond_the_burst_are_sent_at_the_pace() -> None:
-    """The pace is 2 calls per second after the burst. An hour later, the full burst is available again."""
+    """The burst is 10 calls, and the pace is 2 calls per second."""
     queue = wanted(*(insert(f"g{number:02d}") for number in range(30)))
     plan = pace(queue, Memory(), SETTINGS, NOW)
     assert len(plan.calls) == 10
@@ -144,12 +138,12 @@ def test_urgent_calls_of_one_namespace_do_not_delay_other_namespaces() -> None:
 
 
 def test_several_namespaces_of_one_tenant_do_not_delay_others() -> None:
-    """Otherwise three namespaces with new objects in each round would be first in all rounds."""
+    """Otherwise the calls of three namespaces with new objects in each round would always be sent first."""
     settings = replace(SETTINGS, calls_per_second=20, burst_seconds=0.05)
     victim: list[Call] = [Read(target=target("victim")), set_metadata("joining")]
     memory, sent, now = Memory(), [], NOW
     for number in range(8):
-        # Each round, three new objects are to be read and three created, two calls are sent, and two are answered.
+        # Each round adds a read and a create for each of three new objects, and answers all calls but the last four.
         flood = [f"ev{index}-{number}" for index in range(3)]
         calls: list[Call] = [*(Read(target=target(name)) for name in flood), *map(insert, flood)]
         left = [call for call in victim if call.key not in sent]
@@ -161,7 +155,7 @@ def test_several_namespaces_of_one_tenant_do_not_delay_others() -> None:
 
 
 def test_lists_of_many_namespaces_do_not_delay_changes() -> None:
-    """Another machine of the group has just got its metadata, and the other groups were listed before that."""
+    """The namespaces of the lists were served 30 s before the namespace of the change."""
     lists = [ListMachines(target=target(f"{number:03d}")) for number in range(9)]
     memory = Memory()
     for calls, seconds in ((lists, 0), ([set_metadata("first")], 30)):
@@ -172,7 +166,7 @@ def test_lists_of_many_namespaces_do_not_delay_changes() -> None:
 
 
 def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
-    """Ten calls of the large group are in flight, and its other calls have been due for longer."""
+    """Ten calls of the large group are in flight, and its other calls have been due for longer than the small one's."""
     large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
     first = pace(large, Memory(), SETTINGS, NOW)
     assert len(first.calls) == 10

@@ -44,12 +44,12 @@ _REFUSED: dict[type[Write], str] = {
     DeleteNode: "Node train-mig-",
     SetFinalizers: "finalizers",
 }
-#: Some tests simulate several hours.
+#: Longer than the default time-out, because some tests simulate several hours.
 pytestmark = pytest.mark.timeout(40)
 
 
 def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
-    """A disruption budget protects the pods without a time limit, until the annotation is set."""
+    """The disruption budget of the pods forbids their eviction without a time limit."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
@@ -76,7 +76,7 @@ def test_pods_of_a_deleted_node_keep_its_machine_until_kubernetes_deletes_them()
 
 
 def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
-    """The pods are evicted, and keep the machines for at most DRAIN_TIMEOUT."""
+    """A disruption budget forbids the eviction of the pods, which keep the machines only until DRAIN_TIMEOUT."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.delete_group("train")
@@ -186,7 +186,6 @@ def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None
 
 
 def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
-    """The message has the time of the next recreation; an annotation permits the recreation immediately."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
@@ -202,7 +201,7 @@ def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
 
 
 def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
-    """The setting limits no tokens: a machine that must join again, as after `kubeadm reset`, gets a new one."""
+    """A machine that must join again, as after `kubeadm reset`, gets a new token regardless of the setting."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=0))
     name = world.machines("train")[0].name
     world.kube.drop_node(name)
@@ -213,7 +212,7 @@ def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
 
 
 def test_recreation_recorded_while_the_clock_was_ahead_does_not_count() -> None:
-    """Otherwise the annotation that permits a recreation would have no effect."""
+    """Otherwise a recorded time in the future would prevent recreations until then."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     group = world.group()
     status = replace(group.status, recreated_at=(world.stage.wall() + timedelta(days=365),))
@@ -225,7 +224,7 @@ def test_recreation_recorded_while_the_clock_was_ahead_does_not_count() -> None:
 
 
 def test_status_has_only_the_latest_recreations_that_the_crd_allows() -> None:
-    """Otherwise the API server would reject the status. The oldest times no longer count."""
+    """Otherwise the API server would reject the status."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=bounds.RECREATIONS))
     group = world.group()
     moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
@@ -258,7 +257,7 @@ def test_machines_that_are_not_listed_keep_pods_and_nodes(listed: int, monkeypat
 
 
 def test_nodes_of_missing_machines_are_deleted_and_do_not_block_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise pods on these nodes would not end, and most nodes of the zone would stay not ready."""
+    """Otherwise pods on these nodes would not end. No slice is recreated while most nodes of a zone are not ready."""
     world = ready_world(topology="2x4")
     world.make("each", topology="2x2", node_count=6)
     client, whole = world.cloud.client, world.cloud.client.list_managed_instances
@@ -333,7 +332,7 @@ def test_short_outage_in_addition_to_a_missing_chip_evicts_no_pods(*, same: bool
 
 
 def test_slices_are_not_recreated_while_most_nodes_are_not_ready() -> None:
-    """The network of the zone fails for an hour. Nodes that are not ready afterwards get the full time again."""
+    """The zone has no network for an hour. A node that is not ready afterwards gets the full REPAIR_AFTER again."""
     world = World()
     elsewhere = make_group("elsewhere")
     world.kube.create_group(replace(elsewhere, spec=replace(elsewhere.spec, node_location="us-east5-a")))
@@ -369,7 +368,7 @@ def test_slices_are_recreated_even_if_most_machines_have_stopped() -> None:
 
 
 def test_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
-    """A label or taint that is removed is set again. The message has the reason of a rejected write."""
+    """A label or taint that a user removes is set again."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -412,7 +411,7 @@ def test_condition_of_a_deletion_names_the_write_that_kubernetes_rejects(
     world = ready_world(topology="2x4")
     node = world.machines("train")[0].name
     if refused is EvictPod:
-        # Only an eviction ends this pod before the deadline, although a broken slice does not wait for the pod.
+        # Without a pod on the node, there would be no eviction to reject.
         world.kube.add_pod(Pod(namespace="default", name="pod", uid="u", node=node, chips=0))
     world.kube.refused = (refused,)
     if recreated:
@@ -437,7 +436,6 @@ def test_condition_of_a_new_group_says_that_its_finalizers_are_rejected() -> Non
 
 
 def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
-    """The group's message reports that the script runs before the join."""
     world = World()
     world.kube.create_group(_with_script("#!/bin/sh\nmount-my-disk\n"))
     world.wait_until(lambda: world.is_ready("train"))
@@ -449,7 +447,6 @@ def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
 
 
 def test_users_startup_script_that_is_too_large_is_refused() -> None:
-    """The group is refused before any resource is created. The message has the maximum size."""
     world = World()
     world.kube.create_group(_with_script("#" * 262_144))
     world.wait_until(lambda: world.reason("train") == Reason.INVALID_SPEC)
@@ -462,7 +459,7 @@ def test_users_startup_script_that_is_too_large_is_refused() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["", "the controller is restarted", "there is no capacity"])
 def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> None:
-    """The old node is deleted even without capacity, so that its pods end. The new machine gets a token."""
+    """The old node is deleted even without capacity for a new machine, so that its pods end."""
     world = ready_world(topology="2x2", node_count=4)
     lost = world.machines("train")[0]
     uid = world.kube.objects["Node", "", lost.name].uid
@@ -535,7 +532,7 @@ def test_template_with_a_bare_subnetwork_is_not_outdated() -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
 def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone: bool) -> None:
-    """After the project was deleted, Compute Engine answers 403 to all calls, and only abandoning ends the deletion."""
+    """After a project was deleted, Compute Engine rejects all calls with 403, and only abandoning ends the deletion."""
     world = ready_world("train", topology="2x4")
     machines = world.machines("train")
     if gone:
@@ -559,7 +556,6 @@ def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone:
 
 @pytest.mark.parametrize("problem", ["see the setting ALLOWED_PROJECTS", "compute.instanceGroupManagers.delete"])
 def test_group_that_must_not_be_deleted_can_be_abandoned(problem: str) -> None:
-    """No call is sent for a forbidden project. Without the permission, the machines keep the template in use."""
     world = ready_world(topology="2x4")
     if "setting" in problem:
         world.restart(projects=frozenset({"another-1"}))
@@ -604,7 +600,7 @@ def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
 
 
 def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
-    """The delete of the group succeeds. If the group were abandoned, no object would delete its machines."""
+    """If the group were abandoned, no object would delete its machines."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.get")
@@ -615,7 +611,7 @@ def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
 
 
 def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() -> None:
-    """The permission is granted after the first attempt. If the group were abandoned, its machines would be left."""
+    """If the group were abandoned after one rejection, its machines would be left."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.delete")
@@ -663,7 +659,7 @@ def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None
 
 
 def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
-    """The controller's clock may be far behind. Other machines could not join either, so none is recreated."""
+    """The controller's clock may be far behind. Machines that replace the old ones could not join either."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -682,7 +678,7 @@ def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
     [(ApproveRequest, "machines cannot join yet"), (ApplyDevicePlugin, "the device plugin is not applied")],
 )
 def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
-    """A right may be missing, or an admission policy may forbid the write. Other machines would not be ready either."""
+    """A right may be missing, or an admission policy forbids the write. New machines would not become ready either."""
     world = World()
     world.kube.refused, world.kube.chips = (write,), 0
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -697,7 +693,6 @@ def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(
 
 
 def _refuse(*writes: type[Write]) -> Callable[[World], None]:
-    """Return a change that makes Kubernetes reject writes."""
     return lambda world: setattr(world.kube, "refused", writes)
 
 

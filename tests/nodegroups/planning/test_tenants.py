@@ -112,7 +112,7 @@ def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
 
 
 def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
-    """The spec of the foreign group refers to the template, but the foreign group has no machine."""
+    """The spec of the foreign managed instance group names the template, but that group has no machine."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
@@ -243,7 +243,7 @@ def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
-        # Machine of a group that has the name of this group's managed instance group.
+        # Machine of a TPUNodeGroup that is named like this group's managed instance group.
         f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
@@ -455,7 +455,7 @@ def test_group_that_can_never_be_created_does_not_delay_others() -> None:
 
 
 def test_group_that_compute_engine_rejects_comes_after_other_groups() -> None:
-    """The rejection may be permanent. Groups that wait for capacity keep their turn."""
+    """The rejection may be permanent, so the other groups of the namespace get their machines first."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
     world.kube.create_group(make_group("bad", topology="4x4"))
@@ -533,7 +533,7 @@ def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
 
 
 def test_group_that_waits_for_capacity_is_deleted_without_delay() -> None:
-    """The group has only placeholders, which are not machines."""
+    """The listed machines do not exist yet, so there is no node to drain."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
@@ -544,7 +544,6 @@ def test_group_that_waits_for_capacity_is_deleted_without_delay() -> None:
 
 
 def test_machines_listed_for_a_resource_of_another_owner_are_ignored() -> None:
-    """The nodes get no labels, and the group reports the owner of the resource."""
     world = ready_world(topology="2x4")
     [manager] = world.kube.all(_MIG)
     memory = world.process.memory

@@ -79,7 +79,6 @@ class Worlds:
 
 @pytest.fixture
 def worlds() -> Worlds:
-    """Return two control planes from one backup."""
     return Worlds.begin()
 
 
@@ -224,7 +223,7 @@ def test_oldest_ready_node_shows_that_the_cluster_is_no_copy(
     ],
 )
 def test_group_is_an_orphan_if_it_has_no_object_at_two_lists(own: tuple[set[str], ...], want: tuple[str, ...]) -> None:
-    """A list may contain a group that is being deleted together with its object. Each project has its own list."""
+    """A list may contain a managed instance group that is being deleted together with its object."""
     *at_lists, now = own
     mark = f"tpu-provisioner: TPUNodeGroup default/m uid u cluster {FACTS.uid}"
     stray = Manager(name="m", description=mark, url="u", template="t", target_size=1)

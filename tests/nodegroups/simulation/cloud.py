@@ -57,9 +57,7 @@ class Cloud:
         self._foreign = 0
         #: Probability that a list of machines is incomplete.
         self.partial_chance = 0.0
-        #: Called with a machine that has started.
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
-        #: Called with a machine that has stopped.
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None
         #: Called with a resource before a client deletes it.
         self.on_delete: Callable[[Resource], None] = lambda _resource: None
@@ -75,8 +73,6 @@ class Cloud:
             self.stage.fault("partial list", call.target.name)
             return tuple(listed for listed in result if self.stage.chance(0.5))
         return result
-
-    # --- resources
 
     def resources(self) -> list[Resource]:
         """List all policies, templates and groups."""
@@ -111,7 +107,6 @@ class Cloud:
             self.world.release()
 
     def lose(self, machine: MachineView, loss: Loss) -> None:
-        """Make a machine fail."""
         self.stage.fault(loss.value, machine.name)
         self.world.lose(machine.name, loss)
 
@@ -171,8 +166,6 @@ class Cloud:
             # The policy does not exist if its create failed. `_check_delete` reports deletes by the controller.
             if error.failure.kind is not FailureKind.NOT_FOUND:
                 self.stage.after(30.0, lambda: self.release(target))
-
-    # --- internal
 
     def changed(self, machine: MachineView) -> None:
         """Record the new state of a machine."""

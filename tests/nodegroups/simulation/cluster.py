@@ -46,7 +46,7 @@ Key = tuple[str, str, str]
 
 
 class Declined(Exception):  # noqa: N818 - a response
-    """The API server rejects a write."""
+    """Rejection of a write by the API server."""
 
     def __init__(self, failure: WriteFailure, words: str = "not today") -> None:
         super().__init__(words)
@@ -67,9 +67,8 @@ class Kube:
     #: Returns the machine with a name, None if it does not exist.
     machine: Callable[[str], MachineView | None] = lambda _name: None
     on_change: Callable[[], None] = lambda: None
-    #: Pods whose eviction a disruption budget forbids.
+    #: Names of pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
-    #: Names of caches that are not synced.
     not_synced: tuple[str, ...] = ()
     #: Chips of a node that becomes ready: 0 without a device plugin.
     chips: int = 4
@@ -79,7 +78,7 @@ class Kube:
     refused_tokens: str = ""
     #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
-    #: Number of writes.
+    #: Number of writes, including rejected ones.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     #: Approved certificates: name of the token, name of the node, and number of the machine.
@@ -88,8 +87,6 @@ class Kube:
     _joined_as: dict[str, int] = field(default_factory=dict)
     #: Name of the machine that a token was created for, by name of the token; includes deleted tokens.
     _machines_of_tokens: dict[str, str] = field(default_factory=dict)
-
-    # --- reading
 
     def snapshot(self, live: frozenset[str]) -> Snapshot:
         """Return the contents of the caches."""
@@ -128,7 +125,7 @@ class Kube:
         """Fill the caches with all objects, as a new process does."""
         self.cached = dict(self.objects)
 
-    # --- users
+    # --- changes by users
 
     def create_group(self, group: TpuNodeGroup) -> None:
         uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
@@ -136,7 +133,6 @@ class Kube:
         self._put((Kind.TPU_NODE_GROUP, meta.namespace, meta.name), replace(group, meta=meta))
 
     def annotate(self, name: str, key: str, value: str) -> None:
-        """Set an annotation of a group."""
         group = self.group(name)
         if group is not None:
             meta = replace(group.meta, annotations={**group.meta.annotations, key: value})
@@ -223,7 +219,6 @@ class Kube:
         return machine is not None and machine.status == "RUNNING" and self._joined_as.get(name) == machine.number
 
     def has_joined(self, name: str) -> bool:
-        """Return whether the machine with this name has registered a node."""
         machine = self.machine(name)
         return machine is not None and self._joined_as.get(name) == machine.number
 
@@ -262,7 +257,7 @@ class Kube:
             self._put(_key_of(group), replace(group, meta=replace(group.meta, finalizers=())))
 
     def expire_tokens(self) -> None:
-        """Delete expired tokens, as the token cleaner does."""
+        """Delete expired tokens, as Kubernetes' token cleaner does."""
         for token in self.all("Secret"):
             if token.expires_at is not None and token.expires_at <= self.stage.wall():
                 self._drop(("Secret", "kube-system", token.name))
@@ -270,7 +265,7 @@ class Kube:
     # --- writes of the controller
 
     def write(self, write: Write) -> None:
-        """Execute a write, or reject it."""
+        """Execute a write. Raises Declined if it is rejected."""
         self.writes += 1
         self.stage.note("kube", "%s", _told(write))
         if isinstance(write, self.refused):
@@ -391,8 +386,6 @@ class Kube:
         )
         self._machines_of_tokens[name] = write.machine
         self._put(("Secret", "kube-system", name), token)
-
-    # --- internal
 
     def _ready(self, key: Key) -> None:
         if key in self.objects and self.runs(key[2]):

@@ -67,7 +67,7 @@ class Figures:
 
 
 class Many:
-    """A world with many groups."""
+    """Many groups that are created, and later deleted, at the same time."""
 
     def __init__(self, count: int, *, on_ready: Callable[[World], None] = lambda _world: None) -> None:
         script = startup_script("https://pkgs.k8s.io")
@@ -85,7 +85,7 @@ class Many:
         self.of_group: Counter[str] = Counter()
 
     def run(self) -> Figures:
-        """Create all groups, wait until they are ready and settled, and delete them."""
+        """Create all groups, wait until they are ready and their tokens are deleted, and delete the groups."""
         world = self.world
         for name in self.names:
             world.kube.create_group(make_group(name, topology=_TOPOLOGY))
@@ -144,7 +144,6 @@ def _keep(world: World, path: Path) -> None:
 
 
 def main() -> int:
-    """Simulate one world."""
     count, path = int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     played = Many(count, on_ready=lambda world: _keep(world, path) if path is not None else None)
     sys.stdout.write(json.dumps(asdict(played.run())) + "\n")

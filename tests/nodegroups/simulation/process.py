@@ -62,7 +62,7 @@ class Process:
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
-        #: Seconds from an event to its round: events within this time are decided on together, as on busy hosts.
+        #: Seconds from an event to its round. Events within this time are decided on together.
         self.round_gap_seconds = stage.rng.choice((0.05, 0.25, 1.0))
         self.fault_chance = 0.0
         self.loss_chance = 0.0
@@ -77,7 +77,6 @@ class Process:
         self.alive = False
 
     def wake(self) -> None:
-        """Request a round."""
         self._plan_round(self.round_gap_seconds)
 
     def _plan_round(self, seconds: float) -> None:
@@ -152,7 +151,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, sent_at, fate))
 
     def _arrive(self, call: Call, sent_at: Any, fate: str) -> None:
-        """Execute a request unless its fate prevents it, even if its process is dead."""
+        """Execute a sent call, even if its process is dead by now. `fate` makes the call or its answer fail."""
         result, failure, kept = None, None, ""
         if fate == "before":
             failure = self._lost(call)
@@ -188,7 +187,7 @@ class Process:
             self.wake()
 
     def _prove(self, proof: Proof) -> str:
-        """Return the reason why a delete must not be sent, empty if none, from current objects instead of caches."""
+        """Return the reason why a delete must not be sent, empty if none. Reads the objects, not the caches."""
         found = next((child for child in self.kube.all("ManagedInstanceGroup") if child.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"

@@ -1,4 +1,4 @@
-"""One run from a seed to a settled world and then to an empty world, or to a violation."""
+"""One run: random faults, then all groups must become ready, cause no writes for an hour, and leave nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Run:
         ) == len(self.wanted)
 
     def _check_silence(self) -> None:
-        """Check that a settled world has few reads and no writes."""
+        """Check that an hour without events has few reads and no writes."""
         process = self.world.process
         calls, writes = Counter(process.calls), Counter(process.writes)
         self.world.wait(_HOUR)
@@ -127,7 +127,7 @@ class Run:
 
     def _somebody(self) -> None:
         rng = self.stage.rng
-        # A group that is deleted before the controller restores its finalizers leaves its nodes and tokens.
+        # A group without finalizers is not deleted here, because its nodes and tokens would be left.
         groups = [group for name in sorted(self.wanted) if (group := self.world.kube.group(name)) is not None]
         intact = [group.meta.name for group in groups if group.meta.finalizers or not group.status.conditions]
         if intact and rng.random() < 0.3:
@@ -283,7 +283,7 @@ class Run:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end or to a violation; with a planted bug if `bug` is set."""
+    """Run one seed to its end or to a violation, with the planted bug of this name if `bug` is not empty."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

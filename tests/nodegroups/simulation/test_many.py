@@ -14,7 +14,6 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def test_eight_groups_are_ready_as_soon_as_one_group_with_as_few_calls_each() -> None:
-    """Eight groups take at most 1.2 times as long as one, and the number of calls for each group is bounded."""
     alone, together = Many(1).run(), Many(8).run()
     assert together.all_ready_seconds < 1.2 * alone.all_ready_seconds
     assert together.max_calls_of_a_group <= MAX_CALLS

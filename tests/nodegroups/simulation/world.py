@@ -1,4 +1,4 @@
-"""A cluster, a cloud and a controller in virtual time, and the invariants of every such world."""
+"""A cluster, a cloud and a controller in virtual time, and invariants that hold in every run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_group(name: str, *, topology: str = "4x4", node_count: int | None = Non
 
 
 class World:
-    """The world of one run."""
+    """Compute Engine, Kubernetes and the controller's process of one run."""
 
     def __init__(self, seed: int = 0, *, settings: PlanningSettings = SETTINGS, recording: bool = False) -> None:
         self.stage = Stage(seed, recording=recording)
@@ -59,24 +59,19 @@ class World:
         self.process = self._start()
         self._expire_tokens()
 
-    # --- time
-
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.stage.agenda.wait(seconds)
 
     def wait_until(
         self, condition: Callable[[], bool], *, within_seconds: float = 1800.0, step_seconds: float = 1.0
     ) -> float:
-        """Let time pass until a condition holds; return the seconds. A violation if that takes too long."""
+        """Let time pass until a condition holds; return the seconds. Raises Violated after `within_seconds`."""
         began = self.stage.agenda.now
         while not condition():
             if self.stage.agenda.now - began > within_seconds:
                 self.stage.violate(f"waited for {within_seconds:.0f} s in vain")
             self.wait(step_seconds)
         return self.stage.agenda.now - began
-
-    # --- the process
 
     def restart(self, **settings: Any) -> None:
         """Kill the process and start another one, with these settings changed."""
@@ -102,8 +97,6 @@ class World:
         self.stage.note("world", "the process has died")
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), start)
 
-    # --- groups and machines
-
     def make(self, *names: str, **spec: Any) -> None:
         """Create groups, and wait until they are ready."""
         for name in names:
@@ -111,7 +104,7 @@ class World:
         self.wait_until(lambda: all(self.is_ready(name) for name in names))
 
     def take_down(self, name: str, *, within_seconds: float = 1800.0) -> None:
-        """Delete a group, and wait until it does not exist any more."""
+        """Delete a group, and wait until its object does not exist."""
         self.delete_group(name)
         self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
 
@@ -144,7 +137,6 @@ class World:
         return condition_of(group.status.conditions, READY) if group is not None else None
 
     def machines(self, name: str) -> list[MachineView]:
-        """List a group's machines."""
         return [machine for machine in self.cloud.machines() if machine.group.startswith(f"{name}-mig-")]
 
     def run_pods(self, name: str, *, chips: int = 4) -> list[str]:
@@ -157,7 +149,6 @@ class World:
         return pods
 
     def delete_group(self, name: str) -> None:
-        """Request the deletion of a group."""
         self.kube.delete((Kind.TPU_NODE_GROUP, "default", name))
 
     # --- invariants
@@ -203,8 +194,6 @@ class World:
             self.stage.violate("Secrets of tokens are left")
         if self.process.memory.machines:
             self.stage.violate("the metadata of machines that have joined is kept")
-
-    # --- internal
 
     def _boot(self, machine: MachineView) -> None:
         self.stage.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.kube.join(machine.name))
