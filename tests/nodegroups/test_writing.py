@@ -120,7 +120,7 @@ def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
 
 
 def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """The decision about an object that has changed must be made again."""
+    """An object that has changed needs a new decision."""
     group = put(api)
     writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
     assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
@@ -177,7 +177,7 @@ def test_taint_of_tpu_nodes_is_added_and_other_taints_keep_their_times(api: Fake
 
 
 def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """The decision about a node that has changed must be made again."""
+    """A node that has changed needs a new decision."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
     after = api.object(NODE)

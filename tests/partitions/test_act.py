@@ -106,18 +106,15 @@ def test_remove_is_prevented_while_the_api_server_does_not_respond() -> None:
             check_unused(api, "cluster", call)
 
 
-# --- the ledger ---
-
 PATH = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace="system")
 POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
-#: Entries in the order in which a ledger has them: by id.
+#: Three entries, sorted by id as in a ledger.
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda entry: entry.id)
-#: The pod as the controller has seen it.
+#: The pod as it is in the plan of the controller.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
-#: The write that a plan contains.
 OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
@@ -137,12 +134,11 @@ def read(api: FakeKube) -> Ledger:
 
 
 def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
-    """Write entries to the ledger."""
     return save_ledger(api, "system", SaveLedger(before=before, entries=entries))
 
 
 def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
-    """The next leader reads the ledger. A missing ConfigMap is an empty ledger, and the first write creates it."""
+    """A missing ConfigMap is an empty ledger, and the first write creates it."""
     assert read(api) == Ledger()
     first = save(api, Ledger(), ONE, TWO)
     assert read(api) == first
@@ -174,11 +170,7 @@ def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:
     assert set((api.object(PATH) or {})["data"]) == {"strange"}
 
 
-# --- pods ---
-
-
 def raw_pod(**spec: Any) -> dict[str, Any]:
-    """Return the pod as the API server has it."""
     gates = [{"name": "example.com/other"}, {"name": names.SCHEDULING_GATE}]
     return {
         "metadata": {"namespace": "research", "name": "train", "uid": "u-1", "annotations": {"theirs": "stays"}},

@@ -67,9 +67,6 @@ def main_of(pod: Json) -> Json:
     return found
 
 
-# --- injection ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["compatible", "least-privilege"])
 def test_init_container_gets_the_authority_of_the_api_next_to_its_token(mode: str) -> None:
     """The authority is in a ConfigMap of the pod's namespace, whose file the kubelet updates after a change."""
@@ -247,9 +244,6 @@ def test_injection_keeps_other_gates_and_volumes() -> None:
     assert [volume["name"] for volume in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
 
 
-# --- attempts to evade the injection ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
 def test_injected_pod_gets_no_patch(by: WebhookSettings) -> None:
     after = injected(raw_pod(), by)
@@ -326,7 +320,6 @@ def test_pod_that_cannot_use_ipus_is_rejected_with_the_reason(pod: Json, want: s
 
 
 def test_rejection_of_a_pod_with_thousands_of_conflicts_is_short() -> None:
-    """A message with all conflicts would take more memory than the server has."""
     mounts = [{"name": "x", "mountPath": "/etc/graphcore"}] * 10_000
     assert len(review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}])).denied) < 2_000
 
@@ -374,9 +367,6 @@ def test_static_pod_is_admitted_with_a_warning_and_without_a_patch(size: str) ->
     assert "is a static pod" in answer.warnings[0]
 
 
-# --- pods without IPUs ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "request_",
     [
@@ -393,8 +383,6 @@ def test_static_pod_is_admitted_with_a_warning_and_without_a_patch(size: str) ->
 def test_request_that_does_not_concern_ipus_is_admitted_unchanged(request_: Request) -> None:
     assert review_pod(request_, COMPATIBLE) == Answer()
 
-
-# --- changes ----------------------------------------------------------------------------------------------------------
 
 RUNNING = raw_pod({names.IPUS: "4", names.STATUS: names.INJECTED}, labels={names.POD_LABEL: "true"})
 PLAIN = raw_pod({}, labels={})
@@ -503,8 +491,6 @@ def test_binding_with_protected_annotations_or_labels_is_rejected(metadata: Json
     assert (want in denied and "Pod ml/train" in denied) if want else denied == ""
 
 
-# --- arbitrary input ------------------------------------------------------------------------------------------------
-
 _KEYS = st.sampled_from(
     [
         *("name", "image", "env", "volumeMounts", "securityContext", "capabilities", "add", "mountPath", "ports"),
@@ -547,7 +533,6 @@ def test_any_change_is_answered_without_a_patch(before: Json, after: Json) -> No
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
 def test_example_job_is_injected_without_warnings(by: WebhookSettings) -> None:
-    """The test also checks that the pod requests the IPUs of its annotation."""
     template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
     answer = review(template, by)
     assert (answer.denied, answer.warnings) == ("", ())

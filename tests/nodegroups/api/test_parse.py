@@ -256,7 +256,7 @@ def test_spec_that_violates_the_schema_is_malformed(changes: dict[str, Any]) -> 
 
 
 def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
-    """A group with empty fields is refused with a message and can be deleted; a malformed one is ignored."""
+    """A group with empty fields is refused with a message and can be deleted."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 

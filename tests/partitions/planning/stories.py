@@ -32,7 +32,6 @@ from provisioner.settings.partitions import PartitionSettings, Server
 CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SERVER, OTHER = Server(host="vipu", port=8090), Server(host="vipu2", port=8090)
-#: Allocations by server.
 BOTH = {server: (Allocation(name="a", ipus=64),) for server in (SERVER, OTHER)}
 
 
@@ -82,7 +81,6 @@ class Story:
 
     pods: list[Pod] = field(default_factory=list)
     ledger: Ledger | None = field(default_factory=lambda: Ledger(resource_version="1"))
-    #: Allocations by server.
     servers: dict[Server, tuple[Allocation, ...]] = field(
         default_factory=lambda: {SERVER: (Allocation(name="a", ipus=64),)}
     )
@@ -103,15 +101,12 @@ class Story:
         self.at(server).update({partition.id: partition for partition in partitions})
 
     def record(self, *entries: Entry, unreadable: dict[str, str] | None = None) -> None:
-        """Put entries into the ledger."""
         self.ledger = Ledger(entries=entries, resource_version="1", unreadable=unreadable or {})
 
     def pass_time(self, seconds: float) -> None:
-        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot for a decision."""
         return Snapshot(
             cluster_uid=CLUSTER,
             pods=tuple(self.pods),
@@ -238,7 +233,7 @@ def held(
 ) -> Story:
     """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`. None means no partition.
 
-    With `gone`, the pod does not exist any more.
+    With `gone`, the pod does not exist.
     """
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))
@@ -252,5 +247,4 @@ def events_of(plans: Iterable[Plan]) -> list[Event]:
 
 
 def reasons(plans: Iterable[Plan]) -> list[str]:
-    """Return the reasons of all events of plans."""
     return [event.reason for event in events_of(plans)]

@@ -30,7 +30,6 @@ from tests.partitions.planning.stories import (
 
 
 def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
-    """The pod gets the address of the server and loses its gate. After its end, partition and entry are removed."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
@@ -94,7 +93,7 @@ def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> Non
 
 
 def test_remove_that_the_live_check_prevents_is_retried_after_seconds() -> None:
-    """The cache may have lost the pod, so the pod is read live before the remove. The remove is retried within 3 s."""
+    """The pod may be missing in the cache, so it is read live before the remove."""
     story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
@@ -117,7 +116,6 @@ def test_decision_without_a_ledger_is_empty_and_keeps_the_memory() -> None:
 
 
 def test_ledger_is_written_again_within_a_second_after_a_conflict() -> None:
-    """The wait after a conflict is about half a second."""
     story = Story(pods=[make_pod("a")])
     story.read()
     story.write(story.wants(SaveLedger)[0], WriteFailure.CONFLICT)
@@ -178,7 +176,7 @@ def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
 
 
 def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings() -> None:
-    """Otherwise its IPUs would count against the limit of the namespace. If the server returns, they are freed."""
+    """Otherwise the pod's IPUs would still count against the limit of its namespace."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))

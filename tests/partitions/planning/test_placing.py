@@ -35,7 +35,7 @@ def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
     return schedule(queue, {allocation.site: allocation for allocation in supply}, {}, _SETTINGS, Guard())
 
 
-#: A running pod has 12 IPUs for 1,000 s; after that, a pod of 12 IPUs can start, and leaves four IPUs free.
+#: IPUs of a running pod, and the seconds until its deadline.
 _TO_END = (12, 1000.0)
 
 
@@ -65,7 +65,7 @@ _TO_END = (12, 1000.0)
                      id="lost partition delays no pod"),
         pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size, one pod at a time"),
         pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="unknown size, one is tried"),
-        # In these cases, the server rejects partitions although enough IPUs are free.
+        # In the following cases, the server rejects partitions although enough IPUs are free.
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 860)], "b",
                      id="rejected, younger pod ends before the first one"),
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4)], "",
@@ -120,7 +120,7 @@ _JOBS = st.lists(
 def test_pod_with_a_reservation_starts_at_its_shadow_time_at_the_latest(
     jobs: list[tuple[int, int, int]], both: bool
 ) -> None:
-    """A job is a number of IPUs, a run time, and the slack of its deadline. All jobs wait from the beginning."""
+    """A job is a number of IPUs, its run time in seconds, and the seconds from its end to its deadline."""
     sites = (_A, _B) if both else (_A,)
     waiting = {f"{number:02}": job for number, job in enumerate(jobs)}
     running: dict[str, tuple[int, float, float, Any]] = {}

@@ -31,7 +31,6 @@ from tests.partitions.planning.stories import (
 
 
 def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
-    """An Event on the pod has the reason why the pod waits."""
     pod = make_pod("train", size=64, age_seconds=9)
     story = held(pod, make_pod("next", size=64))
     story.change(pod, servers=frozenset())
@@ -66,7 +65,6 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
 
 
 def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit() -> None:
-    """A waiting pod does not count against the limit of its namespace. It gets a partition when the server is back."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -113,7 +111,6 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 
 @pytest.mark.parametrize("misplaced", [False, True])
 def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplaced: bool) -> None:
-    """The pod does not wait for the failing server, and an Event has the server's message."""
     pod = make_pod("train")
     story = held(pod, state=None, servers=dict(BOTH))
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))

@@ -19,7 +19,7 @@ from tests.support.simulations.stage import Stage
 
 #: Maximum age in seconds of a reading that shows an active partition when its pod's gate is removed.
 _SEEN_SECONDS = 150.0
-#: Maximum lifetime in seconds of a partition after its pod has ended, and after the last fault.
+#: Maximum time in seconds that a partition exists after its pod has ended, or after the last fault if that is later.
 OUTLIVES_SECONDS = 600.0
 #: Maximum time in seconds to detect a failed server: servers are read once a minute, in rounds up to 30 s apart.
 _NOTICED_SECONDS = 120.0
@@ -77,7 +77,8 @@ class Checks:
         return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
-        # If a fault removes the partition of a pod that gets its node late, the init container waits for the next one.
+        # If a fault removes the partition of a pod that gets its node late, the init container waits for a new
+        # partition.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
@@ -112,14 +113,12 @@ class Checks:
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:
-        """Check that a create is not repeated too often."""
+        """Check that a partition is created at most MAX_TRIES_A_MINUTE times in a minute."""
         now = self.stage.agenda.now
         tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
         self.tries[partition_id] = tries
         if len(tries) > MAX_TRIES_A_MINUTE:
             self.stage.violate(f"partition {partition_id} is tried {len(tries)} times within a minute")
-
-    # --- the ledger
 
     def _save(self, ledger: Ledger) -> None:
         """Check that the id of each entry belongs to its pod."""
@@ -128,15 +127,13 @@ class Checks:
             if names.owner_of(entry.id) != names.owner_id(CLUSTER, entry.pod_uid):
                 self.stage.violate(f"entry {entry.id} is of pod {entry.pod}, whose id is another one")
 
-    # --- plans
-
     def judge(self, snapshot: Snapshot, plan: Plan) -> None:
         tells_sizes = {address: server.tells_sizes for address, server in self.servers.items()}
         for fault in faults_of(snapshot, plan, self.settings, tells_sizes=tells_sizes):
             self.stage.violate(fault)
         self.stage.note_digest("controller", "shows", plan.view)
 
-    # --- at the end
+    # --- checks at the end of a run
 
     def outlived(self, since: float) -> None:
         """Check that no partition outlives its pod by more than OUTLIVES_SECONDS, counted from `since` or later."""

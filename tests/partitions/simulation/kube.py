@@ -20,7 +20,7 @@ CLUSTER = "5f0a3a52-0000-4000-8000-000000000001"
 
 
 class Declined(Exception):  # noqa: N818 - an answer, not a failure
-    """The API server rejects a write."""
+    """Rejection of a write by the API server."""
 
     def __init__(self, failure: WriteFailure) -> None:
         super().__init__(failure.value)
@@ -38,7 +38,7 @@ class Cache:
 
 
 class Kube:
-    """The simulated cluster."""
+    """Simulated API server, watch caches, scheduler and kubelets."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -63,8 +63,6 @@ class Kube:
         self.is_served: Callable[[Pod], bool] = lambda _pod: True
         self.on_save: Callable[[Ledger], None] = lambda _ledger: None
         self._count = 0
-
-    # --- pods
 
     def create(self, *, size: int, seconds: float, **fields: Any) -> Pod:
         """Create a pod that runs for `seconds` after it has started."""
@@ -152,15 +150,11 @@ class Kube:
             cache.pods[uid] = pod
         cache.on_change()
 
-    # --- caches
-
     def watch(self, on_change: Callable[[], None]) -> Cache:
         """Start a watch, which begins with all current pods."""
         cache = Cache(pods={uid: pod for uid, pod in self.pods.items() if not pod.finished}, on_change=on_change)
         self.caches.append(cache)
         return cache
-
-    # --- nodes
 
     def _schedule(self, uid: str) -> None:
         pod = self.pods.get(uid)
@@ -199,10 +193,7 @@ class Kube:
         self.change(uid, begun=True)
         self.stage.after(self.runs[uid], lambda: self.finish(uid))
 
-    # --- writes
-
     def read_ledger(self) -> Ledger:
-        """Return the ledger of the ConfigMap."""
         if self.data is None:
             return Ledger()
         return ledger_of(dict(self.data), resource_version=self._ledger_version)
@@ -228,7 +219,7 @@ class Kube:
         self._ledger_version = str(self._version) if data is not None else ""
 
     def open_gate(self, gate: OpenGate) -> None:
-        """Remove a pod's gate."""
+        """Remove a pod's gate. Raises Declined if the pod has changed."""
         pod = self.pods.get(gate.pod.uid)
         if pod is None or pod.resource_version != gate.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)

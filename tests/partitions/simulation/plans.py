@@ -144,8 +144,6 @@ class _Placement:
             if after:
                 yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
 
-    # --- the oldest waiting pod
-
     def _head(self) -> Pod | None:
         placed = {entry.pod_uid for entry in self.save.entries}
         waiting = [
@@ -288,8 +286,6 @@ class _Placement:
             if uid in self.pods and self.pods[uid].size <= head.size
         ]
 
-    # --- holders of IPUs, and their ends
-
     def _counts(self, entry: Entry) -> bool:
         """Return whether an entry counts against its namespace. Unneeded entries count if their server can be read."""
         pod = self.pods.get(entry.pod_uid)
@@ -310,7 +306,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until a deadline frees an entry's IPUs, with the grace period for a younger pod."""
+        """Return the seconds until a deadline frees an entry's IPUs, plus the grace period for younger pods placed now."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf

@@ -90,7 +90,6 @@ class Process:
         self.memory, self._readings = shifted(self.memory, by), shifted(self._readings, by)
 
     def wake(self) -> None:
-        """Request a round after the minimum gap."""
         self._plan_round(_ROUND_GAP_SECONDS)
 
     def _plan_round(self, seconds: float) -> None:
@@ -184,8 +183,6 @@ class Process:
         self.stage.faults[f"answer {fate}"] += 1
         return fate
 
-    # --- calls
-
     def _call(self, call: Call) -> None:
         self.sent[type(call).__name__] += 1
         if isinstance(call, RemovePartition):
@@ -200,7 +197,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, asked_at, fate))
 
     def _arrive(self, call: Call, asked_at: datetime, fate: str) -> None:
-        """Deliver or lose a request as `fate` says, even if its process was killed after sending it."""
+        """Deliver a sent call, or lose it or its answer if `fate` is set, even if its process was killed."""
         if fate == "before":
             self._done(call, asked_at, None, _lost(call))
         elif fate == "bad":
@@ -245,8 +242,6 @@ class Process:
         if pod.told_partition not in ("", call.id):
             return ""
         return f"pod {pod.name} has not ended"
-
-    # --- writes
 
     def _write(self, write: Write) -> None:
         self.sent[type(write).__name__] += 1

@@ -1,4 +1,4 @@
-"""Runs one seed: a time of faults, then a time in which all pods are served and nothing is left, or a violation."""
+"""Runs one seed: random faults, then a time without faults, after which all pods were served and nothing is left."""
 
 from __future__ import annotations
 
@@ -81,7 +81,6 @@ class Run:
         return found
 
     def start(self) -> Process:
-        """Start a controller process."""
         process = Process(self.stage, self.kube, self.servers, self.settings)
         process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
         process.crash_chance, process.on_crash = self.crash_chance, self._restart
@@ -97,8 +96,6 @@ class Run:
     def _lead(self) -> None:
         if not any(not process.cache.frozen for process in self.processes):
             self.start()
-
-    # --- the run
 
     def run(self) -> dict[str, float]:
         """Run; return the seconds until all pods were served, and the longest time that a partition outlived its pod.
@@ -185,7 +182,7 @@ class Run:
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
 
     def _check_silence(self) -> None:
-        """Check that nothing happens in an empty cluster except for reads."""
+        """Check that an empty cluster has only reads for _QUIET_SECONDS."""
         before = Counter[str]()
         for process in self.processes:
             before += process.sent
@@ -344,7 +341,7 @@ class Run:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed, with a planted bug if `bug` is set; return the outcome."""
+    """Run one seed, with the planted bug of this name if `bug` is not empty; return the outcome."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

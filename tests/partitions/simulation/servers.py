@@ -45,16 +45,13 @@ class VipuServer:
         self.down_at = self.back_at = 0.0
 
     def partitions(self) -> dict[str, PartitionView]:
-        """Return all partitions by id."""
         return {view.id: view for view in self.world.all_partitions()}
 
     @property
     def is_down(self) -> bool:
-        """Whether the server cannot be reached."""
         return self.stage.agenda.now < self.back_at
 
     def is_active(self, partition_id: str) -> bool:
-        """Return whether a partition exists and is active."""
         view = self.partitions().get(partition_id)
         return view is not None and view.phase is Phase.ACTIVE
 
@@ -116,8 +113,6 @@ class VipuServer:
                 for partition in self.world.partitions()
             ),
         )
-
-    # --- faults
 
     def restart(self, *, keeps_partitions: bool, down_seconds: float) -> None:
         """Restart the server; unless `keeps_partitions` is true, its partitions are lost."""
