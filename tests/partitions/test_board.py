@@ -42,7 +42,6 @@ def read(board: Board) -> Document:
 
 
 def document(controller: Controller) -> Document:
-    """Return the document of a controller as a client decodes it."""
     return read(controller.loop.board)
 
 
@@ -89,7 +88,6 @@ def test_document_of_a_follower_is_empty(controller: Controller) -> None:
 
 
 def test_unreadable_server_is_reported(controller: Controller) -> None:
-    """The document and the terminal show the server's message."""
     for _ in range(40):
         controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
     controller.rounds(20, seconds=30.0)
@@ -101,7 +99,6 @@ def test_unreadable_server_is_reported(controller: Controller) -> None:
 
 
 def test_terminal_lists_the_pods_of_a_namespace_by_state(controller: Controller) -> None:
-    """One table has all pods, waiting pods first."""
     lines = list(ipus.page(document(controller)))
     assert lines[0].startswith("IPUs: 64 of 64 in partitions of this cluster, 0 in others; pods that wait: 1;")
     states = [line.split()[3] for line in lines if line.startswith("research")]
@@ -137,7 +134,7 @@ def test_explain_accepts_the_id_of_a_partition(controller: Controller) -> None:
 def test_status_shows_partitions_without_a_status_of_slices(
     controller: Controller,
 ) -> None:
-    """A cluster with IPUs may have no TPUs. The command fails if neither slices nor partitions have a status."""
+    """A cluster with IPUs may have no TPUs."""
     server = WireServer()
     absent = Answer(status=404, body=b"{}")
     server.answer("GET /api/v1/board", absent)
@@ -152,7 +149,6 @@ def test_status_shows_partitions_without_a_status_of_slices(
 
 
 def test_page_serves_its_files_with_a_content_security_policy() -> None:
-    """The policy of the page forbids resources from other sites."""
     served = {page.path: page.make() for page in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
@@ -167,9 +163,6 @@ def test_document_has_stable_field_names(controller: Controller) -> None:
     }  # fmt: skip
 
 
-# --- thousands of pods
-
-
 def holding(number: int, phase: str = "active") -> PartitionLine:
     return PartitionLine(
         id=f"p{number:04}", server="a", allocation="", ipus=1, pod=f"research/train-{number}", phase=phase, since=NOW
@@ -182,7 +175,6 @@ def rejected(number: int, namespace: str = "research") -> RejectedLine:
 
 @pytest.fixture(name="crowd")
 def _crowd() -> Document:
-    """Return the document for thousands of pods."""
     view = View(
         waiting=tuple(
             WaitingLine(namespace="research", pod=f"train-{number}", ipus=4, place=number + 1, since=NOW, why="Full.")

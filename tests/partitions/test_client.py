@@ -149,9 +149,6 @@ def test_fetch_waits_for_a_missing_token() -> None:
     assert play.said == ["no token"]
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
-
-
 def test_written_file_is_complete_and_readable_by_all_users(tmp_path: Path) -> None:
     path = tmp_path / "ipuof.conf"
     for text in ("first", "second"):
@@ -172,9 +169,6 @@ def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="no space"):
         write_file(path, "second")
     assert (path.read_text(encoding="utf-8"), len(list(tmp_path.iterdir()))) == ("first", 1)
-
-
-# --- the command, against the real API --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -258,7 +252,6 @@ def test_request_times_out_if_the_answer_does_not_end(said: bytes) -> None:
 
 
 def test_signal_ends_the_waiting_command(tmp_path: Path) -> None:
-    """The test runs the command in a separate process, which waits for an API that is down."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
     command = ["partitions", "get", "--server=http://127.0.0.1:1", f"--token-file={tmp_path / 'token'}"]

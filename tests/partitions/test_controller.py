@@ -31,7 +31,7 @@ def entries(controller: Controller) -> list[str]:
 def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """Without a recorded result, the call counts as lost after 60 s, and is repeated even if recording this raises."""
+    """Without a recorded result, a call counts as lost after 60 s, and is repeated even if recording the loss raises."""
 
     def crashing(*_: object) -> None:
         raise ValueError
@@ -55,7 +55,7 @@ def test_answer_whose_processing_raises_does_not_affect_others(
 def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
     controller: Controller, was_known: bool
 ) -> None:
-    """The ledger has the owners of partitions. Readiness and a metric report that it is unreadable."""
+    """The ledger has the owners of partitions."""
     known = "tpu_provisioner_partitions_ledger_known"
     if was_known:
         controller.rounds(_ROUNDS)
@@ -125,7 +125,6 @@ def test_no_change_is_sent_without_time_left_on_the_lease(controller: Controller
 
 
 def test_waiting_and_created_partitions_are_reported_as_events(controller: Controller) -> None:
-    """Metrics show the number of waiting pods, and the size of the pod that has waited longest."""
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
     controller.create_pod("second", 64)
@@ -167,7 +166,7 @@ def test_failed_reread_keeps_the_last_ledger(controller: Controller) -> None:
 
 
 def test_rejected_removal_of_a_gate_is_reported_once_as_an_event(controller: Controller) -> None:
-    """The pod holds its IPUs until a user corrects the cause. The Event is emitted once; the gate is removed later."""
+    """The pod holds its IPUs until a user corrects the cause."""
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
     controller.create_pod("train")
     controller.rounds(_ROUNDS)

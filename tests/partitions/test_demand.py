@@ -247,8 +247,6 @@ def test_any_json_results_in_a_valid_pod(spec: Any, annotations: Any, status: An
     assert pod.servers is None or pod.servers <= {_ONE.address, _TWO.address}
 
 
-# --- size in annotations ---
-
 _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.none(), st.integers(), st.booleans())
 
 

@@ -36,9 +36,6 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     made.end()
 
 
-# --- requests of a pod ----------------------------------------------------------------------------------------------
-
-
 def test_pod_waits_until_its_partition_is_active_and_gets_its_configuration(ground: Ground) -> None:
     pod = ground.add_pod(gated=True)
     waiting = ground.ask(pod)
@@ -139,9 +136,6 @@ def test_request_is_answered_503_while_the_state_is_unknown(ground: Ground, what
     assert "it is down" not in answer.json["error"]
 
 
-# --- access control -------------------------------------------------------------------------------------------------
-
-
 def test_partition_of_another_pod_cannot_be_requested(ground: Ground) -> None:
     pod, other = ground.add_pod(), ground.add_pod("other")
     elsewhere = ground.add_pod("train", "theirs")
@@ -240,9 +234,6 @@ def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Grou
     wait_for(lambda: not any(type(object_) is Away for object_ in gc.get_objects()))
 
 
-# --- requests of users ----------------------------------------------------------------------------------------------
-
-
 def test_user_with_the_right_to_get_the_pod_sees_its_partition(ground: Ground) -> None:
     pod = ground.add_pod(gated=False)
     made = ground.place(pod)
@@ -285,7 +276,7 @@ def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) 
 
 
 def test_pod_without_a_known_node_gets_no_configuration(ground: Ground) -> None:
-    """The API's cache is outdated: the partition may have been taken back before the pod got its node."""
+    """If the API's cache is outdated, the partition may have been taken back before the pod got its node."""
     pod = ground.add_pod(node="")
     ground.place(pod)
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
@@ -332,9 +323,6 @@ def test_release_succeeds_if_another_pod_has_the_name(ground: Ground) -> None:
     made, token = ground.place(pod), ground.token(pod)
     ground.kube.fail("PATCH", "/pods/train", errors.Conflict("another UID"))
     assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
-
-
-# --- bounds -----------------------------------------------------------------------------------------------------------
 
 
 def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
@@ -408,9 +396,6 @@ def test_concurrent_requests_with_one_token_share_one_review(ground: Ground) -> 
         ground.kube.answers.set()
         assert {answer.result().status for answer in asked} == {202}
     assert ground.kube.reviews == [TOKEN_REVIEWS]
-
-
-# --- health ---------------------------------------------------------------------------------------------------------
 
 
 def test_health_is_served_without_authentication(ground: Ground) -> None:

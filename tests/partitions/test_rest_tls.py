@@ -40,7 +40,6 @@ class Place:
         self.rest: Rest | None = None
 
     def write(self, keys: Keys) -> None:
-        """Replace the certificate and the authority."""
         self.files.certificate.write_text(keys.certificate_pem)
         self.files.key.write_text(keys.key_pem)
         self.authority.write_text(keys.authority_pem)
@@ -72,7 +71,6 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 
 def ports(rest: Rest) -> list[int]:
-    """Return the port of each server."""
     return [server.ports[0] for server in rest.servers]
 
 
@@ -136,7 +134,7 @@ def test_client_with_an_https_url_sends_no_token_in_plain_http(place: Place) -> 
 def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that read the new authority trust the certificate. A half-written pair of files has no effect."""
+    """A half-written pair of files has no effect."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     place.write(make())
     rest = place.start()
@@ -155,7 +153,7 @@ def test_replaced_certificate_is_served_and_trusted_without_a_restart(
 def test_missing_certificate_is_reported_once_and_prevents_readiness(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Secret may be created later."""
+    """The Secret with the certificate may be created later."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
         rest = place.start()

@@ -36,7 +36,6 @@ def test_address_of_a_server_has_host_and_port() -> None:
 
 
 def test_limits_and_sizes_are_read_into_the_settings() -> None:
-    """Each field of the settings must have the value of its variable."""
     effective = read_options(
         PartitionSettings,
         {

@@ -21,7 +21,6 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 def actor(on_answer: Callable[[], None] = lambda: None) -> CallingActor[str]:
-    """Return an actor whose results are texts."""
     return CallingActor(clock=wall_clock, lease_seconds=lambda: 0.0, on_answer=on_answer)
 
 
@@ -40,7 +39,6 @@ class Full:
 
 
 def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> None:
-    """The call is live while it waits, runs, and until its result is read. The listener is called."""
     woken = threading.Event()
     calls = actor(woken.set)
     assert calls.submit(lambda: "done", thread, key="a")
@@ -50,7 +48,6 @@ def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> No
 
 
 def test_crashed_call_is_not_live_and_does_not_prevent_other_calls(thread: ThreadPoolExecutor) -> None:
-    """The crashed call has no result. The next call is made."""
     calls = actor()
 
     def crash() -> str:

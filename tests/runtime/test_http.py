@@ -30,7 +30,6 @@ from tests.support.waiting import wait_for
 
 
 async def echo(request: Request) -> Response:
-    """Respond with the size of the body."""
     return PlainTextResponse(str(len(await request.body())))
 
 
@@ -59,7 +58,6 @@ def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.
 
 
 def test_two_apps_are_served_by_one_thread(serve: Serve) -> None:
-    """Each address has its own app, and both share the event loop."""
     before = set(threading.enumerate())
     first, second = serve(hello, ECHO).ports
     assert len(set(threading.enumerate()) - before) == 1
@@ -96,7 +94,6 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 def test_bad_request_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
-    """The client gets one response, the connection ends, no line is logged, and the next client is served."""
     [port] = serve(ECHO, body_bytes=100).ports
     capfd.readouterr()
     with capture_logs() as lines:
@@ -267,8 +264,6 @@ def test_at_most_two_responses_are_created_for_a_client_that_does_not_read(serve
 
 
 def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
-    """The log line contains the path of the request."""
-
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ZeroDivisionError
 
@@ -317,8 +312,6 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
 
 @pytest.mark.timeout(30)  # six servers, each of which takes time to end
 def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
-    """A server is started and stopped five times, and the numbers of threads and descriptors must not grow."""
-
     def once() -> None:
         server = serve()
         answer(server.ports[0], ASK, half_close=True)
@@ -336,7 +329,7 @@ def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
 
 
 def test_host_that_is_too_long_is_named_in_the_error() -> None:
-    """The error is the same as for other hosts that cannot be served."""
+    """Python raises UnicodeError, not OSError, for a label of more than 63 characters."""
     host = "a" * 64
     with pytest.raises(ServerError, match=f"'{host}:0' cannot be served"):
         HttpServer({Address(host, 0): hello}, name="a-server").start()

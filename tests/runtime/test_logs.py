@@ -27,19 +27,17 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def out() -> io.StringIO:
-    """Return the stream of lines at level info."""
+    """Configure level info; return the stream of the log lines."""
     stream = io.StringIO()
     logs.configure("info", stream=stream)
     return stream
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
-    """Return the JSON lines."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_event_is_one_line_of_json(out: io.StringIO) -> None:
-    """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
     structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
     [line] = lines(out)
     stamp = datetime.fromisoformat(line.pop("time"))
@@ -84,7 +82,6 @@ def test_loggers_created_before_configure_use_its_level() -> None:
 
 
 def test_lines_of_libraries_have_the_same_form(out: io.StringIO) -> None:
-    """Records of the standard library are JSON lines, with their arguments inserted."""
     logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
     [line] = lines(out)
     assert (line["event"], line["severity"], line["logger"], line["shard"]) == (
@@ -136,7 +133,7 @@ def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
 
 
 def test_value_of_an_unknown_type_is_logged_as_text(out: io.StringIO) -> None:
-    """JSON has no type for the value."""
+    """The value is a datetime, for which JSON has no type."""
     structlog.get_logger("x").info("thing.seen", when=datetime(2026, 1, 2, tzinfo=UTC))
     assert lines(out)[0]["when"] == "2026-01-02 00:00:00+00:00"
 

@@ -15,13 +15,11 @@ _PATIENCE_SECONDS = 10.0
 
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
-    """Yield an executor with eight threads."""
     with ThreadPoolExecutor(max_workers=8) as threads:
         yield threads
 
 
 def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
-    """The order in which calls end does not matter."""
     for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
     for each in for_each:
         assert each(lambda number: number * number, range(20)) == [number * number for number in range(20)]
@@ -29,7 +27,6 @@ def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> 
 
 
 def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> None:
-    """Exactly three calls run at the same time."""
     meeting = threading.Barrier(3, timeout=_PATIENCE_SECONDS)
     lock, now, most = threading.Lock(), 0, 0
 

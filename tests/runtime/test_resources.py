@@ -15,12 +15,10 @@ from provisioner.runtime.resources import client_of, is_json, make_app
 
 
 async def describe(request: Request) -> Response:
-    """Respond with the parts of the request."""
     return PlainTextResponse(f"{request.path_params.get('name')} {is_json(request)} {client_of(request)}")
 
 
 async def busy(_request: Request) -> Response:
-    """Raise Busy."""
     raise Busy
 
 

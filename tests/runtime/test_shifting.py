@@ -14,7 +14,6 @@ POOL = PoolName("train-0123456789")
 
 
 def test_nested_times_are_shifted() -> None:
-    """Times in mappings, in dataclasses, and in dataclasses in mappings are shifted."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
         pools={

@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.runtime import process
 
-#: Time-out in seconds of each test, because these tests start Python.
+#: Longer than the default time-out, because some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)
 
 #: Time-out in seconds, much longer than any step of these tests.
@@ -34,7 +34,6 @@ def _handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
-    """The action is called once per signal, in another thread than the main thread."""
     told: list[tuple[str, bool]] = []
     done = threading.Event()
 

@@ -53,7 +53,6 @@ def asked(port: int, *, source: str = "127.0.0.1") -> bool:
 
 
 def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: Connect) -> None:
-    """The server keeps four of 100 silent connections, and answers each request in the meantime."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     clients = []
     for number in range(100):
@@ -141,7 +140,6 @@ def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect
     ],
 )
 def test_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, request_: bytes) -> None:
-    """The server answers 400 and closes the connection."""
     [port] = serve(header_bytes=1024).ports
     client = connect(port)
     client.sendall(request_)

@@ -81,7 +81,6 @@ def serve() -> Iterator[Serve]:
 def ask(
     port: int, path: str, method: str = "GET", host: str = "127.0.0.1", headers: Any = None, **parts: Any
 ) -> tuple[int, str]:
-    """Return status and body of one request."""
     connection = http.client.HTTPConnection(host, port, timeout=5, **parts)
     try:
         connection.request(method, path, body=b"x=1" if method == "POST" else None, headers=dict(headers or {}))
@@ -92,7 +91,6 @@ def ask(
 
 
 def free_port() -> int:
-    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -125,7 +123,7 @@ def test_one_address_has_all_pages(serve: Serve) -> None:
     ],
 )
 def test_request_with_a_foreign_host_is_rejected(serve: Serve, host: str, *, known: bool) -> None:
-    """A hostile web page could send requests under its own name (DNS rebinding). The response has the remedy."""
+    """A hostile web page could send requests under its own name (DNS rebinding)."""
     [port] = serve().ports
     for path in ("/metrics", "/readyz", "/nowhere"):
         status, body = ask(port, path, headers={"Host": host})
@@ -134,7 +132,7 @@ def test_request_with_a_foreign_host_is_rejected(serve: Serve, host: str, *, kno
 
 
 def test_request_without_a_host_is_answered(serve: Serve) -> None:
-    """HTTP/1.0 has no Host header, and browsers do not use it."""
+    """HTTP/1.0 requires no Host header, and browsers do not use HTTP/1.0."""
     [port] = serve().ports
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -201,14 +199,12 @@ _NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
 def test_request_gets_its_response_and_the_server_continues(
     serve: Serve, parts: dict[str, Any], method: str, path: str, want: tuple[int, str]
 ) -> None:
-    """The server answers a probe after the request."""
     [port] = serve(**parts).ports
     assert ask(port, path, method) == want
     assert ask(port, "/readyz" if path == "/healthz" else "/healthz")[0] == 200
 
 
 def test_pages_are_errors_only_while_no_thread_can_start(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a new thread, each request is answered 500. Pages are served again when threads can start."""
     [port] = serve().ports
 
     def none(_thread: threading.Thread) -> None:
@@ -280,8 +276,6 @@ def test_slow_scrapes_do_not_block_probes_and_other_clients(serve: Serve) -> Non
         assert {future.result(10) for future in waiting} == {(200, "late\n")}
 
 
-# --- pages of a controller
-
 _LARGE = b'{"a": "b"}' * 10_000
 _HEADERS = {"Content-Security-Policy": "x", "ETag": 'W/"abc"'}
 
@@ -305,7 +299,6 @@ def get(serve: Serve) -> Iterator[Callable[..., tuple[int, Mapping[str, str], by
 
 
 def test_page_has_its_headers_with_any_query(get: Callable[..., Any]) -> None:
-    """Pages are served in addition to the probes."""
     status, headers, body = get("/?namespace=a%20b")
     assert (status, body, headers["content-security-policy"]) == (200, b"<p>", "x")
     assert headers["content-type"] == "text/html; charset=utf-8"

@@ -116,7 +116,7 @@ def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() ->
 
 
 def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
-    """A node may register with the labels of its group; without the number, the controller cannot tell its machine."""
+    """A node may register with the labels of its group, but without the number that identifies its machine."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train"))

@@ -59,7 +59,6 @@ class InThisProcess(Runner):
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, max_bytes: int
     ) -> Ended:
-        """Run the simulated command."""
         assert (environment["HOME"], seconds > 0, max_bytes > 0) == (str(folder), True, True)
         stdout, stderr = io.StringIO(), io.StringIO()
         code = command.run(arguments[1:], environment, stdout, stderr)
@@ -74,7 +73,6 @@ class Says(Runner):
         self.ended = Ended(code=code, stdout=stdout, stderr=stderr, cause=cause)
 
     def run(self, *_arguments: object, **_options: object) -> Ended:
-        """Return the output."""
         return self.ended
 
 
@@ -87,17 +85,14 @@ class Ground:
 
     @property
     def world(self) -> World:
-        """State of the simulated server."""
         return self.simulator.world
 
     def with_(self, **changes: Any) -> VipuCommand:
-        """Return an adapter with changed settings."""
         return replace(self.vipu, **changes)
 
 
 @pytest.fixture(scope="module")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the simulated command."""
     return command.install(tmp_path_factory.mktemp("bin"))
 
 
@@ -300,9 +295,6 @@ def test_server_that_does_not_know_allocations_has_one_without_a_name(quick: Gro
     fault = Fault(kind=FaultKind.REFUSED, grpc_code="Unimplemented", message="no", method=LIST_ALLOCATIONS)
     quick.simulator.inject(fault)
     assert quick.vipu.list_allocations() == (Allocation(name=""),)
-
-
-# --- contract of the protocol ---------------------------------------------------------------------------------------
 
 
 def _states(ground: Ground) -> dict[str, str]:

@@ -41,7 +41,6 @@ class Layout:
     blank_lines: bool
 
     def draw(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        """Return the text of a table."""
         widths = [max(len(row[column]) for row in (header, *rows)) + self.padding for column in range(len(header))]
         rule = ("+" if self.framed else "-") + "-" * (sum(widths) + 3 * len(widths))
         lines = [self._line(row, widths) for row in (header, *rows)]
