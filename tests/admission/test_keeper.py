@@ -133,7 +133,7 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbidden(kube: FakeKube, kind: str):
-    """Otherwise, without this permission, each replica would stop answering at its next restart."""
+    """Otherwise, if the permission is missing, each replica would stop answering after its next restart."""
     validating = MUTATING.replace("mutating", "validating")
     kube.put_object(validating, configuration("c.tpu"))
     keeper(kube, clock := Clock()).step()

@@ -82,7 +82,7 @@ async def settle() -> None:
 )
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body: bytes, in_loop: bool, later: bool):
-    """Only a quick review with a small body cannot delay other reviews."""
+    """In the event loop, a slow review or a large body would delay other reviews."""
     threads: list[bool] = []
 
     def note() -> Response:
@@ -149,7 +149,7 @@ def test_full_lanes_do_not_delay_quick_reviews():
 
 
 def test_large_reviews_that_are_not_quick_do_not_delay_large_quick_ones():
-    """The validation of a tenant's large JobSet takes seconds, and must not keep pods of other tenants waiting."""
+    """The validation of a tenant's large JobSet takes seconds, and must not delay pods of other tenants."""
     go_on = threading.Event()
 
     async def play() -> None:

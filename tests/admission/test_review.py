@@ -220,9 +220,6 @@ def test_texts_of_a_review_are_cut_to_the_length_of_names():
     assert [len(text) for text in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]
 
 
-# --- patches
-
-
 def test_a_patch_is_applied_as_the_api_server_does():
     before = {"a": {"b/c": [1, 3]}, "d~e": 5, "f": None}
     patch = (

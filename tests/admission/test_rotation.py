@@ -163,9 +163,6 @@ def test_clock_that_is_set_back_restarts_the_step():
     assert state.next is not None
 
 
-# --- real keys
-
-
 def of_year_0(pem: str) -> str:
     """Return a certificate that ends in year 0, which Python's datetime cannot represent."""
     der = ssl.PEM_cert_to_DER_cert(pem)

@@ -73,7 +73,6 @@ def refused(kind: FailureKind, message: str) -> Document:
     ],
 )
 def test_explain_accepts_names_of_workload_slice_pod_and_pool(name: str) -> None:
-    """The names are of the workload, its slice, a pod and the node pool; all have the same explanation."""
     world = World(make_jobset("train"))
     world.live(3)
     (pool,) = world.pools
@@ -187,7 +186,6 @@ def test_pool_named_in_an_event_is_explained_before_and_after_its_life() -> None
 
 
 def test_idle_pool_is_listed_although_its_slice_runs_elsewhere() -> None:
-    """The slice runs on other nodes, and the pool that was created for it is idle."""
     workload = make_jobset("train")
     world = World(workload)
     world.step()
@@ -201,14 +199,13 @@ def test_idle_pool_is_listed_although_its_slice_runs_elsewhere() -> None:
 
 
 def test_plain_job_is_explained_once() -> None:
-    """A plain Job is both a workload and its only group, but has one explanation."""
+    """A plain Job is both a workload and its only group."""
     world = World(settings_=settings(serve_jobs=True))
     world.add(make_job("batch"))
     assert [explanation.kind for explanation in explanations(document_of(world), "batch", "")] == ["workload"]
 
 
 def test_explanation_lists_the_last_decisions_about_the_workload() -> None:
-    """Decisions about other workloads are not listed."""
     world = World(make_jobset("train"))
     board = board_of(world)
     for number in range(20):
@@ -231,7 +228,6 @@ def test_control_characters_are_removed_from_output() -> None:
 
 
 def test_status_sorts_slices_by_urgency_and_other_pools_last() -> None:
-    """Costs and limits are on top, then failed and waiting slices, then other slices, then pools without a slice."""
     done = make_jobset("done")
     prices = parse_prices("*=2, currency=EUR")
     world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=prices))
@@ -294,7 +290,6 @@ def test_duration_is_printed_in_one_or_two_units(seconds: float, words: str) -> 
 
 @pytest.fixture
 def wire() -> Iterator[WireServer]:
-    """Yield a simulated API server."""
     server = WireServer()
     yield server
     server.close()
@@ -310,7 +305,7 @@ def run(*arguments: str) -> int:
 
 
 def test_commands_read_the_controller_at_a_given_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """The address is usually that of `kubectl port-forward`; no call to the API server is needed."""
+    """The address is usually that of `kubectl port-forward`."""
     wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("explain", "train", "--server", wire.url) == 0
     assert capsys.readouterr().out.startswith("JobSet default/train is active. Slice train-slice-0 waits")
@@ -537,7 +532,6 @@ def test_plan_live_uses_the_settings_of_the_running_controller(
     ],
 )
 def test_invalid_or_unreachable_address_is_reported(capsys: pytest.CaptureFixture[str], server: str) -> None:
-    """The addresses are unreachable, malformed, or of a protocol other than HTTP."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
 
@@ -609,7 +603,6 @@ def test_gc_without_dry_run_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 def test_watched_status_shows_a_failure_and_the_recovery(
     wire: WireServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command queries the controller repeatedly until Ctrl-C, even if one query fails."""
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -47,7 +47,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_wrong_command_line_gets_a_message_with_a_suggestion(
     arguments: list[str], want: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message is on standard error, and the exit code is 2."""
     assert want in refused(capsys, *arguments)
 
 

@@ -75,7 +75,7 @@ def test_manifest_with_invalid_characters_is_reported_with_its_line(content: byt
 
 
 def test_a_yaml_bomb_is_not_expanded() -> None:
-    """Aliases in nine lines stand for nine to the power of nine texts; each alias stays one value."""
+    """Aliases in nine lines represent 9 to the power of 9 texts; each alias must remain one value."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
     [found] = read("\n".join(lines))
@@ -95,7 +95,6 @@ def test_missing_field_has_the_line_of_its_nearest_parent() -> None:
 
 
 def test_items_of_a_list_have_their_lines_in_the_file() -> None:
-    """Lines count from the beginning of the file."""
     [document], _ = read_documents("f", "kind: List\nitems:\n- a: 1\n- b:\n    c: 2\n")
     first, second = objects_of(document)
     assert (first.line, second.line, second.line_of(("b", "c"))) == (3, 4, 5)
@@ -111,7 +110,6 @@ JSON = st.recursive(
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1), JSON, min_size=1))
 def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
-    """The JSON has arbitrary values, and characters that are not escaped."""
     assert read(json.dumps(value, ensure_ascii=False)) == [value]
 
 

@@ -39,14 +39,12 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def write(name: str, *raws: dict[str, Any]) -> str:
-    """Write a manifest; return its name."""
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text(yaml.safe_dump_all(raws), encoding="utf-8")
     return name
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run the command; return the exit code and the output."""
     code = main(["plan", *arguments])
     return code, capsys.readouterr().out
 
@@ -106,7 +104,6 @@ def test_folders_and_standard_input_are_read(
 
 
 def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """The message shows how to name a file."""
     with pytest.raises(SystemExit) as error:
         main(["plan"])
     assert error.value.code == ExitCode.USAGE
@@ -114,7 +111,6 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """The names are long, and output that is not for a terminal has no colours."""
     raw = raw_jobset("a" * 50, uid="", job="b" * 60, pod=pod_spec(accelerator="tpu7x", topology="2x2x2"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, GOOD))
     table = told.partition("\n\n")[0]
@@ -132,7 +128,6 @@ def test_control_characters_in_names_are_removed(capsys: pytest.CaptureFixture[s
 
 
 def test_ignored_objects_are_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each kind is reported with the place of its first object."""
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     path = write(
         "a.yaml",
@@ -152,7 +147,6 @@ def test_ignored_objects_are_counted_by_kind(capsys: pytest.CaptureFixture[str])
 def test_prices_show_the_cost_of_the_first_possible_choice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Costs are printed for each row and in total, with the currency."""
     monkeypatch.setenv("CHIP_HOUR_PRICES", "*=0.5, */on-demand=2, currency=USD")
     monkeypatch.setenv("CAPACITY", "spot, on-demand")
     path = write(
@@ -181,7 +175,6 @@ def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_json_and_yaml_contain_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The output also contains each remark, with file and line."""
     Path("settings.env").write_text(SETTINGS, encoding="utf-8")
     code, told = plan(capsys, "-f", write("a.yaml", GOOD, WRONG), "--settings", "settings.env", "-o", form)
     found = json.loads(told) if form == "json" else yaml.safe_load(told)
@@ -206,7 +199,6 @@ def test_json_and_yaml_contain_the_request_to_gke(form: str, capsys: pytest.Capt
 
 
 def test_json_without_gke_contains_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload that such a cluster cannot serve is reported."""
     Path("settings.env").write_text(
         "PROVIDER=gce\nGCP_PROJECT_ID=project-1\nGCP_ZONE=us-east5-a\nNODE_GROUP_NAMESPACE=slices\n"
         "NODE_GROUP_IMAGES=*=projects/p/global/images/i\n",
@@ -233,7 +225,7 @@ def test_json_without_gke_contains_the_node_group(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["lines", "a ConfigMap"])
 def test_settings_are_read_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
-    """The file is the overlay's, or the ConfigMap that is generated from it; no setting has to be assumed."""
+    """The file is the overlay's settings.env, or the ConfigMap that is generated from it."""
     text = SETTINGS.replace("MAX_CHIPS=64", "MAX_CHIPS=8")
     if wrapped:
         data = dict(line.split("=") for line in text.splitlines()[1:])

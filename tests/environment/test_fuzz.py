@@ -104,6 +104,6 @@ def test_check_of_any_workload_ends_without_an_exception(data: st.DataObject) ->
 
 
 def test_at_least_12_recorded_reviews_get_a_patch() -> None:
-    """The tests above need cases with patches; otherwise they would test nothing."""
+    """Without cases that get a patch, the tests above would test nothing."""
     patched = [case for case in _CASES if "patch" in case["answer"]["response"]]
     assert len(patched) >= 12

@@ -87,9 +87,6 @@ def names(start: int, end: int, suffix: str = ".workers") -> str:
     return ",".join(f"train-{number}{suffix}" for number in range(start, end))
 
 
-# --- StatefulSets
-
-
 def test_pod_index_label_takes_precedence_over_the_pod_name():
     owner = stateful_set()
     pod = pod_of(owner, "train-3", metadata={"labels": {"apps.kubernetes.io/pod-index": "2"}})
@@ -251,9 +248,6 @@ def test_unknown_generation_is_reported_only_if_the_pod_asks():
         assert (found, len(said.problems)) == ({}, asks)
 
 
-# --- limits
-
-
 def container_list(count: int) -> list[dict[str, Any]]:
     return [container(1, f"c-{number}") for number in range(count)]
 
@@ -303,9 +297,6 @@ def test_pod_with_more_than_64_containers_with_chips_is_malformed():
     raw = pod_of(stateful_set(), "train-0", containers=container_list(65))
     with pytest.raises(MalformedObject, match="more than 64 of its containers request"):
         read_pod(raw)
-
-
-# --- containers
 
 
 @pytest.mark.parametrize("absent", [{}, {"env": None}, {"env": []}, {"env": "x"}], ids=str)
@@ -551,9 +542,6 @@ def test_port_of_the_user_is_kept_in_a_one_host_slice():
     [after], said = injected(pod_of(owner, "train-0", selector=selector, containers=[with_env(given)]), owner)
     assert {name: after[name] for name in given} == given
     assert not said.problems
-
-
-# --- Jobs, JobSets, LeaderWorkerSets
 
 
 def job(**spec: Any) -> dict[str, Any]:
@@ -863,9 +851,6 @@ def test_subgroup_whose_pods_have_several_containers_gets_a_warning_only_if_it_a
     assert "numbers only the first container" in injected(pod, {})[1].problems[0]
 
 
-# --- topology variables
-
-
 @pytest.mark.parametrize("selector", [None, {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}])
 def test_topology_variables_without_a_whole_selector_are_reported_missing(selector: dict[str, str] | None):
     owner = stateful_set()
@@ -873,9 +858,6 @@ def test_topology_variables_without_a_whole_selector_are_reported_missing(select
     [found], said = injected(pod, owner, WebhookSettings(injection="all", topology=True))
     assert found["TPU_WORKER_ID"] == "0"
     assert "selects no accelerator and topology" in said.problems[0]
-
-
-# --- pods that get variables
 
 
 @pytest.mark.parametrize(

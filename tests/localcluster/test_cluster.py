@@ -29,7 +29,6 @@ def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_failed_start_names_the_program_and_leaves_no_files(broken_etcd: Path) -> None:
-    """The error has the name, exit code and last lines of the program; the temporary directory is deleted."""
     with pytest.raises(localcluster.LocalClusterError, match="etcd ended with exit code 7") as caught:
         localcluster.start(progress=lambda _: None)
     assert caught.value.output == ("data directory is from the future",)

@@ -35,7 +35,6 @@ listener.accept()
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Return the site of a cluster, with a directory and credentials."""
     (tmp_path / "logs").mkdir()
     credentials = Credentials.create(tmp_path / "credentials")
     return Site(directory=tmp_path, binaries=Binaries(programs={}, manifests={}), credentials=credentials)

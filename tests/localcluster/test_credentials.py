@@ -14,7 +14,6 @@ from rehearsal.localcluster.credentials import Credentials
 
 @pytest.fixture
 def credentials(tmp_path: Path) -> Credentials:
-    """Return the credentials of a new cluster."""
     return Credentials.create(tmp_path / "credentials")
 
 
@@ -33,7 +32,6 @@ def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Cr
 
 
 def test_keys_and_kubeconfigs_are_readable_only_by_their_owner(credentials: Credentials, tmp_path: Path) -> None:
-    """Keys and kubeconfigs have mode 0600, in a folder of mode 0700."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("of an earlier cluster")
     kubeconfig.chmod(0o644)

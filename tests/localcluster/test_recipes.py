@@ -87,7 +87,6 @@ def test_environment_chooses_among_pinned_versions() -> None:
 
 
 def test_install_page_lists_the_pinned_versions() -> None:
-    """The page lists exactly the versions on which tests run."""
     page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
     pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}
     assert {f"v{version}" for version in re.findall(r"\d+\.\d+\.\d+", page)} == pinned

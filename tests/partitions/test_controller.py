@@ -31,7 +31,7 @@ def entries(controller: Controller) -> list[str]:
 def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """Without a recorded result, a call counts as lost after 60 s, and is repeated even if recording the loss raises."""
+    """Without a recorded result, a call is lost after 60 s, and is repeated even if recording the loss raises."""
 
     def crashing(*_: object) -> None:
         raise ValueError

@@ -57,7 +57,7 @@ def test_job_is_a_workload_with_one_group() -> None:
     ],
 )
 def test_job_that_is_not_served_is_not_kept(metadata: dict[str, Any]) -> None:
-    """A malformed Job of this kind must not cause a log line either."""
+    """A malformed Job that does not request to be served must not cause a log line."""
     assert parse_job(sweep(metadata=metadata)) is None
 
 
@@ -100,7 +100,7 @@ def test_other_controller_of_a_job_is_read(managed_by: str | None, want: str) ->
 
 @pytest.mark.parametrize("place", ["labels", "annotations"])
 def test_job_whose_pods_count_for_a_jobset_has_a_problem(place: str) -> None:
-    """Without the problem, its pods would not be served, and no message would report it."""
+    """Otherwise the Job's pods would not be served, and no message would report why."""
     raw = sweep()
     raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
     assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem
@@ -233,7 +233,6 @@ def test_pod_counts_only_for_a_job_of_its_namespace_and_uid(*, pod: dict[str, An
 
 
 def test_pod_without_chips_is_not_kept() -> None:
-    """The pod is not kept even if its other resources are invalid."""
     containers = [{"name": "main", "resources": {"requests": {"cpu": "much"}}}]
     assert parse_pod(_pod() | {"spec": {"containers": containers}}) is None
 

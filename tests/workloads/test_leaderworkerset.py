@@ -71,7 +71,6 @@ def raw_pod(
 
 
 def place_of(raw: Any) -> Claim | None:
-    """Return the claim of a pod."""
     return LEADER_WORKER_SET.claim_of(mapping(mapping(raw).get("metadata")))
 
 
@@ -255,7 +254,6 @@ def divided(
 def test_group_whose_pods_are_no_hosts_of_slices_has_a_problem(
     chips: tuple[int, int], subgroup_size: int, want: str
 ) -> None:
-    """An Event contains the message, and no pool is created."""
     problem = parse_leaderworkerset(divided(chips, 2, subgroup_size)).problem
     assert want in problem
     assert bool(want) == bool(problem)
