@@ -37,7 +37,7 @@ structlog.configure(
 
 #: Time-out in seconds: a control plane starts, and tests wait up to 80 s for each condition (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
-#: Tests that share one installation on one control plane.
+#: Files of tests that share one installation on one control plane.
 _ON_ONE_INSTALLATION = frozenset(
     f"tests/deploy/test_{name}.py"
     for name in (
@@ -53,12 +53,12 @@ _ON_ONE_INSTALLATION = frozenset(
         "webhook",
     )
 )
-#: Simulations take minutes in processes with a low priority, one after the other. They run while other tests wait.
+#: Files of simulations, which start first: they take minutes, one after the other, in processes of low priority.
 _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder in ("", "nodegroups/", "partitions/"))
-#: End-to-end tests come next, because they mostly wait and leave the cores to the simulations. The many short tests
-#: come last, so that no worker is idle at the end.
+#: Folders whose end-to-end tests start next: they mostly wait, and leave the cores to the simulations. The many short
+#: tests come last, so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
-#: Tests of simulators and of tools of the tests. Other tests use both, and notice most of their faults.
+#: Paths of tests of simulators and test tools. Other tests use these, and notice most of their faults.
 _OF_TOOLS = (
     "tests/mutation/",
     "tests/simulators/",

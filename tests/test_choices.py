@@ -23,7 +23,6 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
 
 
 def spot_in(zone: str) -> CapacityChoice:
-    """Return the choice of spot capacity in a zone."""
     return CapacityChoice(kind=CapacityKind.SPOT, zone=Zone(zone))
 
 
@@ -149,7 +148,7 @@ _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
 @settings(max_examples=20)
 @given(st.lists(_WRITTEN, max_size=6, unique=True))
 def test_choices_are_shown_as_they_are_written(parts: list[str]) -> None:
-    """Each part is one choice. The text of a choice is its part, with words instead of the signs."""
+    """A choice is shown with a blank after `reservation`, and with ` in ` instead of `@`."""
     choices = parse_choices(", ".join(parts))
     assert len(choices) == len(parts)
     for part, choice in zip(parts, choices, strict=True):

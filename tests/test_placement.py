@@ -1,4 +1,4 @@
-"""Keys and marks of pods."""
+"""Keys of groups, marks of pods, and requirements without marks."""
 
 from __future__ import annotations
 

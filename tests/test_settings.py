@@ -65,7 +65,7 @@ _ON_GCE = {
 
 
 def test_cluster_without_gke_gets_a_default_name_and_location() -> None:
-    """The region is that of the zone; the cluster of the metadata server is ignored."""
+    """The location is the region of the zone."""
     read = read_settings(_ON_GCE)
     assert (read.on_gce, read.cluster, read.cluster_location) == (True, "kubernetes", "us-east5")
     without_zone = {name: value for name, value in _ON_GCE.items() if name != "GCP_ZONE"}
@@ -87,7 +87,7 @@ def test_cluster_without_gke_gets_a_default_name_and_location() -> None:
     ],
 )
 def test_option_that_needs_gke_is_rejected_without_it(changes: dict[str, str], words: str) -> None:
-    """Machines would lack the feature without any message."""
+    """Otherwise machines would lack the feature without any message."""
     with pytest.raises(SettingsError, match=words):
         read_settings({**_ON_GCE, **changes})
 
@@ -282,7 +282,6 @@ def test_error_has_the_variable_its_value_and_the_mistake(variable: str, text: s
     ],
 )
 def test_invalid_endpoint_is_rejected_without_showing_it(text: str) -> None:
-    """The message has the variable and the valid form, without the value."""
     (found,) = problems(GKE_ENDPOINT=text)
     assert found.startswith("GKE_ENDPOINT is not an address of only scheme, host and port,")
     assert "pa55word" not in found

@@ -34,7 +34,6 @@ CALLS = {"nodePools.create": {"200": 2}, "nodePools.list": {"200": 40, "429": 2}
 
 @pytest.mark.parametrize("until", ["creating", "ready", "in_use", "deleting"])
 def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str) -> None:
-    """The summary has the phase of each pool that is left, and counts only deleted pools as deleted."""
     lines = list(summary([times("a-0123456789", "a-0"), times("b-0123456789", "b-0", until=until)], CALLS))
     assert not any("created and deleted" in line for line in lines)
     assert "16 chips in 2 node pools; 1 deleted, 1 left:" in lines

@@ -33,7 +33,6 @@ class Stage:
             signal.raise_signal(signal.SIGINT)
 
     def advance(self) -> Iterator[str]:
-        """Yield the next line."""
         yield from self.lines[self.looks - 1 : self.looks]
 
 

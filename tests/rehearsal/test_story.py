@@ -14,7 +14,7 @@ from tests.support.controller import World
 
 
 def test_story_of_a_pool_names_its_slice(tmp_path: Path) -> None:
-    """The keys of the log lines had changed, and the demo printed empty names."""
+    """In the past, the keys of the log lines had changed, and the demo printed empty names."""
     with structlog.testing.capture_logs() as logs:
         world = World()
         world.put_jobset("train")

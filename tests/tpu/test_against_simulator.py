@@ -47,7 +47,6 @@ def test_catalogue_and_simulator_have_the_same_machine_types() -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_catalogue_and_simulator_agree_on_each_machine_type(name: str) -> None:
-    """The test compares label, chips, size, single-host topology, disks, flex-start and workload policy."""
     offer, machine, simulated = read(name)
     assert (simulated.accelerator, simulated.chips) == (offer.label, machine.chips)
     assert (simulated.vcpus, simulated.memory_gib) == (machine.vcpus, machine.memory_gib)

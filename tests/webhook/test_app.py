@@ -73,7 +73,6 @@ def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
 
 @contextlib.contextmanager
 def running(kube: FakeKube, webhook: WebhookServer | None = None) -> Iterator[WebhookServer]:
-    """Run a server until the block ends."""
     built = webhook or build(WebhookSettings(), ANYWHERE, kube, None)
     built.start()
     try:
@@ -166,7 +165,7 @@ def test_review_waits_after_a_start_until_machine_configs_are_read(kube: FakeKub
 def test_server_without_the_right_to_machine_configs_answers_after_a_wait(
     kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ):
-    """Until then the server is not ready, so that no review is sent to it."""
+    """The server is not ready before it answers, so that no review is sent to it."""
     ready = []
 
     def pause(_seconds: float) -> None:

@@ -235,9 +235,6 @@ def test_unreadable_reviews_are_denied_by_placement_and_partitions() -> None:
     assert denied == {"/mutate/partitions", *placement}
 
 
-# --- the event loop, which answers quick reviews of small bodies
-
-
 def _workers(value: str) -> list[Json]:
     values = {"TPU_WORKER_ID": "7", "TPU_WORKER_HOSTNAMES": value, "TPU_PROCESS_ADDRESSES": value}
     return [{"name": name, "value": each} for name, each in values.items()]

@@ -306,7 +306,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until a deadline frees an entry's IPUs. For a younger new pod, the grace period is added."""
+        """Return the seconds until a deadline frees an entry's IPUs; the grace period counts for a younger new pod."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf
