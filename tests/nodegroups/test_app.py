@@ -30,7 +30,7 @@ SETTINGS = NodeGroupSettings(project_id="research-project", device_plugin_image=
 
 
 class Kube(FakeKube):
-    """An API server with the attributes of a connection."""
+    """A fake API server with the attributes `server` and `context_name` of a connection."""
 
     server = "https://kube.example.com"
     context_name = "test"

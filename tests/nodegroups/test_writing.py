@@ -102,7 +102,7 @@ def test_child_is_created_as_decided(api: FakeKube) -> None:
 
 
 def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> None:
-    """The cause of such a conflict may be a namespace that is being changed."""
+    """The API server may report a conflict because the namespace is being changed."""
     api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(Conflict):
         writer(api).write(CreateChild(record=a_child()))
@@ -216,7 +216,6 @@ def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict
 
 
 def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
-    """The eviction API checks disruption budgets."""
     path = object_path("pods", "train-0", namespace=NAMESPACE)
     api.put_object(path, raw_pod_on("m-0"))
     write = EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")

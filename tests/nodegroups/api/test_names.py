@@ -1,4 +1,4 @@
-"""Names of child objects fit Compute Engine, and only an exact description marks a resource as the group's."""
+"""Names of child objects are valid in Compute Engine, and only an exact description marks a resource as a group's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OBJECT_NAMES = st.from_regex(r"[a-z0-9](?:[-.a-z0-9]{0,80}[a-z0-9])?", fullmatch
     ],
 )
 def test_name_of_a_child_is_that_of_tpu_operator(kind: Kind, want: str) -> None:
-    # The hash in the names: printf 0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11 | sha256sum | cut -c-8
+    # The suffix of the names: printf 0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11 | sha256sum | cut -c-8
     assert names.child_name(GROUP, kind) == want
 
 

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions, their copies, and the examples of their kinds."""
+"""The CustomResourceDefinitions of node groups, their copies in the chart, and the example objects."""
 
 from __future__ import annotations
 

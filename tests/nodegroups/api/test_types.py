@@ -1,4 +1,4 @@
-"""Transition times of conditions, and values that are derived from other fields of an object."""
+"""Transition times of conditions, and values that follow from other fields: provisioning model, mode, column NODES."""
 
 from __future__ import annotations
 

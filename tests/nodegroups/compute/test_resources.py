@@ -51,7 +51,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     ),
 )
-#: TEMPLATE as it is parsed from a response: `config` is only sent.
+#: TEMPLATE as it is parsed from a response: `config` is empty, because it is only sent.
 READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",

@@ -52,7 +52,7 @@ def test_memory_of_a_group_is_kept_if_its_decision_raises() -> None:
 
 
 def test_other_groups_are_created_under_a_limit_if_a_decision_raises() -> None:
-    """The order of groups under the limit depends on every managed instance group of the cluster."""
+    """The order of groups under the limit depends on all managed instance groups, also on one whose decision raises."""
     world = ready_world("bad", settings=replace(SETTINGS, machines_per_namespace=100), topology="2x4")
     world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
     world.kube.create_group(make_group("good", topology="2x4"))

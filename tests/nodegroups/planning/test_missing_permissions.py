@@ -1,4 +1,4 @@
-"""The condition names a missing permission in Google Cloud, and work continues when the permission is granted."""
+"""The condition of a group names a missing permission in Google Cloud; after the grant, the group makes progress."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(
 
 @pytest.mark.parametrize(("permission", "reason"), (_READS | _DELETES).items())
 def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
-    """The process restarts before the deletion, so that it has never been able to read the resource."""
+    """The restarted process may never have been able to read the resource."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()

@@ -1,4 +1,4 @@
-"""Reasons that keep machines of a deleted group, the end of each reason, and the limit on recreations of a slice."""
+"""Reasons that keep the machines of a deleted group for a time, and the limit on recreations of a slice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
 
 
 def test_pods_of_a_deleted_node_keep_its_machine_until_kubernetes_deletes_them() -> None:
-    """A user may delete the node of a machine that runs: its pods run for about another minute."""
+    """A user may delete the node of a running machine; the pods on the machine run for about another minute."""
     world = ready_world(topology="2x2")
     world.run_pods("train")
     world.kube.drop_node(world.machines("train")[0].name)
@@ -828,7 +828,7 @@ def test_deleted_child_is_kept_while_a_managed_instance_group_uses_it(kind: Kind
 
 
 def test_slice_is_repaired_if_a_label_was_missing_when_the_node_was_lost() -> None:
-    """Otherwise the slice counts as still joining, and the loss is noticed only after JOIN_TIMEOUT."""
+    """Otherwise the slice would count as still joining, and the loss would be noticed only after JOIN_TIMEOUT."""
     world = ready_world(topology="2x4")
     world.wait(2 * SETTINGS.join_seconds)
     lost, other = (machine.name for machine in world.machines("train"))

@@ -112,7 +112,7 @@ def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
 
 
 def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
-    """The spec of the foreign managed instance group names the template, but that group has no machine."""
+    """The foreign managed instance group names the template in its spec, but has no machine."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
@@ -125,7 +125,7 @@ def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
 def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) -> None:
-    """Tenants can derive the names of both from names of nodes. Compute Engine deletes no resource that is in use."""
+    """Tenants can derive the names of template and policy from names of nodes; a resource in use cannot be deleted."""
     world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
@@ -281,7 +281,7 @@ def _approved(world: World, own: Token, **changes: Any) -> int:
 
 
 def test_token_of_a_machine_is_valid_only_for_its_own_nodes_certificate() -> None:
-    """Approval ends when the node exists, because its pods may read the token then."""
+    """Approval ends when the node exists, because pods on the node may read the token then."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.kube.all("Secret")) == 2, step_seconds=0.1)
@@ -354,7 +354,6 @@ def test_resources_of_google_or_of_the_same_project_can_be_used(config: dict[str
 
 
 def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None:
-    """Existing machines are kept if the limit is reduced."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))

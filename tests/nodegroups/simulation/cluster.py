@@ -70,7 +70,7 @@ class Kube:
     #: Names of pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
     not_synced: tuple[str, ...] = ()
-    #: Chips of a node that becomes ready: 0 without a device plugin.
+    #: Number of chips of each node that becomes ready; 0 simulates a missing device plugin.
     chips: int = 4
     #: Types of writes that are rejected.
     refused: tuple[type[Write], ...] = ()
@@ -175,7 +175,8 @@ class Kube:
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        # A real machine may take over an earlier machine's node that is not ready; here, that node is deleted first.
+        # A real machine may take over an earlier machine's node that is not ready; here, it waits until that node is
+        # deleted.
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return
