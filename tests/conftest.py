@@ -22,9 +22,9 @@ settings.load_profile("same")
 settings.register_profile(
     "new", settings.get_profile("same"), derandomize=False, database=None, max_examples=1000, print_blob=True
 )
-# Mutated code has to fail; a minimal example is not needed.
+# In mutation tests, a failure is enough, so no minimal example is searched.
 settings.register_profile("mutation", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
-# A few examples show which tests run which lines.
+# A few examples suffice to record which tests run which lines.
 settings.register_profile("mutation-map", settings.get_profile("same"), max_examples=10)
 
 # By default, structlog prints the variables of each frame with a traceback, which takes a second each time.

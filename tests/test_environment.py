@@ -1,4 +1,4 @@
-"""Variables that look like options, and values that are replaced."""
+"""Environment variables that look like options, and values that are replaced."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def test_durations_are_read_as_in_go(text: str, seconds: float) -> None:
     "text", ["", "10", "-5s", "s", "1 s", "1d", "1m30", "ten", "1e3s", "1s ", "293000h" * 9, "9" * 400 + "h"]
 )
 def test_invalid_duration_is_rejected(text: str) -> None:
-    """Negative or endless delays would delete or keep pools by mistake."""
+    """Negative delays would delete pools by mistake, and endless delays would keep them."""
     with pytest.raises(ValueError, match=r"is not a duration|longer than any duration"):
         go_duration_seconds(text)
 

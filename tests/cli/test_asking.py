@@ -322,7 +322,7 @@ def test_commands_read_the_controller_at_a_given_address(wire: WireServer, capsy
 def test_the_leading_pod_is_found_by_the_lease(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A follower has no view; the API server's proxy connects to the leading pod."""
+    """A follower has no decisions to show; the API server's proxy connects to the leading pod."""
     kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
     wire.answer(f"GET {_LEASE}", Answer(body=json.dumps({"spec": {"holderIdentity": "pod-b_404386f3"}}).encode()))
     wire.answer(f"GET {_PODS}/pod-b:8081/proxy{_BOARD}", Answer(body=body_of(World(make_jobset("train")))))

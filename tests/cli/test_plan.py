@@ -163,7 +163,7 @@ def test_prices_show_the_cost_of_the_first_possible_choice(
 
 
 def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
-    """Labels that depend on the UID have a placeholder."""
+    """Labels that depend on the UID have a placeholder, because the UID is not known yet."""
     raw = raw_jobset("train", uid="", metadata={"annotations": {"tpu-provisioner.cloud.google.com/capacity": "spot"}})
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
     _, told = plan(capsys, "-f", write("a.yaml", raw), "-o", "wide")
@@ -273,7 +273,7 @@ def test_unset_settings_are_assumed_and_reported(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The region is the one in settings or manifests: with a placeholder, valid zones would be rejected."""
+    """The assumed region is that of the settings or manifests, because a placeholder would reject valid zones."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     annotations = {"tpu-provisioner.cloud.google.com/zones": zones} if zones else {}

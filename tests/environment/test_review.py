@@ -1,4 +1,4 @@
-"""Reviews are answered immediately, need the owner first, or are deferred if the answer takes long."""
+"""Reviews are answered immediately, after a read of the owner, or later if the answer takes long."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_review_that_requests_no_injection_is_admitted_unchanged(changes: dict[s
 def test_unreadable_owner_is_reported_without_a_patch(
     wrong: str, injection: str, labels: dict[str, str], *, is_denied: bool
 ) -> None:
-    """In the past, pods of StatefulSets that never asked were rejected while the API server did not answer."""
+    """In the past, pods of StatefulSets that requested no variables were rejected while the owner could not be read."""
     settings = WebhookSettings(injection=injection, wrong=wrong)
     (raw := pod(selector=V5E_4X4))["metadata"]["labels"] = labels
 

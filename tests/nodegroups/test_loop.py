@@ -47,7 +47,7 @@ def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest
 
 
 def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call whose answer is not recorded counts as lost after 60 s, and is repeated even if recording the loss raises."""
+    """A call without a recorded answer counts as lost after 60 s, and is repeated even if recording the loss raises."""
     real = memory._of_resource
 
     def choosy(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:

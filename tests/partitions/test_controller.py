@@ -55,7 +55,7 @@ def test_answer_whose_processing_raises_does_not_affect_others(
 def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
     controller: Controller, was_known: bool
 ) -> None:
-    """The ledger has the owners of partitions."""
+    """Without the ledger, the owners of partitions are unknown."""
     known = "tpu_provisioner_partitions_ledger_known"
     if was_known:
         controller.rounds(_ROUNDS)

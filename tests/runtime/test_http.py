@@ -45,7 +45,7 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
 
 
 def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's headers are absent, and its environment variables are ignored."""
+    """uvicorn's own Server header is replaced, and its environment variables are ignored."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -276,7 +276,7 @@ def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
 
 
 def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """This holds at level debug as well, from the start to the stop of the server."""
+    """The lines of level debug, and of the start and stop of the server, are included."""
     logs.configure("debug", force_json=True)
     server = serve()
     [port] = server.ports

@@ -35,6 +35,6 @@ def test_nested_times_are_shifted() -> None:
 
 
 def test_time_that_means_never_is_not_shifted() -> None:
-    """The minimum of datetime cannot be shifted back."""
+    """datetime.min, which means never, cannot be shifted back."""
     never = datetime.min.replace(tzinfo=UTC)
     assert shifted(Memory(pools={POOL: PoolMemory(unneeded_since=never)}), BACK).pool(POOL).unneeded_since == never

@@ -335,7 +335,7 @@ def test_large_page_is_compressed_if_the_client_accepts_that(
 
 
 def test_pages_are_created_one_at_a_time_without_delaying_probes(serve: Serve) -> None:
-    """A client with many connections gets the share of one thread, not of one per connection."""
+    """A client with many connections gets the processor time of one thread, not of one thread for each connection."""
     entered, go_on = threading.Semaphore(0), threading.Event()
     moments: list[float] = []
 

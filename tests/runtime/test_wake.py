@@ -1,4 +1,4 @@
-"""Event with the time of its first call."""
+"""Wake: an Event that has the time of the first call of `set`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_time_of_a_wake_is_that_of_the_first_call() -> None:
 
 
 def test_time_of_a_wake_is_returned_once() -> None:
-    """The next round counts from its own events."""
+    """The next round needs the time of its own first event."""
     clock = FakeClock()
     wake = Wake(clock)
     wake.set()

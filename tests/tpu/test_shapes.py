@@ -177,7 +177,7 @@ def test_slice_larger_than_in_googles_documentation_has_a_warning() -> None:
     ],
 )
 def test_every_listed_topology_is_valid_and_has_a_default_disk(label: str, documented: int, disk: str) -> None:
-    """No shape that Google's tools create is rejected."""
+    """Otherwise slices that Google's tools create would be rejected."""
     offer = tpu.ACCELERATORS[label]
     assert {*offer.documented_topologies} <= {str(topology) for topology in offer.topologies()}
     assert sum(map(offer.documents, offer.topologies())) == documented

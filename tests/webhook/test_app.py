@@ -198,7 +198,7 @@ def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, k
 
 
 def test_problems_of_many_owners_of_a_namespace_are_logged_once_a_minute():
-    """A user can create any number of pods that a quota rejects, with any owners; each would add a line."""
+    """A user can create any number of pods that a quota rejects, with any owners; each pod would add a log line."""
     recorder = build(WebhookSettings(), ANYWHERE, installed(FakeKube()), None).recorder
     counted = Repeats()
     with structlog.testing.capture_logs() as lines:

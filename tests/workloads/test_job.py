@@ -151,7 +151,7 @@ def test_job_lives_unless_it_ended_or_is_suspended(*, changes: dict[str, Any], l
 
 
 def _pod(**metadata: Any) -> dict[str, Any]:
-    """Return a pod of the Job; `metadata` replaces fields."""
+    """Return a pod of Job `sweep`; `metadata` replaces fields."""
     labels = {constants.JOB_NAME: "sweep", constants.COMPLETION_INDEX: "2"}
     whole = {"labels": labels, "ownerReferences": [job_reference("sweep")], **metadata}
     return raw_pod("sweep-2-abcde", namespace="team", metadata=whole)

@@ -1,4 +1,4 @@
-"""Each kind of workloads has the parts that the program needs."""
+"""Each kind of workload has a reader and templates, and any JSON is read as a record or raises an error."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_size_of_a_group_is_that_of_the_pod(size: str, want: int) -> None:
     ],
 )
 def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, want: int) -> None:
-    """The controller counts maxSurge in the same way."""
+    """LeaderWorkerSet's controller counts maxSurge in the same way."""
     strategy = {"rollingUpdateConfiguration": {"maxSurge": surge}}
     (group,) = parse_leaderworkerset(raw_set(replicas=replicas, rolloutStrategy=strategy)).groups
     assert group.surge == want
@@ -221,7 +221,7 @@ _V4_16 = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: 
 def divided(
     chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str = "", leader: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a set whose leader and workers request `chips` of slices of four hosts; size 0 makes no subgroups."""
+    """Return a set whose leader and workers request `chips` of slices of four hosts; `subgroup_size` 0: no subgroups."""
 
     def template(count: int) -> dict[str, Any]:
         limits = {constants.TPU_RESOURCE: str(count)} if count else {}

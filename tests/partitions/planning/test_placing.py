@@ -26,7 +26,6 @@ def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) ->
 
 
 def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:
-    """Return a waiting pod. Tests choose names in the order of the queue."""
     pod = make_pod(name, size=size, active_deadline_seconds=deadline, grace_seconds=_GRACE_SECONDS, **fields)
     return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 

@@ -221,7 +221,7 @@ class Run:
                     self.stage.after(rng.uniform(50.0, 400.0), lambda uid=pod.uid: self.kube.make_room(uid))
 
     def _end_early(self, pod: Pod) -> None:
-        """With some probability, delete, release, end or narrow a pod early, or lose its node."""
+        """With some probability, delete, release or end a pod early, or add a node selector."""
         rng = self.stage.rng
         after, kind = rng.uniform(0.0, 200.0), rng.random()
         if kind < 0.15:
@@ -241,7 +241,7 @@ class Run:
     def _narrow(self, uid: str) -> None:
         """Add a node selector to a pod, which is allowed while it has its gate."""
         pod = self.kube.pods.get(uid)
-        # Only during the faults: `_calm` deletes the pods that no server can serve, and none may be added later.
+        # After the faults, no pod may become one that no server can serve, because only `_calm` deletes such pods.
         if pod is not None and pod.gated and self.stage.stormy:
             chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
             self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")

@@ -119,7 +119,7 @@ def ground(executable: Path, secret: Path) -> Iterator[Ground]:
 
 @pytest.fixture
 def quick(ground: Ground) -> Ground:
-    """Return the ground with commands in the test process, because a separate process takes 0.1 s."""
+    """Return `ground` with a runner that runs commands in the test process, because each process takes 0.1 s."""
     return replace(ground, vipu=replace(ground.vipu, runner=InThisProcess()))
 
 
