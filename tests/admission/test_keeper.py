@@ -163,7 +163,7 @@ def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbi
 
 
 def test_restarted_replica_serves_the_secret_if_it_cannot_be_written(kube: FakeKube):
-    """Otherwise, a missing permission would stop all reviews at the first restart in the month before the keys expire."""
+    """Otherwise, a missing permission would stop all reviews at the first restart in the last month of the keys."""
     keeper(kube, clock := Clock()).step()
     first = stored(kube).present
     kube.fail("PUT", "secrets", errors.Forbidden("no such permission"), times=1000)

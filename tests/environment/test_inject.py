@@ -676,7 +676,7 @@ def test_replicated_jobs_that_never_run_together_form_no_multislice(own: str, sl
 
 
 def test_all_pods_of_a_multislice_count_the_same_slices():
-    """`eval` runs next to `warm` and then next to `train`. The dependency on `fetch`, which has no chips, is ignored."""
+    """`eval` runs next to `warm` and then next to `train`. The dependency on `fetch` (no chips) is ignored."""
     warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
     owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
     found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]
@@ -828,7 +828,7 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
 def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
 ):
-    """LeaderWorkerSet sets the same values, perhaps after this webhook. Up to release 0.9, some leaders got index -1."""
+    """LeaderWorkerSet sets the same values, perhaps after this webhook. Up to release 0.9, some leaders got -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
     names = ",".join(f"serve-1{host}.serve" for host in hosts)

@@ -45,7 +45,7 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
 
 
 def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """uvicorn's own Server header is replaced, and its environment variables are ignored."""
+    """The Server header of uvicorn is replaced, and its environment variables are ignored."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)

@@ -221,7 +221,7 @@ _V4_16 = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: 
 def divided(
     chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str = "", leader: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    """Return a set whose leader and workers request `chips` of slices of four hosts; `subgroup_size` 0: no subgroups."""
+    """Return a set whose leader and workers request `chips` of slices of four hosts; size 0 means no subgroups."""
 
     def template(count: int) -> dict[str, Any]:
         limits = {constants.TPU_RESOURCE: str(count)} if count else {}

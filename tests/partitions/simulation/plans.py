@@ -35,7 +35,7 @@ _NOTHING_SECONDS = 1.0
 def faults_of(
     snapshot: Snapshot, plan: Plan, settings: PartitionSettings, *, tells_sizes: Mapping[str, bool]
 ) -> Iterator[str]:
-    """Yield the mistakes of a plan. `tells_sizes` has, by address, whether a server reports the sizes of allocations."""
+    """Yield the mistakes of a plan. `tells_sizes` has, by address, whether a server reports sizes of allocations."""
     for fault in plan.faults:
         yield f"{fault.subject}: {fault.error}"
     failing = {view.server.address for view in snapshot.servers if view.failure is not None or view.reading is None}
@@ -185,9 +185,7 @@ class _Placement:
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Return whether partitions that will not be removed leave too few IPUs in each allocation that could fit a
-        pod.
-        """
+        """Return whether partitions that will not be removed leave too few IPUs in each allocation that fits a pod."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
