@@ -94,7 +94,7 @@ class _Placement:
             yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
-        """Yield allocations and namespaces in which newly placed pods exceed the number of IPUs."""
+        """Yield faults: allocations and namespaces in which newly placed pods exceed the number of IPUs."""
         taken: Counter[Site] = Counter()
         for entry in self.save.entries:
             taken[entry.server, entry.allocation] += entry.size
