@@ -109,7 +109,7 @@ def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.Capt
 
 
 def completed(words: str, *, shell: str = "bash") -> list[str]:
-    """Return the completions of a line, which are requested as bash's completion script does it."""
+    """Return the completions of a line; the request is that of bash's completion script."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner"],
         env={

@@ -721,7 +721,7 @@ def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
     assert listed[int(found["TPU_WORKER_ID"])] == f"js-a-{number}-{index}.js"
     assert (found.get("MEGASCALE_SLICE_ID"), found.get("MEGASCALE_NUM_SLICES")) == (own, own and "2")
     assert not said.problems
-    # With exclusive placement, each child Job has a node pool of its own.
+    # With exclusive placement, each child Job has its own node pool, so its pods must fill a slice.
     exclusive = pod_of_jobset("a", number, index)
     exclusive["metadata"]["annotations"][constants.EXCLUSIVE_TOPOLOGY] = constants.NODE_POOL
     assert "make it 4" in injected(exclusive, owner)[1].problems[0]
@@ -828,7 +828,7 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
 def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
 ):
-    """LeaderWorkerSet sets the same values, perhaps after this webhook. Up to release 0.9, some leaders got -1."""
+    """LeaderWorkerSet sets equal values, perhaps after this webhook. Up to release 0.9, some leaders got index -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
     names = ",".join(f"serve-1{host}.serve" for host in hosts)

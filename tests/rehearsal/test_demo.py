@@ -105,7 +105,7 @@ def test_manifests_without_effect_are_reported_immediately(raws: list[dict[str, 
 
 
 def test_settings_in_the_environment_apply_except_for_the_cluster() -> None:
-    """The rehearsal sets the settings of its own cluster, such as the zone, itself."""
+    """The rehearsal overrides the settings of its own cluster, such as the zone."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")

@@ -102,7 +102,7 @@ def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyP
 
 
 def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() -> None:
-    """Each write stores the entries of all machines: once, 512 machines caused 470 writes, 64 MB in total."""
+    """Each write stores the entries of all machines. In the past, 512 machines caused 470 writes, 64 MB in total."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=0))
     world.cloud.on_running = lambda machine: world.stage.after(
         world.stage.rng.uniform(60.0, 120.0), lambda: world.kube.join(machine.name)

@@ -150,7 +150,7 @@ def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("permission", ["compute.instances.list", "compute.instances.setMetadata"])
 def test_only_lasting_rejection_of_tokens_is_a_failure(permission: str) -> None:
-    """With PROVIDER=gce, a failed group is deleted and may get no machines again: one rejection must not count."""
+    """With PROVIDER=gce, a failed group is deleted, and may not get machines again, so one rejection is no failure."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)

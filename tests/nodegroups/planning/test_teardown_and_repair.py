@@ -795,7 +795,7 @@ def test_restart_changes_nothing_about_a_group_with_a_users_template() -> None:
 
 
 def test_users_template_that_cannot_be_read_is_reported() -> None:
-    """The process has never read the template: the group stays ready, but a node that fails is reported as lost."""
+    """The new process has never read the template, but the group stays ready, and its status keeps the machines."""
     world = _world_with_a_template_of_the_users()
     before = world.group().status
     permission = "compute.instanceTemplates.get"

@@ -127,7 +127,7 @@ class Run:
 
     def _somebody(self) -> None:
         rng = self.stage.rng
-        # A group without finalizers is not deleted here, because its nodes and tokens would be left.
+        # A group whose finalizers were removed is not deleted here, because its nodes and tokens would be left.
         groups = [group for name in sorted(self.wanted) if (group := self.world.kube.group(name)) is not None]
         intact = [group.meta.name for group in groups if group.meta.finalizers or not group.status.conditions]
         if intact and rng.random() < 0.3:
