@@ -296,7 +296,6 @@ def wire() -> Iterator[WireServer]:
 
 
 def body_of(world: World) -> bytes:
-    """Return the document of the controller as JSON."""
     return board_of(world).everything()[1]
 
 

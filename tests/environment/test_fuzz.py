@@ -54,7 +54,6 @@ def some_settings(data: st.DataObject) -> WebhookSettings:
 
 
 def containers(pod: Any) -> list[Any]:
-    """Return all entries of both container lists, in order."""
     spec = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
     parts = [spec.get(key) for key in ("initContainers", "containers")]
     return [container for part in parts if isinstance(part, list) for container in part]

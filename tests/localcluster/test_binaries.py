@@ -30,7 +30,6 @@ def _assets(folder: Path, *names: str) -> Path:
 
 
 def test_programs_are_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
-    """The second call does not run Go."""
     go_home.install_go()
     first = go_home.resolve()
     assert go_home.builds() == ALL
@@ -100,7 +99,6 @@ def test_killed_build_leaves_no_usable_program(go_home: GoHome) -> None:
 
 
 def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
-    """After Ctrl-C during a build, no compiler runs and no temporary folder is left."""
     go_home.install_go(build='sleep 600 & echo $! > "$HOME/pid"; wait')
     pid_file = go_home.root / "pid"
 

@@ -42,7 +42,6 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """Yield a port that another server uses."""
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()

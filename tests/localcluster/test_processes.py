@@ -55,7 +55,6 @@ def test_program_that_is_never_ready_is_reported_with_its_last_lines(tmp_path: P
     ],
 )
 def test_stop_all_terminates_or_kills_the_program(tmp_path: Path, command: list[str], exit_code: int) -> None:
-    """`stop_all` returns when every program has ended."""
     process = _started(tmp_path, command)
     stop_all([process], grace_seconds=0.3)
     assert process.exit_code == exit_code

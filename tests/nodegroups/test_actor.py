@@ -72,7 +72,6 @@ class AnsweringCompute:
     #: Methods that were called, in order.
     calls: list[str] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
-    #: Called at the beginning of each call.
     on_call: Callable[[str], object] = lambda _: None
 
     def __getattr__(self, method: str) -> Callable[..., Operation]:
@@ -119,7 +118,6 @@ class World:
         self.kube.put_object("/api/v1/nodes/m-0", raw_machine_node("m-0"))
 
     def answers(self, *calls: Call, writes: tuple[Write, ...] = ()) -> list[Answer]:
-        """Execute calls and writes; return the answers."""
         self.actor.carry_out(Plan(memory=Memory(), calls=calls, writes=writes))
         assert self.actor.wait_until_idle(timeout_seconds=10)
         taken = []

@@ -275,7 +275,6 @@ def test_crds_that_are_installed_later_are_found(world: World) -> None:
 
 
 def put_config_maps(world: World, certificate: str) -> None:
-    """Create the ConfigMaps that kubeadm writes."""
     root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
     world.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate}})
     kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"

@@ -87,7 +87,6 @@ def a_child() -> WorkloadPolicy:
 
 
 def test_child_is_created_as_decided(api: FakeKube) -> None:
-    """The child has owner, labels, and the finalizer that keeps it until its resource is deleted."""
     child = a_child()
     write = CreateChild(record=child)
     writer(api).write(write)
@@ -232,7 +231,6 @@ TOKEN = CreateToken(namespace=NAMESPACE, name=GROUP, machine="m-0", machine_id="
 
 
 def stored(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a Secret as the API server returns it."""
     return {**raw, "data": {key: base64.b64encode(value.encode()).decode() for key, value in raw["stringData"].items()}}
 
 

@@ -22,7 +22,6 @@ def _controller() -> Controller:
 
 
 def entries(controller: Controller) -> list[str]:
-    """Return the ids of the ledger's entries."""
     raw = controller.kube.object(LEDGER) or {}
     return [entry.id for entry in ledger_of(raw.get("data"), resource_version="1").entries]
 

@@ -134,7 +134,6 @@ def test_every_multi_host_slice_agrees_with_a_second_implementation():
                 found = variables(label, str(grid), shape.chips_per_pod, shape.machine_type.chips)
                 expected = by_hand(label, str(grid), shape.chips_per_pod)
                 assert {key: found[key] for key in expected} == expected
-                # The hosts fill the slice.
                 bounds = [int(size) for size in found["TPU_HOST_BOUNDS"].split(",")]
                 assert bounds[0] * bounds[1] * bounds[2] == shape.nodes(0)
                 seen += 1

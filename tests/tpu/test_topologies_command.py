@@ -25,7 +25,6 @@ def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[lis
 
 
 def test_accelerator_has_a_row_for_each_topology_and_machine_type(capsys: pytest.CaptureFixture[str]) -> None:
-    """A topology of two machine types has two rows, with every column. The JSON has the same rows."""
     rows, notes = table(capsys, "tpu-v6e-slice")
     assert [" ".join(row) for row in rows if row[1] == "2x4"] == [
         "tpu-v6e-slice 2x4 8 ct6e-standard-4t 2 4 multi-host yes",

@@ -330,7 +330,6 @@ def test_server_stops_while_the_api_server_hangs(
         names = ("train", "train", "other")
         bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
         asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
-        # One more request lists the MachineConfigs.
         sent = [hanging.accept()[0] for _ in (*names, "machineconfigs")]
         assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
         capfd.readouterr()
@@ -344,7 +343,6 @@ def test_server_stops_while_the_api_server_hangs(
 
 
 def _reviews(webhook: WebhookServer) -> float:
-    """Count the reviews that have ended."""
     families = {family.name: family for family in webhook.metrics.registry.collect()}
     return sum(sample.value for sample in families[f"{app.PREFIX}reviews"].samples if sample.name.endswith("_total"))
 

@@ -28,7 +28,6 @@ RECORDED: list[dict[str, Any]] = json.loads(
 
 
 def recorded(kind: str, name: str) -> dict[str, Any]:
-    """Return a copy of a recorded object."""
     found = [one for one in RECORDED if one["kind"] == kind and one["metadata"]["name"] == name]
     return copy.deepcopy(found[0])
 

@@ -47,7 +47,6 @@ class Ray(World):
                     self.put_worker(raw_worker(replica, number, host))
 
     def put_worker(self, raw: JSON) -> Pod:
-        """Parse and add a pod; return the parsed pod."""
         pod = parse_pod(raw)
         assert pod is not None
         self.put(pod)

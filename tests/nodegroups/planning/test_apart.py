@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(40)
 
 
 def test_other_groups_are_served_if_a_decision_raises() -> None:
-    """The failed group reports the exception in a condition and an Event, and is ready when the cause is removed."""
     world = World()
     world.kube.poisoned.add("bad")
     for name in ("bad", "good"):

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.timeout(40)
 
 
 def ready_node(*, minutes: float, **fields: Any) -> Node:
-    """Return a ready node of this age."""
     return Node(**{"name": "n", "uid": "u", "ready": True, "created_at": NOW - timedelta(minutes=minutes), **fields})
 
 

@@ -75,7 +75,6 @@ class Cloud:
         return result
 
     def resources(self) -> list[Resource]:
-        """List all policies, templates and groups."""
         return list(self.world.resources())
 
     def machines(self) -> list[MachineView]:
@@ -168,7 +167,6 @@ class Cloud:
                 self.stage.after(30.0, lambda: self.release(target))
 
     def changed(self, machine: MachineView) -> None:
-        """Record the new state of a machine."""
         last = self._seen.get(machine.name)
         before = last.status if last is not None and last.number == machine.number else ""
         self._seen[machine.name] = machine

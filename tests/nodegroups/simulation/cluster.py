@@ -60,7 +60,6 @@ class Kube:
     stage: Stage
     #: Objects by kind, namespace and name.
     objects: dict[Key, Any] = field(default_factory=dict)
-    #: The objects in the controller's caches.
     cached: dict[Key, Any] = field(default_factory=dict)
     #: Maximum delay of the caches in seconds.
     lag_seconds: float = 0.05
@@ -72,7 +71,6 @@ class Kube:
     not_synced: tuple[str, ...] = ()
     #: Number of chips of each node that becomes ready; 0 simulates a missing device plugin.
     chips: int = 4
-    #: Types of writes that are rejected.
     refused: tuple[type[Write], ...] = ()
     #: Reason why the API server rejects creates of tokens; empty if it accepts them.
     refused_tokens: str = ""
@@ -89,7 +87,6 @@ class Kube:
     _machines_of_tokens: dict[str, str] = field(default_factory=dict)
 
     def snapshot(self, live: frozenset[str]) -> Snapshot:
-        """Return the contents of the caches."""
         by_kind: defaultdict[str, list[Any]] = defaultdict(list)
         for key in sorted(self.cached):
             each = self.cached[key]
@@ -248,7 +245,6 @@ class Kube:
                 self._drop(("Pod", pod.namespace, pod.name))
 
     def drop_token(self, name: str) -> None:
-        """Delete a token, as a user may."""
         self._drop(("Secret", "kube-system", name))
 
     def drop_finalizers(self, name: str) -> None:
@@ -258,7 +254,6 @@ class Kube:
             self._put(_key_of(group), replace(group, meta=replace(group.meta, finalizers=())))
 
     def expire_tokens(self) -> None:
-        """Delete expired tokens, as Kubernetes' token cleaner does."""
         for token in self.all("Secret"):
             if token.expires_at is not None and token.expires_at <= self.stage.wall():
                 self._drop(("Secret", "kube-system", token.name))
@@ -360,7 +355,6 @@ class Kube:
             self.stage.after(self.stage.rng.uniform(1.0, 30.0), lambda: self._end_pod(key))
 
     def evict(self, pod: Pod, *, grace: timedelta) -> None:
-        """Set the deletion time of a pod."""
         key = ("Pod", pod.namespace, pod.name)
         self._put(key, replace(pod, deletion_deadline=self.stage.wall() + grace))
 

@@ -140,8 +140,6 @@ class Process:
         slow = self.stage.stormy and self.stage.chance(self.fault_chance)
         return self.stage.rng.uniform(1.0, 10.0) if slow else self.stage.rng.uniform(0.01, 0.3)
 
-    # --- calls
-
     def _call(self, call: Call) -> None:
         sent_at, fate = self.stage.wall(), ""
         if self.stage.stormy and self.stage.chance(self.fault_chance):
@@ -203,8 +201,6 @@ class Process:
             if pod.node in on and pod.keeps_machine(now, proof):
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
-
-    # --- writes
 
     def _write(self, write: Write) -> None:
         fate = ""

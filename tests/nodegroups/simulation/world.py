@@ -118,7 +118,6 @@ class World:
         return group
 
     def is_ready(self, name: str) -> bool:
-        """Return whether the condition Ready of a group is true."""
         ready = self._ready(name)
         return ready is not None and ready.status is ConditionStatus.TRUE
 

@@ -55,7 +55,6 @@ def id_of(pod: Pod, server: Server = SERVER) -> str:
 
 
 def make_entry(pod: Pod, *, server: Server = SERVER, allocation: str = "a", at: datetime = NOW) -> Entry:
-    """Return the ledger entry of a pod."""
     return Entry(
         id=id_of(pod, server),
         namespace=pod.namespace,
