@@ -235,7 +235,7 @@ def _schema() -> dict[str, Any]:
             "placement": _closed(
                 enabled={
                     **_FLAG,
-                    "description": "Pods of a group run only on the node pool that is assigned to the group. On "
+                    "description": "Pods of a slice run only on the node pool that is assigned to it, single pods on those of their namespace. On "
                     "clusters without MutatingAdmissionPolicy (before Kubernetes 1.36) this needs webhook.enabled.",
                 },
                 namespaces={

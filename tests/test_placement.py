@@ -35,7 +35,8 @@ _RAY = {constants.RAY_CLUSTER_NAME: "llm", constants.RAY_GROUP: "tpus"}
         ({**_RAY, constants.RAY_GROUP: "t" * 57}, "r-llm." + "t" * 57),
         ({**_RAY, constants.RAY_GROUP: "t" * 58}, RAY_NAME_TOO_LONG),
         ({constants.RAY_CLUSTER_NAME: "llm"}, SHARED),
-        ({constants.CONTROLLER_UID: "u1"}, "b-u1"),
+        ({constants.CONTROLLER_UID: "u1", constants.COMPLETION_INDEX: "3"}, "b-u1"),
+        ({constants.CONTROLLER_UID: "u1"}, SHARED),
     ],
     ids=str,
 )

@@ -22,7 +22,7 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
-#: Key of pods without a group. All these pods of a namespace may use the same node pools.
+#: Key of pods that are no group, such as those of a Deployment. These pods of a namespace may use the same node pools.
 SHARED = "pods"
 #: Key of a LeaderWorkerSet's leader pod without a group label: LeaderWorkerSet's webhook runs after admission policies.
 UNKNOWN_GROUP = "l-unknown"
@@ -36,8 +36,8 @@ _JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
 _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect="NoSchedule")
 
 
-def slice_key(labels: Mapping[str, str]) -> str:
-    """Return the key of a pod's group by the labels of the pod; SHARED if the pod has no group.
+def slice_key(labels: Mapping[str, str], stateful_set: str = "") -> str:
+    """Return the key of a pod's group; SHARED if the pod has no group. `stateful_set` is the UID of a multi-host one.
 
     The admission policy in deploy/components/placement computes the same key. The key begins with a letter for the kind
     of the workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
@@ -54,7 +54,9 @@ def slice_key(labels: Mapping[str, str]) -> str:
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG
     controller_uid = labels.get(constants.CONTROLLER_UID)
-    return f"b-{controller_uid}" if controller_uid else SHARED
+    if controller_uid and constants.COMPLETION_INDEX in labels:
+        return f"b-{controller_uid}"
+    return f"s-{stateful_set}" if stateful_set else SHARED
 
 
 def labels_of(key: str, namespace: str) -> dict[str, str]:

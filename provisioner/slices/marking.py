@@ -5,6 +5,8 @@ deploy/components/placement makes the same changes; if it has changed a pod alre
 handled: pods without chips in namespaces for administrators' ResourceClaims, which the webhook's registration excludes.
 """
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,8 @@ from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
 from provisioner.model.placement import labels_of, slice_key
 
+#: Formats that the expressions of the policy read as well.
+_TOPOLOGY, _NUMBER = re.compile("[0-9]{1,4}(x[0-9]{1,4}){1,2}"), re.compile("[0-9]{1,6}")
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
@@ -27,9 +31,25 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
     if not (chips or podspec.uses_claims(spec)):
         return Answer()
     if assigned and _is_served(metadata, spec, chips=chips):
-        key = slice_key(fields.mapping(metadata.get("labels")))
+        key = slice_key(fields.mapping(metadata.get("labels")), _stateful_set_of(metadata, spec))
         return Answer(patch=tuple(_marks(spec, labels_of(key, request.namespace))))
     return Answer(patch=tuple(_affinity(spec)))
+
+
+def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
+    """Return the UID of the StatefulSet of a pod that has not all chips of its slice; empty for other pods."""
+    topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
+    if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
+        return ""
+    owners = fields.mappings(metadata.get("ownerReferences"))
+    sets = (owner for owner in owners if owner.get("controller") is True and owner.get("kind") == "StatefulSet")
+    return next((fields.text(owner.get("uid")) for owner in sets), "")
+
+
+def _limit_of_chips(spec: dict[str, Any]) -> int:
+    limits = (fields.at(container, "resources", "limits") for container in fields.mappings(spec.get("containers")))
+    amounts = (str(limit.get(constants.TPU_RESOURCE, "")) for limit in limits)
+    return sum(int(amount) for amount in amounts if _NUMBER.fullmatch(amount))
 
 
 def _requests_chips(spec: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from tests.e2e.kit import ASSIGNED, EXCLUSIVE, Ground, has_mutating_policies, jobset, placement_policies
-from tests.support.objects import Json, pod_spec, raw_job, raw_lws
+from tests.support.objects import Json, pod_spec, raw_job, raw_lws, reference
 from tests.support.patches import apply_patch
 from tests.support.settings import settings as make_settings
 
@@ -127,21 +127,22 @@ def _random_labels(chosen: random.Random) -> dict[str, str]:
         constants.RAY_GROUP: ("tpus", "g" * 20, "g" * 21),
         constants.RAY_REPLICA_INDEX: ("0", "12"),
         constants.CONTROLLER_UID: ("", "0b8c3d4e-0000-4000-8000-000000000000"),
+        constants.COMPLETION_INDEX: ("0", "12"),
     }
     return {key: chosen.choice(values[key]) for key in values if chosen.random() < 0.4}
 
 
 def test_marks_of_pods_equal_the_keys_that_the_provisioner_computes(admission: Admission) -> None:
-    """Random combinations of labels, some with empty values, give the same key in CEL and in Python."""
+    """Random labels, owners and topologies give the same key in CEL and in Python, which `admit` compares."""
     chosen = random.Random(46)
     seen = set()
-    for _ in range(150):
+    for _ in range(200):
+        owner = reference(chosen.choice(("ReplicaSet", "StatefulSet")), "a")
+        spec = pod_spec(topology=chosen.choice(("2x2x1", "2x2x2", "2x2", "large")), chips=chosen.choice((4, 8)))
         labels = _random_labels(chosen)
-        key = slice_key(labels)
-        seen.add(key[:2])
-        spec = admission.admit(_ASSIGNED, pod_spec(), labels=labels)
-        assert (marks(spec), terms(spec)) == (labels_of(key, _ASSIGNED), []), labels
-    assert seen == {"po", "j-", "l-", "r-", "ra", "b-"}
+        spec = admission.admit(_ASSIGNED, spec, labels=labels, ownerReferences=[owner])
+        seen.add(marks(spec)[constants.SLICE][:2])
+    assert seen == {"po", "j-", "l-", "r-", "ra", "b-", "s-"}
 
 
 def test_marks_that_the_author_wrote_are_overwritten(admission: Admission) -> None:

@@ -13,7 +13,7 @@ from provisioner.admission.review import Answer, Request
 from provisioner.model.placement import SHARED, labels_of
 from provisioner.slices.marking import review_placement
 from tests.support.any_json import ANY_JSON
-from tests.support.objects import Json, pod_spec
+from tests.support.objects import Json, pod_spec, reference
 from tests.support.patches import apply_patch
 
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
@@ -74,6 +74,26 @@ def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Jso
     else:
         assert patched == pod
     assert _review(patched, assigned=assigned).patch == ()
+
+
+@pytest.mark.parametrize(
+    ("topology", "chips", "kind", "key"),
+    [
+        ("2x2x2", 4, "StatefulSet", "s-uid-of-a"),
+        ("2x4", 4, "StatefulSet", "s-uid-of-a"),
+        ("2x2x1", 4, "StatefulSet", SHARED),
+        ("2x4", 8, "StatefulSet", SHARED),
+        ("2x4x", 4, "StatefulSet", SHARED),
+        ("2x2x2", 4, "ReplicaSet", SHARED),
+    ],
+)
+def test_pods_of_a_stateful_set_are_a_group_if_its_slice_has_several_hosts(
+    topology: str, chips: int, kind: str, key: str
+) -> None:
+    """Pods with one key may be bound to any pool of their shape, so two slices of several hosts need two keys."""
+    pod = {"metadata": {"ownerReferences": [reference(kind, "a")]}, "spec": pod_spec(topology=topology, chips=chips)}
+    patched = apply_patch(pod, _review(pod).patch)
+    assert labels_of(key, "research").items() <= patched["spec"]["nodeSelector"].items()
 
 
 def test_each_node_selector_term_of_the_author_excludes_slices() -> None:

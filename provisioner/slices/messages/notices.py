@@ -197,6 +197,8 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
     restart = f"restart the {workload.owner_kind}"
     annotation = exclusive_annotation(workload)
     exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
+    if slice_.mark and not slice_.controlled:
+        return "the placement policy knows no group of these pods: use a JobSet or a LeaderWorkerSet"
     if slice_.mark or (exclusive and is_split):
         cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"
         return f"{cause} did not apply to some of these pods, which are older or were bound by hand: {restart}"

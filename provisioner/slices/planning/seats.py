@@ -174,7 +174,9 @@ class Seats:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
-        # While other parties use the pool, its nodes keep their labels, and a marked pod needs nodes with its mark.
+        # The nodes of a pool with marked users keep their labels, and so do those of a pool that other parties use.
+        if parties and not slice_.mark and pool.assigned_to is not None:
+            return False
         if parties and party == _creator_of(pool) and (not slice_.mark or pool.assigned_to == mark):
             return True
         return parties <= {party} and (is_shared_by(pool, slice_) or may_borrow(pool))

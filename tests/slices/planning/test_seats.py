@@ -443,6 +443,16 @@ def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use(
     assert world.sizes == [2, 1]
 
 
+def test_pod_without_a_mark_does_not_wait_for_a_pool_that_marked_pods_use() -> None:
+    world = cluster()
+    world.scale(3, marked=True)
+    world.settle()
+    world.pods.pop(min(world.pods))
+    world.scale(1, owner="by-affinity")
+    world.settle()
+    assert world.sizes == [3, 1]
+
+
 def test_flex_start_pool_in_creation_serves_the_marked_pods_it_was_created_for() -> None:
     """The autoscaler adds nodes only for pods with the labels of the pool; other namespaces have other labels."""
     world = cluster(capacity=parse_choices("flex-start"))

@@ -221,7 +221,8 @@ class Launches:
         if not options.offers:
             return waits.of_choices(options.blockers, self._round.now)
         until = self.units[slice_.id].since + _RELABELLED
-        other = self._marked.get((slice_.workload.namespace, slice_.mark)) if slice_.controlled else None
+        alone = slice_.controlled and slice_.share is None
+        other = self._marked.get((slice_.workload.namespace, slice_.mark)) if alone else None
         if other is not None and self._round.now < until:
             return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
         return options
