@@ -30,16 +30,16 @@ SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 MARKS = (SLICE, SLICE_NAMESPACE)
 #: Value of both labels of `MARKS` while a pool is free.
 FREE = "none"
-#: Key of pods without a group, which share node pools with all such pods of their namespace.
+#: Key in the marks of all pods without a group: in each namespace, they share node pools.
 _SHARED = "pods"
 
 _CHANCE = 0.75
 _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
-#: Probability that a namespace has the label of the policy.
+#: Probability that a namespace has the label `tpu-provisioner/placement: assign`.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
 _ASSIGNS_PODS_CHANCE = 0.7
-#: Share of the workloads in namespaces with the label that request exclusive placement as well.
+#: Probability that a workload requests exclusive placement although the policy marks its pods.
 _EXCLUSIVE_CHANCE = 0.4
 _EDITS_CHANCE = 0.3
 _PRIORITIES_CHANCE = 0.4
@@ -57,10 +57,10 @@ class Admission:
         #: Time in seconds at which the policy is installed; infinite if it never is.
         self.since = late if present else math.inf
         self._assigns = frozenset(namespace for namespace, chance in _ASSIGNS.items() if rng.random() < chance)
-        # A separate source of random numbers leaves the runs without such pods unchanged.
+        # A separate source, so that this draw does not change the other draws of a seed.
         if random.Random(f"admission of pods {stage.seed}").random() < _ASSIGNS_PODS_CHANCE:
             self._assigns |= {POD_NAMESPACE}
-        #: Whether a user sometimes edits labels of nodes.
+        #: Whether a user may edit the labels `MARKS` of nodes during the run.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
         #: Workloads by the mark (key and namespace of a slice) in the selectors of their pods.
@@ -87,27 +87,26 @@ class Admission:
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:
-        """Return whether the policy will mark pods of groups in a namespace later exactly if it marks them now."""
+        """Return whether the policy treats new pods of groups in a namespace alike from now on."""
         return self.installed or not self.present or namespace not in self._assigns
 
-    # --- requests of workloads, which depend on the policy
+    # --- properties of new workloads
 
     def namespace(self) -> str:
-        """Return the namespace of a workload that is about to be created."""
+        """Draw the namespace of a new workload."""
         return self.rng.choice((NAMESPACE, SECOND_NAMESPACE)) if self.present else NAMESPACE
 
     def exclusive(self, namespace: str) -> bool:
-        """Return whether a new workload requests exclusive placement; always if the policy does not mark its pods."""
+        """Return whether a new workload requests exclusive placement; True if the policy does not mark its pods."""
         return not self.marks(namespace) or self.rng.random() < _EXCLUSIVE_CHANCE
 
     def priority(self) -> int:
-        """Return the priority of the pods of a workload that is about to be created."""
         return self.rng.choice(_PRIORITIES) if self._has_priorities else 0
 
-    # --- API server
+    # --- review by the API server
 
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
-        """Change a new pod if the policy is installed; return whether the pod is allowed."""
+        """Apply the policy to a new pod if it is installed; return False if the policy rejects the pod."""
         if not self.installed:
             self._grant(pod)
             return True
@@ -125,7 +124,7 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record the workload or pod that may get a pool by the marks of a pod; a user may have set the marks."""
+        """Record a pod's workload, or its shape if it has no workload, by the marks in its selector."""
         mark = mark_of(pod.selector)
         if not is_assigned(mark) or mark[1] != pod.namespace:
             return
@@ -136,7 +135,7 @@ class Admission:
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, whose first letter shows its kind; `_SHARED` if none."""
+    """Return the key of the group that labels identify, `_SHARED` if none; its first letter is the kind of group."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"

@@ -1,8 +1,8 @@
-"""Checks in the actual world that the statuses of ProvisioningRequests and CapacityBuffers are true.
+"""Checks that the statuses of ProvisioningRequests and CapacityBuffers are true of the simulated world.
 
 A request may have the condition Provisioned when each of its slices has its own pool that pods can be bound to. After
 that, no other pool is created for the request, or for the pods that use the request while it exists. The request ends
-when these pods run or do not come. A buffer gets its slices back soon after they were used, if nothing prevents it.
+when these pods run or do not come. Pools of a buffer that other slices took are soon replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Asked:
         self._simulation = simulation
         self._stage = simulation.stage
         self._rng = random.Random(f"asked {simulation.stage.seed}")
-        #: Time at which pods could no longer run on a pool, by name of the pool.
+        #: Last time at which a pool stopped being able to run pods, by pool name.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
         #: Time since which slices of each buffer have been missing.
@@ -52,7 +52,7 @@ class Asked:
                 simulation.stage.store.listen(KINDS[kind].resource, self._take_status)
             simulation.stage.store.listen("nodes", self._look_at_pool)
 
-    # --- events of the world
+    # --- changes of objects
 
     def _take_status(self, change: Change) -> None:
         run = self._simulation.cluster.workloads.get(change.path)
@@ -60,7 +60,6 @@ class Asked:
             run.take_status(change.after.get("status", {}), self._stage.agenda.now)
 
     def _look_at_pool(self, change: Change) -> None:
-        """Record whether pods can run on the pool of a node that changes."""
         metadata = (change.after or change.before or {})["metadata"]
         name = reported_pool(metadata["labels"], metadata["annotations"])
         pool = self._simulation.cloud.pools.get(name)
@@ -74,10 +73,10 @@ class Asked:
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return bool(nodes) and all(node is not None and node.ready and node.allocatable_chips for node in nodes)
 
-    # --- statuses
+    # --- writes of statuses
 
     def before_status(self, process: Process, path: str, status: JsonObject) -> None:
-        """Check a write of a status that is about to take effect."""
+        """Check a status that a process is about to write."""
         run = self._simulation.cluster.workloads.get(path)
         true = {
             condition["type"]: condition["reason"]
@@ -95,7 +94,7 @@ class Asked:
                 self._stage.violate(PART, f"{process.name} calls {run.name} provisioned, {wrong}")
 
     def refuses(self, path: str) -> bool:
-        """Whether an admission plugin rejects the write of a status."""
+        """Whether the write of a status is rejected, as an admission plugin may do."""
         if not self._stage.stormy or self._rng.random() >= _REFUSED_CHANCE:
             return False
         self._stage.fault("status refused", path)
@@ -112,7 +111,7 @@ class Asked:
             elif pool is not None and not fits(run, 0, pool):
                 yield f"and its pods do not fit {name}"
             for pod in self._simulation.cluster.pods_on_pool(name):
-                # The provisioner does not watch a pod without a workload.
+                # A foreign pod is no violation, because the provisioner may not know of it.
                 if (
                     pod.workload is not None
                     and now - pod.bound_at > stale_seconds
@@ -120,7 +119,7 @@ class Asked:
                     and pod.deadline is None
                 ):
                     yield f"and pod {pod.name} is on {name}"
-            # Pods may have run and ended on one of the pools of a request that still exists.
+            # Pods that left the pool after `other` was provisioned may be pods of `other`, which then needs no pool.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))
@@ -185,14 +184,14 @@ class Asked:
     # --- after the storm
 
     def served(self, run: WorkloadRun) -> bool:
-        """Whether a request or a buffer has its promised slices in a settled world."""
+        """Whether a buffer has all its pools in a settled world; False for a request."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
         # A request that exists is not served: in a settled world, each has ended when its pods ran, or has expired.
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UID of a request, or of all buffers with the shape of a buffer: any of them may lack the pool."""
+        """Return the UIDs of `run` and of all buffers of its shape: any of them may report a pool that `run` lacks."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),
@@ -206,7 +205,7 @@ class Asked:
                 yield f"{run.kind} {run.name} waits for {run.request.name if run.request is not None else 'nothing'}"
 
     def _within_limits(self, run: QueuedRun) -> bool:
-        """Whether the limits allow all slices of a JobSet at the same time."""
+        """Whether the limits and the stock allow all slices of a JobSet at the same time."""
         market = self._simulation.market
         chips = run.shape.hosts * run.shape.chips * run.replicas
         most = min(limit for limit in (market.max_chips, market.stock_chips, chips) if limit is not None)
@@ -241,12 +240,11 @@ class Asked:
         return wanted - len(self.idle(run, statuses))
 
     def buffers(self) -> list[BufferRun]:
-        """Return the existing buffers."""
         workloads = self._simulation.cluster.workloads.values()
         return [workload for workload in workloads if isinstance(workload, BufferRun)]
 
     def warm(self) -> set[str]:
-        """Return the names of all unused pools that may count for a buffer."""
+        """Return the names of all unused pools that may count for any buffer."""
         return set().union(*map(self.idle, self.buffers()))
 
     def _requests(self) -> list[RequestRun]:

@@ -1,7 +1,7 @@
-"""Actual ProvisioningRequests, CapacityBuffers and PodTemplates, and their objects as the API server shows them.
+"""ProvisioningRequests, CapacityBuffers and PodTemplates of the simulated world, and their API objects.
 
-Also contains the users that create CapacityBuffers. Runs whose zones have few chips have no such users: the provisioner
-deletes warm pools for workloads at a limit, but not after a stockout. Not simulated: buffers that follow a workload.
+Also contains the users that create CapacityBuffers. Runs with limited stock have no such users: the provisioner deletes
+warm pools for workloads at a limit, but not after a stockout. Not simulated: buffers that follow a workload.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ class AskRun(WorkloadRun):
 
     @property
     def separate(self) -> bool:
-        """Always False: pods of any workload may run on its pools, not only pods that select its name."""
+        """Always False: pods of any workload may run on the pools of a request or buffer."""
         return False
 
     def is_true(self, *conditions: str) -> bool:
-        """Whether one of `conditions` is true in the status."""
         return any(condition in self.true_since for condition in conditions)
 
     def take_status(self, status: JsonObject, now: float) -> None:
-        """Record a write of its status."""
+        """Record a new status, and its node pools as the last pools of the slices."""
         self.status = status
         true = [condition["type"] for condition in status.get("conditions", []) if condition["status"] == "True"]
         self.true_since = {condition: self.true_since.get(condition, now) for condition in true}
@@ -71,7 +70,6 @@ class AskRun(WorkloadRun):
         raise AssertionError(f"{self.name} has no pods")
 
     def template_ref(self) -> JsonObject:
-        """Return the reference to its template."""
         return {"podTemplateRef": {"name": self.template}}
 
 
@@ -81,16 +79,15 @@ class RequestRun(AskRun):
 
     of = KINDS[REQUEST]
     gang: bool = True
-    #: Number of slices of each pod set; 0 for pods without chips.
+    #: Number of slices of each pod set; 0 for a pod set without chips.
     sets: tuple[int, ...]
 
     @property
     def alive(self) -> bool:
-        """Whether its slices need pools."""
+        """Whether the slices of the request need pools."""
         return not (self.gone or self.is_true(*ENDS))
 
     def group_name(self, job: int) -> str:
-        """Return the name of a slice."""
         for place, slices in enumerate(self.sets):
             if job < slices:
                 return f"{self.name}-{place}-{job}"
@@ -98,7 +95,6 @@ class RequestRun(AskRun):
         return f"{self.name}-none-{job}"
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         sets = [
             {**self.template_ref(), "count": slices * self.shape.parallelism}
             if slices
@@ -120,16 +116,13 @@ class BufferRun(AskRun):
     max_chips: int | None = None
 
     def slots(self) -> range:
-        """Return the numbers of its slices."""
         chips = self.shape.hosts * self.shape.chips
         return range(self.replicas if self.max_chips is None else min(self.replicas, self.max_chips // chips))
 
     def group_name(self, job: int) -> str:
-        """Return the name of a slice."""
         return f"{self.name}-{job}"
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         limits = {"limits": {constants.TPU_RESOURCE: self.max_chips}} if self.max_chips is not None else {}
         spec = {"provisioningStrategy": constants.BUFFER_STRATEGY, **self.template_ref(), "replicas": self.replicas}
         return {"metadata": self._metadata(agenda), "spec": {**spec, **limits}, "status": self.status}
@@ -140,17 +133,16 @@ class QueuedRun(JobSetRun):
     """A JobSet that Kueue suspends until the request for its slices is served."""
 
     request: RequestRun | None = None
-    #: Name of the request whose capacity its pods use.
+    #: Name of the ProvisioningRequest whose capacity the pods use; empty before the first request is served.
     consumes: str = ""
     asked_times: int = 0
-    #: Number of consecutive failed requests.
+    #: Number of consecutive requests that failed.
     failures: int = 0
     #: Number of consecutive failures after which Kueue gives up.
     max_failures: int
     active: bool = True
 
     def pod_annotations(self) -> dict[str, str]:
-        """Return its pods' annotations."""
         # super() without arguments does not work in a dataclass with slots.
         annotations = JobSetRun.pod_annotations(self)
         return annotations | ({constants.CONSUMES_REQUEST: self.consumes} if self.consumes else {})
@@ -162,12 +154,11 @@ def helper_of(template: str) -> str:
 
 
 def template_path(name: str, namespace: str = NAMESPACE) -> str:
-    """Return the path of a PodTemplate."""
     return object_path(TEMPLATES, name, namespace=namespace)
 
 
 def raw_template(name: str, shape: Shape | None, namespace: str = NAMESPACE) -> JsonObject:
-    """Return a PodTemplate as the API server shows it; without a shape, the pods request no chips."""
+    """Return a PodTemplate; without a shape, its pods request no chips."""
     spec: dict[str, Any] = {"containers": [{"name": "main"}]} if shape is None else pod_spec(shape)
     return {"metadata": {"name": name, "namespace": namespace}, "template": {"metadata": {}, "spec": spec}}
 
@@ -188,7 +179,7 @@ class BufferTeam(Team[BufferRun]):
         rng = self._rng
         people, market = self.simulation.people, self.simulation.market
         max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
-        # Some buffers fill the limit with slices that no workload may need.
+        # Some buffers fill the chip limit with slices of shapes that perhaps no workload requests.
         fills = bool(max_chips) and rng.random() < 0.7
         shape = rng.choice(
             [candidate for candidate in (people.late_shapes if fills else people.shapes) if candidate.feasible]

@@ -30,12 +30,12 @@ PLACED = "14 with the policy the pods of a group are on one pool, and no other p
 KEPT = "15 no pool is taken from a slice whose pods are on it, or that restarts"
 LABELS = "16 labels of nodes name the slice whose pool it is"
 CORDONS = "17 no node is cordoned except before the deletion of its pool"
-#: Time in seconds after a user edited labels of a pool during which wrong bindings to the pool are excused.
+#: Seconds after a user edited labels of a pool for which wrong bindings to the pool are excused.
 EDITED_SECONDS = 300.0
-#: Maximum time in seconds until a slice that restarts has pods again.
+#: Seconds after the last change of a slice for which its last pool must be kept for its restart.
 _RESTART_SECONDS = 300.0
 
-#: Key and namespace of a marked group, the key that the pods of another group share, or a pod without a workload.
+#: Mark of a group, exclusive key of its workload if the pods have no mark, or a pod without a workload itself.
 _Group = object
 
 
@@ -50,14 +50,14 @@ class Assigned:
         #: Time of the last change of labels by a process, by node.
         self._labelled_at: dict[str, float] = {}
 
-    # --- events of the world
+    # --- bindings and labels
 
     def edited(self, pool: str) -> None:
         """Record that a user has edited labels of nodes of a pool."""
         self._edited_at[pool] = self._stage.agenda.now
 
     def bound(self, pod: PodRun) -> None:
-        """Check a binding."""
+        """Check that a pod which was just bound is on the pool of its group, and that no other group is on the pool."""
         if not pod.reviewed:
             return
         now = self._stage.agenda.now
@@ -80,7 +80,7 @@ class Assigned:
                 self._judge_restart(pod, workload)
 
     def before_labels(self, process: Process, node: Node, labels: Mapping[str, str | None]) -> None:
-        """Check a change of labels that is about to take effect."""
+        """Check a process's change of a node's labels before the change takes effect."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(node.pool_name)
         before = mark_of(node.labels)
         after = mark_of({key: value for key, value in {**node.labels, **labels}.items() if value is not None})
@@ -94,7 +94,7 @@ class Assigned:
             if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
                 continue
             own = mark_of(pod.selector)
-            # The next pods of a namespace get any pool, so a free label only delays them.
+            # A free label takes no pool from pods without a group: the next of them may use another pool.
             lost = own == before and (is_assigned(after) or not is_shared(own))
             if lost or (own != after and is_assigned(after) and not self._was_edited(pod)):
                 text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
@@ -117,7 +117,7 @@ class Assigned:
     # --- excuses
 
     def _is_excused(self, *pods: PodRun) -> bool:
-        """Whether the labels of one of the pools were edited, its node was recreated, or the pool is being deleted."""
+        """Whether the pool of one of `pods` has edited labels, has a recreated node, or is being deleted."""
         return any(self._was_edited(pod) or self._was_recreated(pod) or self._is_going(pod.pool) for pod in pods)
 
     def _was_edited(self, pod: PodRun) -> bool:
@@ -134,7 +134,7 @@ class Assigned:
         return pool is None or pool.status is PoolStatus.STOPPING
 
     def _crossed(self, pod: PodRun, other: PodRun) -> bool:
-        """Whether a process changed a label when its caches may not have shown a pod on the pool."""
+        """Whether a process labelled the node of a pod before its caches showed a binding of about the same time."""
         seconds = self._checker.stale_seconds()
         changed = (self._labelled_at.get(placed.node, float("-inf")) for placed in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
@@ -142,11 +142,11 @@ class Assigned:
     # --- assignment of pools
 
     def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Check the slice to which a pool is given: it must request such a pool, and have no other pool."""
+        """Check that the slice to which a pool is assigned requests a pool of this kind, and has no other pool."""
         asked = self._simulation.admission.granted.get(mark, {})
         plan = pool.plan
         shapes = [shape for workload in asked for shape in workload.shapes]
-        # A pod without a workload may select a group of its own namespace.
+        # A pod without a workload may select the mark of a group in its own namespace.
         shapes += self._simulation.admission.granted_alone[mark]
         kinds = {(shape.accelerator, shape.topology) for shape in shapes}
         if (plan.machine.accelerator, plan.topology) not in kinds:
@@ -172,7 +172,7 @@ class Assigned:
         """Check that a pod does not take the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
         if not all(neighbour.reviewed for neighbour in self._cluster.pods_on_pool(pod.pool)):
-            # A pod that was created before the policy is on the pool: no label keeps it off, and `pod` may follow it.
+            # A pod from before the policy is on the pool, and no label keeps such a pod off: the check does not apply.
             return
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)

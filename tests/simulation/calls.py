@@ -1,4 +1,4 @@
-"""Faults of calls and events in transit: delays, errors, lost responses, and crashes or pauses in between."""
+"""Faults of calls and watch events: delays, errors, lost responses, and crashes or pauses during a call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def says(
 
 
 class Calls:
-    """Faults of the calls of one run, each with the probability that the run has drawn; none after the storm."""
+    """Faults of the calls of one run, with probabilities drawn for the run; after the storm, only short delays."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -55,7 +55,7 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MAX_CRASHES
-        # Losses of decisions have their own random source, so that they do not change the draws of other faults.
+        # A separate source, so that losses of decisions do not change the draws of other faults.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
@@ -64,7 +64,7 @@ class Calls:
 
     @property
     def prompt(self) -> bool:
-        """Whether every event of this run arrives, and soon."""
+        """Whether no fault of this run delays or loses watch events."""
         return not (self._lag_seconds or self._breaks_watches or self._slowness or self._kube_errors)
 
     def latency_seconds(self) -> float:
@@ -75,18 +75,17 @@ class Calls:
         return rng.uniform(0.001, 0.04)
 
     def loses(self, kind: str, process: Process) -> bool:
-        """Whether a failure inside the process loses a decision before its calls."""
+        """Whether a decision is lost inside the process, before its calls are sent."""
         if not self.stage.stormy or self._losses.random() >= self._loss_chance:
             return False
         self.stage.fault(kind, process.name)
         return True
 
     def start_delay_seconds(self) -> float:
-        """Return the seconds that a call waits for a thread."""
         return self.stage.rng.uniform(0.0, 0.05 if not self.stage.stormy else 0.5)
 
     def crashes(self, process: Process) -> bool:
-        """Whether the process crashes during a call."""
+        """Draw whether the process crashes during a call; at most `_MAX_CRASHES` times in a run."""
         if not self.stage.stormy or not self._crash_chance or self._crashes_left == 0:
             return False
         if self.stage.rng.random() >= self._crash_chance:
@@ -96,10 +95,7 @@ class Calls:
         return True
 
     def pause_seconds(self, process: Process, *, delicate: bool) -> float:
-        """Return the seconds for which the process pauses during a call; nearly always 0.
-
-        Between the gate's checks and the delete, pauses are more likely.
-        """
+        """Return the seconds of a pause during a call, usually 0; `delicate` makes a pause 10 times as likely."""
         if not self.stage.stormy or not self._pause_chance or self._pauses_left == 0:
             return 0.0
         if self.stage.rng.random() >= self._pause_chance * (_DELICATE if delicate else 1.0):
@@ -131,7 +127,7 @@ class Calls:
         return self.stage.stormy and self._breaks_watches and self.stage.rng.random() < 0.1
 
     def watch_ends(self, seconds: int) -> tuple[float, float | None]:
-        """Return the seconds until the end of a watch, and the seconds until its bookmark; None for no bookmark."""
+        """Return the seconds until a watch ends, and until its bookmark; None if it sends no bookmark."""
         rng = self.stage.rng
         early = self.stage.stormy and rng.random() < 0.1
         if early:
@@ -142,7 +138,6 @@ class Calls:
         )
 
     def gke_fault(self, process: Process, method: str) -> Trouble | None:
-        """Return the fault of a call to GKE, None if it has none."""
         if not self.stage.stormy:
             return None
         rng = self.stage.rng
@@ -172,7 +167,6 @@ class Calls:
         return trouble
 
     def kube_fault(self, process: Process, method: str, path: str) -> Trouble | None:
-        """Return the fault of a call to the API server, None if it has none."""
         if not self.stage.stormy:
             return None
         rng = self.stage.rng

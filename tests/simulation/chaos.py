@@ -1,7 +1,7 @@
 """Faults of the simulated world, drawn at random for each run; faults of calls are drawn in calls.py.
 
-Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. At the end of
-the storm, all faults that an administrator would repair are repaired, and users stop acting.
+Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. At the end of the
+storm, the faults that an administrator would repair are repaired, and users stop acting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Minimum seconds for which hosts under repair are missing, and for which GKE reports the repair after their return.
+#: Seconds for which GKE still reports a repair after its hosts have returned; their absence lasts longer.
 _REPAIR_SECONDS = 60.0
 #: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15
@@ -63,7 +63,7 @@ def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
 
 _NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
-#: Probability that the API server refuses optional sources in a run.
+#: Probability that the API server of a run rejects reads of optional resources.
 _REFUSED_SOURCES_CHANCE = 0.2
 
 
@@ -96,7 +96,7 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        # Edits have their own random source, so that runs without edits do not change.
+        # A separate source, so that edits do not change the draws of other faults.
         self._edits = random.Random(f"edits {stage.seed}")
         edits_pools = self._edits.random() < _EDITS_CHANCE
         edits = (("labels by hand", self._edit_labels), ("pool label by hand", self._edit_pool_label))
@@ -109,16 +109,15 @@ class Chaos:
         self._by_hand: set[str] = set()
         #: Real pool of each node whose pool label a user has edited, by node name.
         self._pool_of_edited: dict[str, str] = {}
-        # Repairs have their own random source, so that runs without repairs do not change.
+        # A separate source, so that repairs do not change the draws of other faults.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         self._sources = random.Random(f"sources {stage.seed}")
-        #: Whether optional sources are forbidden or absent at times; each time, all processes restart.
+        #: Whether the API server rejects an optional resource at times (403 or 404); each time, all processes restart.
         self.refuses_sources = self._sources.random() < _REFUSED_SOURCES_CHANCE
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
     def begin(self) -> None:
-        """Start the storm."""
         rng, agenda = self.stage.rng, self.stage.agenda
         if rng.random() < 0.3:
             self._break_a_pool()
@@ -140,7 +139,7 @@ class Chaos:
             if pool.status is PoolStatus.RECONCILING:
                 world.set_status(pool.name, PoolStatus.RUNNING)
         self.simulation.cloud.repair()
-        # The repair is repeated, because operations that were in progress may fail some time after the storm.
+        # The repair is repeated for operations that fail only after the storm.
         self.stage.agenda.after(100.0, self.simulation.cloud.repair)
         for name in list(self.simulation.cluster.nodes):
             self.simulation.cloud.set_status(name, ready=True)
@@ -154,7 +153,7 @@ class Chaos:
             for feed in process.feeds:
                 feed.hear()
 
-    # --- faults of the world
+    # --- faults of the cluster and of GKE
 
     def _strike(self) -> None:
         if not self.stage.stormy:
@@ -213,7 +212,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt the nodes of a pool that a process is deleting, while the process pauses after the gate's checks."""
+        """Preempt, with probability 0.5, a pool that a process is about to delete, while the process pauses."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for process in self.simulation.processes for name in process.loop.memory.deletes}
         going = sorted(running & named)
@@ -281,7 +280,7 @@ class Chaos:
             self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
 
     def _edit_labels(self) -> None:
-        """Remove or overwrite the labels by which a pool is assigned, as a user may."""
+        """Remove or overwrite the labels that assign a pool, as a user may."""
         rng, cluster = self.simulation.admission.rng, self.simulation.cluster
         ours = [node for node in cluster.nodes.values() if are_ours(node.labels)]
         if not ours:
@@ -305,7 +304,7 @@ class Chaos:
             self.stage.store.put(path, merged(self.stage.store.get(path), {"metadata": {"labels": labels}}))
 
     def _edit_pool_label(self) -> None:
-        """Remove the label that names the pool of a node, or write another name, as a user may."""
+        """Remove or overwrite the label that names the pool of a node, as a user may; restore it after 5 to 300 s."""
         nodes = sorted(self.simulation.cluster.nodes.values(), key=lambda node: node.name)
         ours = [node for node in nodes if are_ours(node.labels) and node.name not in self._pool_of_edited]
         if not ours:
@@ -365,7 +364,7 @@ class Chaos:
         self.stage.store.compact()
 
     def _write_nonsense(self) -> None:
-        """Create an object that cannot be parsed, and remove it later."""
+        """Create a malformed object, and remove it after 5 to 100 s."""
         self._nonsense += 1
         path, raw = self.stage.rng.choice(_NONSENSE)(f"nonsense-{self._nonsense}")
         self.stage.fault("malformed object", path)
@@ -405,7 +404,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Refuse an optional source for 5 to 60 s, and restart all processes, as an upgrade does."""
+        """Reject reads of an optional resource for 5 to 60 s, and restart all processes, as an upgrade does."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

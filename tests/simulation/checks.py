@@ -1,9 +1,8 @@
-"""Checks the invariants on the actual world, never on the controller's view of it.
+"""Checks the invariants against the simulated world, never against the provisioner's view of it.
 
-During the storm, each call that changes something is checked at the time of its effect. A process may not know the
-latest changes: checks of the pools that slices count on report only a situation that has lasted for longer than any
-cache can lag (`STALE_SECONDS`). Invariants that depend on no cache are checked without this delay: the pods on a pool,
-foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
+Each call that changes something is checked when it takes effect. Because a process may not know the latest changes, a
+wrong pool for a slice is reported only if the situation has lasted longer than any cache can lag (`STALE_SECONDS`).
+Other checks have no delay: pods on a pool, foreign pools, the lease, the proof of the cluster, the limit on chips.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Seconds, more than the sum of the maximum lag, the wait for a list after a lost event, and the deletion delay.
+#: More seconds than the sum of the maximum lag, the wait for a list after a lost event, and the deletion delay.
 STALE_SECONDS = 150.0
-#: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete takes effect.
+#: `STALE_SECONDS` of runs without late events: the deletion delay, and the seconds until a delete takes effect.
 PROMPT_STALE_SECONDS = 45.0
 #: Maximum number of calls of one process to GKE in any minute: up to two lists per second, and some calls per slice.
 MAX_CALLS_PER_MINUTE = 180
@@ -87,7 +86,7 @@ class Checker:
         self.opened_by_hand: dict[str, float] = {}
         #: Time since which GKE has reported each pool as being repaired.
         self.repaired_since: dict[str, float] = {}
-        #: Process that created each pool, and the time.
+        #: Process that created each pool, and the time of the create.
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.max_calls_per_minute = 0
         self.changed_at = 0.0
@@ -96,13 +95,13 @@ class Checker:
         self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._notices: dict[str, set[str]] = {}
 
-    # --- calls
+    # --- calls of processes
 
     def saw_call(self, process: Process, method: str, pool: str | None) -> None:
         """Count a call that is being sent, and check the rate of calls."""
         now = self.stage.agenda.now
         if method == "nodePools.list":
-            # Two lists are remembered, because the last one may have been requested while the create was being sent.
+            # The last two lists are remembered, because the last list may be newer than the decision for a create.
             self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]
         recent = self._recent.setdefault(process, deque())
         recent.append(now)
@@ -115,7 +114,7 @@ class Checker:
             )
 
     def before_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Check a call that is about to take effect."""
+        """Check a change in GKE before it takes effect."""
         if not self.simulation.same_cluster:
             self.stage.violate(ONE, f"{process.name} sends {method} although the kubeconfig is of another cluster")
         for other in self.simulation.processes:
@@ -127,7 +126,7 @@ class Checker:
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
                 self.stage.violate(ONE, f"{process.name} deletes {name}, which is none of ours")
-            # The state is recorded before the call, because the pool is STOPPING once GKE has accepted the delete.
+            # The state of the pool is recorded now, because the pool is STOPPING once GKE has accepted the delete.
             self._was_up = pool is not None and pool.status in _UP
             self._was_healthy = pool is not None and self.healthy(pool)
             self._was_warm = pool is not None and self._was_healthy and self.stock.is_warm(pool)
@@ -167,7 +166,7 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Check a write to a node or a pod, or of a status."""
+        """Check a write to a node, a pod or a status before it takes effect."""
         if "status" in body:
             self.asked.before_status(process, path, body["status"])
             return
@@ -222,7 +221,7 @@ class Checker:
         """Return the reasons of the Events on one object."""
         return self._notices.get(uid, set())
 
-    # --- 1
+    # --- decisions, and states of pools
 
     def decided(self, process: Process, plan: Plan) -> None:
         """Check the plan that a process is about to carry out."""
@@ -245,7 +244,7 @@ class Checker:
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
 
     def healthy(self, pool: Pool) -> bool:
-        """Whether pods can expect to get all hosts of a pool, as its visible state shows."""
+        """Whether all hosts of a pool are usable, or are still being created."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
             return True
@@ -254,7 +253,7 @@ class Checker:
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     def _is_repaired(self, pool: Pool) -> bool:
-        """Whether GKE has been repairing a pool for so long that each create sent before the repair has arrived."""
+        """Whether GKE has been repairing a pool for more than `LOOK_TO_EFFECT_SECONDS`, and no node is cordoned."""
         since = self.repaired_since.get(pool.name, float("inf"))
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return (
@@ -263,7 +262,7 @@ class Checker:
             and not any(node is not None and node.cordoned for node in nodes)
         )
 
-    # --- 4
+    # --- one pool for each slice
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
         """Check that the workload of a new pool has at some time requested a pool of this shape."""
@@ -281,7 +280,7 @@ class Checker:
             )
 
     def _is_namesakes(self, pool: Pool) -> bool:
-        """Whether a namesake of the workload explains a new pool: some pods identify their workload only by its name.
+        """Whether a workload of the same name explains a new pool: some pods name their workload without its UID.
 
         Until the caches show that the workload was recreated, its pods count as pods of the deleted workload.
         """
@@ -304,8 +303,8 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # A pool in deletion does not count, because a delete cannot be cancelled if its JobSet is resumed. The
-            # same applies to a pool whose delete failed after the decision to create the new pool.
+            # A pool that is being deleted does not count, because a delete cannot be cancelled if the JobSet is
+            # resumed. A pool whose delete failed after the decision to create the new pool does not count either.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
@@ -337,10 +336,10 @@ class Checker:
                     f"{process.name} makes {pool.name} for the slice that {other.name} was made for ({other.status})",
                 )
 
-    # --- 5
+    # --- limits on chips and pools
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
-        """Compare the existing pools with the limits, except for new pools of other processes."""
+        """Check that all pools are within the limits, except for pools that another process has just created."""
         market = self.simulation.market
         ours = [
             existing
@@ -361,7 +360,7 @@ class Checker:
         maker, made_at = self.created_by.get(pool.name, (process, 0.0))
         return maker is not process and made_at >= self._listed_at.get(process, (0.0,))[0]
 
-    # --- all or nothing
+    # --- workloads whose slices start together
 
     def complete(self, workload: WorkloadRun) -> bool:
         """Whether each slice with pods, or of a request or buffer, has a bound pod or its own healthy RUNNING pool."""
@@ -382,7 +381,7 @@ class Checker:
         if {taint["key"] for taint in taints} != {taint.key for taint in node.taints} - {*constants.HELD_KEYS}:
             self.stage.violate(ONE, f"{process.name} changes taints of {node.name} that are none of ours")
 
-    # --- 2 and 3, after the storm
+    # --- settled world, after the storm
 
     def unsettled(self) -> list[tuple[str, str]]:
         """Return the deviations from a settled world, each with the invariant that it breaks if it lasts."""
@@ -421,7 +420,7 @@ class Checker:
         return found
 
     def can_end(self, workload: WorkloadRun) -> bool:
-        """Whether a workload's slices can run without a change by its owner or by other users."""
+        """Whether a workload's slices can run without any change by users."""
         if not workload.shape.feasible or workload.name == self.simulation.singled.name:
             return False
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
@@ -438,13 +437,13 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
-        # If the slice got a pool that was created for another slice, problems of its waiting pods are reported later.
+        # One bound pod is enough: the slice has a pool created for another slice, so problems are reported later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
     def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits or the stock leave fewer chips than a workload needs at the same time."""
-        # Warm pools of a buffer do not count, because they are deleted if workloads need their room.
+        # Warm pools of a buffer do not count, because the provisioner deletes them if workloads need their chips.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
         return sum(map(chips_in, ours)) + self._wanted(workload) > self._max_chips()
@@ -458,7 +457,7 @@ class Checker:
         return min((limit for limit in (market.max_chips, market.stock_chips) if limit is not None), default=math.inf)
 
     def _held_for_ever(self) -> int:
-        """Return the chips of pools on which pods of impossible slices run, because these pods never end."""
+        """Return the chips of pools on which pods of infeasible slices run, because these pods never end."""
         cluster = self.simulation.cluster
         held = {
             pod.pool
@@ -485,12 +484,9 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """Return the pools beyond `needed` that buffers, and suspended workloads if `keeps_suspended`, may keep.
-
-        Each slice may keep one pool.
-        """
-        # Each slice of a suspended workload may keep any pool on which slices of the workload ever ran, not only the
-        # last pool: there may have been no leader when the pools became idle.
+        """Return pools that may exist beyond `needed`: one for each slice of buffers and of suspended workloads."""
+        # Each slice of a suspended workload may keep any pool on which slices of the workload ever ran, not only its
+        # last pool, because no process may have led when the pools became idle.
         claims = [
             {
                 pool.name
@@ -534,5 +530,4 @@ class Checker:
 
     @staticmethod
     def pods_bound(workload: WorkloadRun, job: int) -> bool:
-        """Whether any pod of a slice is bound."""
         return any(owner == job and pod.node for (owner, _), pod in workload.pods.items())

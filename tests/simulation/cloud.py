@@ -1,7 +1,6 @@
-"""Simulated GKE on virtual time, its nodes in the simulated Kubernetes, and the connection from a controller to it.
+"""Simulated GKE on virtual time, its nodes in the simulated Kubernetes, and the connection of a process to GKE.
 
-The connection is an adapter under the real client's HTTP session: the client is real except for its sockets, and the
-simulator's API is real as well.
+The connection is an adapter under the HTTP session of the real client, so only the client's sockets are replaced.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class Cloud:
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """Actual pools by name."""
         return self.world.cluster(CLUSTER).pools
 
     def _is_waited_for(self, pool: Pool) -> bool:
@@ -84,7 +82,7 @@ class Cloud:
         template = SimulatedNode(name="template", zone=pool.plan.zones[0], chips=pool.plan.machine.chips)
         return self.on_looking_for_pods(node_labels(pool, template))
 
-    # --- NodeSink
+    # --- NodeSink of the simulated GKE
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
         """Boot a VM, which registers, becomes ready and reports its chips after random delays."""
@@ -133,7 +131,7 @@ class Cloud:
         self.world.preempt(pool_name)
         self.world.change_settings({"repair_seconds": usual})
 
-    # --- end of the faults
+    # --- repair after the storm
 
     def repair(self) -> None:
         """Repair the permanent damage of faults, as GKE's auto-repair and administrators would."""
@@ -222,13 +220,13 @@ class Wire(requests.adapters.BaseAdapter):
         return _response(code, text, request)
 
     def _excuses_nobody(self, creates: dict[str, Any], error: errors.ApiError) -> bool:
-        """Whether an error response to a create does not excuse a slice that waits for longer than a turn."""
+        """Whether an error response to a create is no excuse for a slice that waits for longer than a turn."""
         simulation = self._checker.simulation
         turns = simulation.hostile.present and "Too many operations" in str(error)
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return GKE's rejection of a create, None without one; record the slices whose wait the failure excuses."""
+        """Return GKE's rejection of a create, None if it has none; record the create and its failure."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (

@@ -1,7 +1,7 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-While the scheduler binds a leader pod to a pool that has not failed, no delete of the pool may be sent if the process
-knew when it decided that a node of the pool accepts pods, and that the leader pod of an existing workload is pending.
+A leader pod that the scheduler is binding to a pool protects the pool if, when the process decided, it knew two facts.
+The pod was pending, and its workload existed. The pool had not failed, and had a node that accepts pods.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Deletes:
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:
-                # A claim expires if pods are not bound although nodes exist for them, so the pool may be deleted.
+                # The pool may be deleted: a slice's claim to it expires if the pods are not bound to its nodes.
                 continue
             if workload.gang and not self._checker.complete(workload):
-                # An incomplete workload whose slices start together releases its pools, on which no pods are.
+                # An incomplete workload whose slices start together may release its pools that have no pods.
                 continue
             unchanged = self._unchanged_for(workload, job, pool)
             if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():
@@ -81,7 +81,7 @@ class Deletes:
                 self._stage.violate(KEEP, text)
 
     def _bound_behind(self, process: Process, pod: PodRun) -> bool:
-        """Whether a binding was decided before the gate listed the pods of the node, and took effect later."""
+        """Whether the gate listed the pods of a node after the scheduler chose the node, but before the binding."""
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
@@ -100,7 +100,7 @@ class Deletes:
         )
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
-        """Return the time of the last check of the nodes, after which changes are unseen; infinite if not recent."""
+        """Return the time of the gate's last check of the pool's nodes; infinite if the check is not recent."""
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 

@@ -210,7 +210,7 @@ class Demo(Simulation):
         return sorted(pool.name for pool in self.cloud.pools.values() if is_ours(pool))
 
     def _preempt(self) -> None:
-        """Preempt some hosts of a pool; GKE recreates them."""
+        """Preempt some or all hosts of a pool; GKE recreates them."""
         if names := self._ours():
             self.cloud.world.preempt(self.rng.choice(names), hosts=self.rng.choice((1, 2, None)))
 
@@ -223,7 +223,7 @@ class Demo(Simulation):
         self.stage.agenda.after(20 * _MINUTE, lambda: self.cloud.world.faults.remove(fault.fault_id))
 
     def _mistake(self) -> None:
-        """Create a workload with an invalid topology, and delete it later."""
+        """Create a workload with an invalid topology, and delete it after 15 minutes."""
         run = self._jobset("vision", self._name("oops"), _NO_SUCH, 1, 10)
         self.cluster.create(run)
         self.stage.agenda.after(15 * _MINUTE, lambda: self.cluster.delete(run))
@@ -292,7 +292,6 @@ def _run(demo: Demo, *, speed: float, seconds: float | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.demo_page", description=about)
     parser.add_argument("--address", default="127.0.0.1:8081", help="where the page is served (%(default)s)")

@@ -2,7 +2,7 @@
 
 The controllers behave as unfavourably as those of Kubernetes may. A ReplicaSet replaces a pod that terminates, knows a
 deletion cost only some time after its write, and breaks ties at random. A Deployment has `maxSurge` 1, or 0 with
-`maxUnavailable` 1. A StatefulSet is OrderedReady. Their pods have no WorkloadRun, like foreign pods.
+`maxUnavailable` 1. A StatefulSet is OrderedReady. The pods have no WorkloadRun, like foreign pods.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.simulation.objects import PodRun, Shape
 if TYPE_CHECKING:
     from tests.simulation.workloads import Cluster
 
-#: Time in seconds after which a controller acts on a change.
+#: Minimum and maximum seconds after which a controller acts on a change.
 _SYNC_SECONDS = (0.02, 1.5)
-#: Time in seconds after which a ReplicaSet's cache shows a deletion cost.
+#: Seconds after which a ReplicaSet's cache shows a deletion cost.
 COST_KNOWN_SECONDS = 2.0
-#: Time in seconds after which a controller recreates a pod that the API server has rejected.
+#: Seconds after which a controller recreates a pod that the API server has rejected.
 _REJECTED_AGAIN_SECONDS = 10.0
 
 
@@ -34,16 +34,15 @@ class Template:
     shape: Shape
     #: Whether the pods have the annotation that requests pools, for SERVE_PODS=annotated.
     annotated: bool = False
-    #: Requests in addition to chips.
+    #: Resource requests in addition to chips.
     requests: Mapping[str, str] = field(default_factory=dict)
     #: Whether the scheduler can bind the pods.
     bindable: bool = True
     tolerates_all: bool = False
-    #: Deletion cost that the user sets; empty for none.
+    #: Deletion cost that the user sets; empty if none.
     own_cost: str = ""
 
     def annotations(self) -> dict[str, str]:
-        """Return the annotations of its pods."""
         annotations = {constants.SERVE: "true"} if self.annotated else {}
         return annotations | ({constants.POD_DELETION_COST: self.own_cost} if self.own_cost else {})
 
@@ -63,7 +62,7 @@ class Controller:
     #: Deployment that owns the ReplicaSet; None if it has no owner.
     deployment: Deployment | None = None
     pods: dict[PodRun, None] = field(default_factory=dict)
-    #: Maximum number of pods that it had at a time.
+    #: Maximum number of active pods that existed at the same time.
     max_pods: int = 0
     sync_due: bool = False
 
@@ -74,11 +73,11 @@ class Controller:
 
     @property
     def ready(self) -> list[PodRun]:
-        """Active pods that run."""
+        """Active pods that are bound."""
         return [pod for pod in self.active if pod.node]
 
     def kick(self) -> None:
-        """Let the controller act soon, or its Deployment instead, if it has one."""
+        """Let the controller act soon; if a Deployment owns it, let the Deployment act instead."""
         if self.deployment is not None:
             self.deployment.kick()
         elif not self.sync_due:
@@ -100,7 +99,7 @@ class Controller:
                 self.cluster.terminate(pod)
 
     def rank(self, pod: PodRun) -> tuple[bool, int, float]:
-        """Return the rank by which pods are deleted, lowest first: pods without a node, then by the deletion cost."""
+        """Return the sort key for deletes, lowest first: pods without a node, low deletion cost, at random."""
         known = self.cluster.stage.agenda.now - pod.cost_at >= COST_KNOWN_SECONDS
         cost = self.template.own_cost or (pod.cost if known else "")
         return bool(pod.node), int(cost or 0), self.rng.random()
@@ -135,7 +134,7 @@ class StatefulSet(Controller):
 
     @property
     def settled(self) -> bool:
-        """Whether exactly its replicas run, all of them from the current template."""
+        """Whether exactly the requested replicas run, all of them from the current template."""
         return len(self.pods) == len(self.ready) == self.replicas and not self.outdated
 
     def update(self) -> None:
@@ -174,7 +173,7 @@ class Deployment:
     namespace: str
     template: Template
     replicas: int
-    #: Value of maxSurge; maxUnavailable is 1 if it is 0, and otherwise 0.
+    #: Value of maxSurge, 0 or 1; maxUnavailable is 1 if `surge` is 0, and otherwise 0.
     surge: int
     sets: list[Controller] = field(default_factory=list)
     revision: int = 0
@@ -182,12 +181,11 @@ class Deployment:
 
     @property
     def pods(self) -> list[PodRun]:
-        """All its pods that exist."""
         return [pod for controller in self.sets for pod in controller.pods]
 
     @property
     def settled(self) -> bool:
-        """Whether exactly its replicas run, all of them from the newest template."""
+        """Whether exactly the requested replicas run, all of them from the newest template."""
         newest = self.sets[-1]
         return len(self.sets) == 1 and len(newest.pods) == len(newest.ready) == newest.replicas == self.replicas
 
@@ -209,7 +207,6 @@ class Deployment:
         self.kick()
 
     def kick(self) -> None:
-        """Let the controllers act soon."""
         if not self.sync_due:
             self.sync_due = True
             self.cluster.stage.agenda.after(self.rng.uniform(*_SYNC_SECONDS), self._sync)
@@ -258,7 +255,7 @@ def new_pod(
     *,
     owner: Controller | None = None,
 ) -> PodRun:
-    """Return a pod of a template that has not been created yet."""
+    """Return a pod of a template, without creating it in the cluster."""
     return PodRun(
         name=name,
         namespace=namespace,

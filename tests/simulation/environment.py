@@ -1,7 +1,7 @@
-"""Causes for which GKE refuses some creates: a permission, a policy, a network or another part of its environment.
+"""Causes outside the provisioner for which GKE rejects creates: a permission, a policy, a network and others.
 
-The cause in `Environment` is corrected after some time; then the create of each refused slice is sent again after the
-back-off of its failure. `Singled` refuses one JobSet permanently. All other slices are served normally.
+The cause in `Environment` is corrected after some time; then the create of each rejected slice is sent again after the
+back-off of its failure. `Singled` rejects one JobSet permanently. All other slices are served normally.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 _CHANCE = 0.25
-#: Probability that the refused JobSets come after the storm, and not during the storm.
+#: Probability that the rejected JobSets come after the storm instead of during the storm.
 _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
 #: State of the service account in the simulated GKE, by kind of refusal.
@@ -31,11 +31,11 @@ _ANSWERS = {
     "policy of the organisation, plain": says(400, f"Operation denied by org policy: {ZONE} is not allowed."),
     "network": says(400, "Network projects/project-1/global/networks/default has no subnetwork in this region."),
 }
-#: Seconds from the first refusal until its cause is corrected: a permission soon, other causes later.
+#: Minimum and maximum seconds from the first rejection until its cause is corrected: an account, another cause.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
-#: Maximum time in seconds until the next create: the maximum wait after a missing permission, and a margin for turns.
+#: Maximum seconds until a create is sent again: the maximum back-off after a missing permission, and a margin.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
-#: Maximum time in seconds after a create that GKE calls invalid: the first wait, as no cause lasts until a second one.
+#: Maximum seconds until a create that GKE calls invalid is sent again: the first back-off, and a margin.
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
 _STOCKOUT = "stockout"
@@ -54,12 +54,12 @@ _SINGLED_ANSWERS = {
     "singled out: invalid": says(400, "Machine type x is not supported."),
     "singled out: outage": says(503, "The service is currently unavailable."),
 }
-#: The kind with the longest wait is drawn more often, so that JobSets that wrongly wait with it are noticed.
+#: The kind with the longest back-off is drawn more often, so that JobSets that wrongly wait with it are noticed.
 _LONG = ("singled out: permission",) * 3
 
 
 class Environment:
-    """Cause for which GKE refuses creates in one run until the cause is corrected."""
+    """Cause for which GKE rejects creates in one run until the cause is corrected."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -68,14 +68,14 @@ class Environment:
         self._kind = rng.choice((*_ACCOUNTS, *_ANSWERS)) if rng.random() < _CHANCE else ""
         if simulation.hostile.present:
             self._kind = ""
-        #: Whether JobSets that come after the storm are refused.
+        #: Whether the rejected JobSets come after the storm.
         self.late = bool(self._kind) and rng.random() < _LATE_CHANCE
         self._name = "late-1" if self.late else f"train-{rng.randint(1, 2)}"
         self._since = simulation.storm_seconds if self.late else rng.uniform(0.0, 30.0)
         self._met = False
         #: Whether the cause has been corrected.
         self.mended = False
-        #: Seconds after the correction within which a refused slice has to send its create again.
+        #: Seconds after the correction within which a rejected create must be sent again.
         self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind in _ACCOUNTS else _SENT_AGAIN_SECONDS
 
     def begin(self) -> None:
@@ -88,7 +88,7 @@ class Environment:
         return _ACCOUNT if self._kind in _ACCOUNTS and name == self._name else ""
 
     def concerns(self, body: dict[str, Any]) -> bool:
-        """Whether a create is refused now."""
+        """Whether GKE rejects a create now."""
         if not self._kind or self.mended or self._stage.agenda.now < self._since:
             return False
         pool = body["nodePool"]
@@ -119,20 +119,17 @@ class Environment:
 
 
 class Singled:
-    """The JobSet of one run whose creates are all refused, with its fault; other JobSets have no such fault.
-
-    With any of the faults, all other JobSets, including later ones, must be served within their usual bound.
-    """
+    """JobSet whose creates all fail, in some runs; all other JobSets must be served within their usual bound."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._stage = stage = simulation.stage
-        #: Name of the JobSet, empty if the run has no such JobSet; a recreated JobSet has the same fault.
+        #: Name of the JobSet, also after it is recreated; empty if the run has no such JobSet.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
-        # With several choices of capacity, the slice would try all of them in turn, and the run would never settle.
+        # With several choices of capacity, the slice would try each of them repeatedly and never settle.
         kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
-        #: Whether a create of the JobSet has been refused.
+        #: Whether GKE has received a create of the JobSet.
         self.met = False
 
     def begin(self) -> None:
@@ -146,7 +143,7 @@ class Singled:
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return GKE's response to a create, None if nothing is wrong with it."""
+        """Return GKE's rejection of a create; None for other JobSets, and if the fault is a stockout."""
         if not self.concerns(body["nodePool"]["config"]["labels"]):
             return None
         self.met = True
