@@ -38,13 +38,13 @@ pytestmark = pytest.mark.timeout(30)
 
 #: Limit of etcd on one object, in bytes.
 LIMIT_BYTES = 1_500_000
-#: Maximum number of calls for a hostile object of any size, such as a slice that is compared with all free pools.
+#: Maximum number of calls for each hostile pod of any size, whose slice is compared with all free pools.
 CALLS = 60_000
 #: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
 #: Maximum number of bytes during parsing and decision for each KB of JSON.
 PEAK_BYTES_PER_KB = 6_000
-#: Maximum number of bytes for each pod that records and slices keep afterwards.
+#: Maximum number of bytes that the records and slices of each hostile pod keep after a decision.
 KEPT_BYTES = 600_000
 #: Maximum length of a message, in characters; an Event shows the first 1,024 bytes.
 MESSAGE = 2_000
@@ -66,14 +66,13 @@ NODES = tuple(
 
 
 def evil_jobset() -> dict[str, Any]:
-    """Return a JobSet that can be served."""
+    """Return the hostile JobSet without its hostile changes; it can be served."""
     return raw_jobset(
         "evil", parallelism=4, pod=evil_spec(), pod_metadata={}, metadata={"annotations": {}, "labels": {}}
     )
 
 
 def evil_spec() -> dict[str, Any]:
-    """Return the pod spec of the hostile JobSet."""
     containers = [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}]
     return pod_spec(topology="2x2x4", tolerations=[toleration()], containers=containers)
 
@@ -115,7 +114,7 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
-    """Take hostile objects through two decisions; assert limits on their cost, and no effect on the honest JobSet.
+    """Assert limits on the cost of hostile objects, and an unchanged plan for the honest JobSet.
 
     In the first decision, free pools may fit; in the second, all pools have to be created.
     """
@@ -145,7 +144,7 @@ def told(plan: Plan) -> str:
     return "\n".join(notice.message for notice in plan.notices if any("evil" in ref.name for ref in notice.objects))
 
 
-# --- Written by hand ---
+# --- Hostile objects written by hand ---
 
 
 def select(**labels: str) -> Change:
@@ -178,7 +177,6 @@ def put(**fields: Any) -> Change:
 
 
 def label(count: int) -> Change:
-    """Add `count` labels."""
 
     def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata.setdefault("labels", {}).update({f"k{index}": "v" for index in range(count)})
@@ -187,7 +185,6 @@ def label(count: int) -> Change:
 
 
 def required(*terms: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return required node affinity."""
     wanted = [{"matchExpressions": term} for term in terms]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}}
 
@@ -259,7 +256,6 @@ CASES: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_cost_of_a_hostile_pod_is_bounded_and_others_are_unaffected(name: str) -> None:
-    """The change is made in the JobSet's template and on the pod, each up to its maximum size."""
     change, words = CASES[name]
     workload, pod = evil_jobset(), evil_pod()
     template = workload["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
@@ -286,7 +282,6 @@ def test_cost_of_a_hostile_pod_is_bounded_and_others_are_unaffected(name: str) -
 def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
     job: dict[str, Any], count: int, words: str
 ) -> None:
-    """Large numbers of replicas and pods must not increase the cost."""
     workload = evil_jobset()
     (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
@@ -315,7 +310,7 @@ def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None
 
 
 def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
-    """A decision keeps the problem of each choice of each slice; 1,700 slices exceeded the controller's limit."""
+    """A decision keeps the problem of each choice of each slice; 1,700 slices exceeded the memory limit."""
     workload, jobs = evil_jobset(), range(30)
     zones = ",".join(f"us-central2-{letter}" for letter in "abcdefghijklmnop")
     capacity = "on-demand, spot, reservation/a, reservation/b"
@@ -360,7 +355,7 @@ def test_waiting_slices_of_a_namespace_have_a_bound_on_choices(monkeypatch: pyte
     assert "more than 8 pairs of a waiting slice and a choice of capacity" in told(plan)
 
 
-# --- Random ---
+# --- Hostile objects with random values ---
 
 
 def bomb(rng: random.Random, size: int) -> Any:
@@ -397,7 +392,6 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_cost_of_random_objects_is_bounded_and_others_are_unaffected(seed: int) -> None:
-    """Expensive values of random sizes are at random places of a JobSet and its pod."""
     rng = random.Random(seed)
     workload, pod = evil_jobset(), evil_pod()
     for raw in (workload, pod):

@@ -153,7 +153,7 @@ def decide_on_pods(pools: int, pending: int, *, idle: bool) -> Callable[[], Plan
 
 @pytest.mark.parametrize("idle", [False, True], ids=["used pools", "idle pools and a limit"])
 def test_work_for_pods_and_pools_of_other_tenants_is_the_sum_and_not_the_product(idle: bool) -> None:
-    """Pods that differ share no node. In the past, 4,000 such pods and 400 idle pools took 10 s and 300 MB."""
+    """In the past, 4,000 pods with different requests and 400 idle pools took 10 s and 300 MB."""
     few, many = (decide_on_pods(count, count, idle=idle) for count in (FEW, 2 * FEW))
     assert counted(many)[1] <= MOST * counted(few)[1]
     # Each pair of a pod and a node still takes one bit, so the memory grows faster than the number of pods.
@@ -166,7 +166,7 @@ def test_work_for_pods_and_pools_of_other_tenants_is_the_sum_and_not_the_product
     ids=["new", "created", "deleted"],
 )
 def test_twice_as_many_node_groups_cost_at_most_twice_as_much(metadata: dict[str, Any]) -> None:
-    """In the past, deleted groups were compared with all others; with 10,000 groups, a round took half a minute."""
+    """In the past, each deleted group was compared with all groups: 10,000 groups took half a minute."""
 
     def decide_on_groups(count: int) -> None:
         groups = [make_group(f"group-{number}", topology="2x2") for number in range(count)]

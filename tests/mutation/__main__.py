@@ -108,7 +108,6 @@ def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
 
 
 def main() -> int:
-    """Try the mutations that the command line selects; return the exit code."""
     arguments = _arguments()
     arguments.state.mkdir(exist_ok=True)
     results, fingerprint = Results(arguments.state / "results.jsonl"), _PROJECT.fingerprint()

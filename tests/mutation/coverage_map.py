@@ -41,7 +41,6 @@ class CoverageMap:
         return sorted(tests, key=lambda test: (sizes[test], test))
 
     def save(self, path: Path) -> None:
-        """Write the map to a file."""
         tests = {
             file: {line: sorted(each) for line, each in sorted(lines.items())} for file, lines in self.tests.items()
         }
@@ -49,7 +48,6 @@ class CoverageMap:
 
     @classmethod
     def load(cls, path: Path) -> CoverageMap:
-        """Return the map that `save` wrote."""
         read = json.loads(path.read_text(encoding="utf-8"))
         return cls(
             tests={file: {int(line): frozenset(each) for line, each in lines.items()} for file, lines in read.items()}

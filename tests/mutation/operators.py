@@ -56,7 +56,6 @@ class Mutation:
     new: str
 
     def __str__(self) -> str:
-        """Return a description in one line."""
         return f"{self.path}:{self.line}:{self.column} [{self.operator}] {_brief(self.old)} -> {_brief(self.new)}"
 
 
@@ -79,7 +78,6 @@ def find_mutations(source: str, path: str) -> list[Mutation]:
 
 
 def mutate(source: str, mutation: Mutation) -> str:
-    """Return the source with the mutation applied."""
     lines = source.encode().splitlines(keepends=True)
     first, last = mutation.line - 1, mutation.end_line - 1
     text = lines[first][: mutation.column] + mutation.new.encode() + lines[last][mutation.end_column :]

@@ -34,7 +34,6 @@ class Results:
         return known
 
     def add(self, result: Result) -> None:
-        """Append one result."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_to_json(result) + "\n")
 

@@ -120,7 +120,7 @@ def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, 
     assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
 
 
-# --- Samples and results ---
+# --- Samples ---
 
 
 def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") -> Mutation:

@@ -43,7 +43,6 @@ class Fate(enum.Enum):
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test failed or timed out."""
         return self is not Fate.SURVIVED
 
 
@@ -69,7 +68,6 @@ class Project:
         return max((package for package in self.packages if path.startswith(f"{package}/")), key=len)
 
     def last_resort_of(self, path: str) -> tuple[str, ...]:
-        """Return the last resort for mutations of a file."""
         return self.last_resorts.get(self.package_of(path), self.last_resort)
 
     def mutations(self) -> list[Mutation]:
@@ -178,7 +176,7 @@ def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path
 
 
 def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> list[str]:
-    """Return the tests of the mutation's lines; if they run only on import, those of its file and of its package."""
+    """Return the tests of the mutation's lines; for lines that run only on import, the tests of file and package."""
     chosen = tests.tests_of(mutation.path, mutation.line, mutation.end_line)
     if not tests.runs_on_import(mutation.path, mutation.line):
         return chosen

@@ -31,13 +31,11 @@ def browser(chrome: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture
 def board() -> HandMadeBoard:
-    """Return a board whose content the test sets."""
     return HandMadeBoard()
 
 
 @pytest.fixture
 def url(browser: webdriver.Chrome, board: HandMadeBoard) -> Iterator[str]:
-    """Return the address of the page."""
     with served(board) as address:
         yield address
         # Otherwise the page would poll a server that has stopped.

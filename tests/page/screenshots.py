@@ -77,7 +77,6 @@ def shoot(browser: webdriver.Chrome, url: str, folder: Path, waiting: str) -> No
 
 
 def shoot_one(browser: webdriver.Chrome, address: str, path: Path, width: int = _WIDTH, theme: str = "light") -> None:
-    """Write one picture."""
     resize(browser, width, _HEIGHT)
     prefer(browser, theme)
     open_page(browser, address)
@@ -90,7 +89,6 @@ def shoot_one(browser: webdriver.Chrome, address: str, path: Path, width: int = 
 
 
 def main() -> int:
-    """Write the pictures; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.page.screenshots", description="Write docs/pictures/*.webp")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="where they are written (%(default)s)")
     given = parser.parse_args()

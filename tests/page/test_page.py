@@ -57,7 +57,6 @@ _WORDS = {
 
 
 def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """A line has state, reason, zone, capacity, machines and hosts; the details have pool, nodes and pods."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate(_WORDS)]
     pools = [
@@ -109,7 +108,6 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
 def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The row has GKE's message and a countdown by the server's clock; the details have the notices."""
     notice = NoticeView(reason="WaitingForCapacity", message="All choices are backed off.", warning=True)
     about_all = NoticeView(reason="InvalidAnnotation", message="Use one of these.", warning=False)
     workload = a_workload(notices=(about_all,))
@@ -130,7 +128,7 @@ def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
 
     row = rows_of(browser)[waits.group]
     assert reason in row
-    # The browser's clock is months ahead of the server's, so the countdown must use the server's clock.
+    # The server's clock shows `NOW`, so a countdown by the browser's clock would be wrong.
     assert re.search(r"Next try\s+in 1 min 3\d s", row)
     shows(browser, "in 1 min 33 s")
     browser.find_element(By.LINK_TEXT, waits.group).click()
@@ -191,7 +189,6 @@ def test_split_slices_are_counted_once(browser: Chrome) -> None:
 
 
 def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """A slice gets its pool and runs, another slice is added, and a third is removed."""
     workload = a_workload()
     waits, goes = a_slice(workload, 0, State.WAITING, reason="GKE has no capacity."), a_slice(workload, 1)
     board.show(view=a_view([workload], [waits, goes], [a_pool(goes)]))
@@ -214,7 +211,6 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
 
 
 def test_lost_connection_is_shown_and_restored(browser: Chrome, board: HandMadeBoard) -> None:
-    """The server stops, and starts again on the same port."""
     workload = a_workload()
     board.show(view=a_view([workload], [a_slice(workload)]))
     with served(board) as url:
@@ -251,7 +247,7 @@ def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) ->
         assert browser.current_url == url
 
 
-# --- problems, other processes, nothing to show
+# --- problems, other replicas, empty views
 
 
 def test_times_of_day_are_in_utc_with_the_zone(browser: Chrome, board: HandMadeBoard, url: str) -> None:
@@ -339,11 +335,10 @@ def test_empty_view_shows_the_reason(
     assert want in text_of(browser, f"#{view}")
 
 
-# --- the other views
+# --- timeline, capacity and activity
 
 
 def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """All bars, also of the former workload, have positions and lengths by time. A table has a row for each bar."""
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
     second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")
@@ -380,7 +375,6 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
 
 
 def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The view also has sums with costs, by accelerator and by namespace."""
     backoff = BackoffView(
         capacity="us-east5-a/ct5p-hightpu-4t/2x2x4/spot",
         zone="us-east5-a",
@@ -432,7 +426,6 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
 
 
 def test_activity_is_filtered_by_kind_warnings_and_namespace(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Entries are filtered by kind, warnings and namespace, newest first; new entries are added."""
     entries = [
         an_entry(1, "Created pool-1.", pool="pool-1", workload="JobSet/team-a/train"),
         an_entry(2, "pool-2 failed.", kind="pool", warning=True, workload="JobSet/team-b/eval"),

@@ -14,7 +14,6 @@ _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if 
 
 
 def test_every_file_is_served() -> None:
-    """The responses have the media type, the policy, and an ETag for conditional requests."""
     served = {page.path.rpartition("/")[2] or "index.html": page.make() for page in file_pages("provisioner.slices")}
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
@@ -34,7 +33,7 @@ def test_no_script_makes_markup_from_text() -> None:
 
 
 def test_no_other_host_is_named() -> None:
-    """The page requests nothing from other hosts; the test behind a proxy shows that its addresses are relative."""
+    """Otherwise the page could load files from other hosts; links to Google's console are allowed."""
     others = re.compile(r"https?://(?!www\.w3\.org/2000/svg|console\.cloud\.google\.com/)")
     assert {name: others.findall(text) for name, text in _SOURCES.items() if others.findall(text)} == {}
 

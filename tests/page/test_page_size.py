@@ -71,6 +71,6 @@ def test_page_with_2000_slices_has_few_elements_and_a_change_touches_few(
     assert elements < 20_000
     assert 0 < changes < 4 * 50
     if view == "board":
-        # Workloads have one line each, and 30 lines fit on a screen.
+        # Workloads have one line each, and at least 27 lines are on the screen.
         assert len(browser.execute_script(_LINES)) == 200
         assert sum(0 <= top <= 900 - 25 for top in browser.execute_script(_LINES)) >= 27

@@ -80,7 +80,6 @@ def test_address_with_filters_opens_the_filtered_view(browser: Chrome, many: str
 
 
 def test_filters_are_in_the_address_and_removed_by_the_back_button(browser: Chrome, many: str) -> None:
-    """Filters by text, choice and state are set; the back button then removes them step by step."""
     open_page(browser, many)
     browser.find_element(By.ID, "search").send_keys("slice-1")
     until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 2")
@@ -111,7 +110,6 @@ def test_filters_are_in_the_address_and_removed_by_the_back_button(browser: Chro
 
 
 def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The address has the column; without a column, waiting slices come first, the oldest on top."""
     workloads = [a_workload(name) for name in ("c", "b", "a")]
     waits = [
         a_slice(workload, 0, State.WAITING, chips=chips, since=NOW - timedelta(minutes=minutes))
@@ -172,7 +170,6 @@ def test_slices_that_wait_for_one_limit_are_in_the_order_of_their_places(
 def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The line has the reason of its first slice, and its button shows all slices."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate([State.RUNNING] * 44 + [State.WAITING])]
     board.show(view=a_view([workload], slices, [a_pool(slice_) for slice_ in slices[:-1]]))
@@ -219,7 +216,6 @@ def test_markup_in_names_is_shown_as_text(browser: Chrome, board: HandMadeBoard,
 
 
 def test_page_can_be_used_by_keyboard(browser: Chrome, many: str) -> None:
-    """Arrow keys select tabs, "/" focuses the search, Escape leaves it, and the focus is visible."""
     open_page(browser, many)
     focused = "return document.activeElement.id"
     body = browser.find_element(By.TAG_NAME, "body")
@@ -262,7 +258,6 @@ def each_view(browser: Chrome, url: str, board: HandMadeBoard) -> Iterator[str]:
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_nothing_is_wider_than_the_screen(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
-    """The board has names of 63 characters, thousands of hosts, and long reasons."""
     resize(browser, width, 800)
     board.show(**_long())
     open_page(browser, url)
@@ -390,7 +385,6 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
 
 
 def test_chosen_theme_is_kept_after_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The button switches from the system's theme to light, then to dark; a reload keeps the choice."""
     open_page(browser, url)
     scheme = "return getComputedStyle(document.documentElement).colorScheme"
     button = browser.find_element(By.ID, "theme")

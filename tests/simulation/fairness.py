@@ -1,8 +1,8 @@
-"""Checks that no tenant waits without limit, or pays for another: the bounds of the queue (docs/reliability.md).
+"""Checks the bounds of the queue (docs/reliability.md): no tenant waits without limit, or pays for another tenant.
 
-While hostile tenants stay, each honest slice must be served within a bound. Its waiting time counts only after the
-storm, and only while running workloads leave room for the slice. In all runs the number of creates is limited, and
-pools that hang must be reported. All checks use the actual world.
+While hostile tenants stay, each honest slice must be served within a bound. Waiting time counts only after the storm,
+and only while running workloads leave room for the slice. In all runs the number of creates is limited, and pools that
+hang must be reported.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ TOLD = "11 nothing is silent"
 #: Maximum time in seconds for which the first slice in the queue blocks a resource for the next slice: by an attempt,
 #: or by a ready pool that no pod is bound to.
 TURN_SECONDS = 900.0
-#: Maximum back-off in seconds of a choice of capacity, or after another failure of the storm that may still last.
+#: Maximum back-off in seconds after a failed create, even if the create failed during the storm.
 BACKOFF_SECONDS = 1800.0
-#: Maximum time in seconds until a create is sent after its last obstacle has gone; the same for all slices.
+#: Maximum seconds until a create is sent once nothing blocks it.
 _CREATE_SECONDS = 120.0
-#: Seconds for which a slice may claim a pool that was created for another slice, without pods bound to the pool.
+#: Seconds for which a slice may claim a pool created for another slice before pods of the slice are bound to the pool.
 _CLAIM_SECONDS = 360.0
-#: Maximum interval in seconds between attempts while operations hang, with any learned bound on GKE's operations.
+#: Maximum interval in seconds between attempts to create while operations of foreign pools hang.
 _ATTEMPT_SECONDS = 60.0
-#: Creates of a workload in a burst, in addition to two for each slice, and creates per second after the burst.
+#: Maximum creates of a workload in a burst, in addition to two for each slice, and creates per second after the burst.
 _BURST, _PER_SECOND = 8, 1 / 60
-#: Creates of a namespace in a burst, and creates per second after the burst.
+#: Maximum creates of a namespace in a burst, and creates per second after the burst.
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
-#: Maximum number of creates in excess of the bound.
+#: Number by which the creates may exceed their bound.
 _SLACK = 2
 #: Maximum time in seconds of a pool in one status before it is reported, and seconds that the report takes.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
@@ -53,7 +53,7 @@ POOL_STUCK = "pool_stuck"
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MAX_RECORDS = 32
-#: Maximum number of remembered times of grants: a workload and its namespace have a time at every resource.
+#: Maximum number of `stamps` in the memory: a workload and its namespace have a time at every resource.
 _MAX_STAMPS = 64
 
 
@@ -76,7 +76,6 @@ class Fairness:
     # --- creates
 
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
-        """Count a create, and check the number of creates."""
         uid, namespace = _counted_for(pool)
         slices = sum(
             workload.max_replicas for workload in self._simulation.cluster.every_workload if workload.uid == uid
@@ -94,7 +93,6 @@ class Fairness:
                 self._stage.violate(COUNTED, f"{process.name} sends {pool['name']}, {count:.0f} of {most} for {key}")
 
     def create_accepted(self, process: Process, pool: dict[str, Any]) -> None:
-        """Reset the counts of a create that GKE accepted."""
         for key in _counted_for(pool):
             self._creates.pop((process, key), None)
 
@@ -145,7 +143,7 @@ class Fairness:
         if hostile.resource in ("limit", "stock"):
             return TURN_SECONDS
         if hostile.resource == "operations":
-            # No operation hangs, so a turn is over when GKE's operation is done.
+            # No operation hangs, so a turn ends with GKE's operation.
             return max(gke.create_seconds + gke.create_jitter_seconds, gke.delete_seconds)
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
@@ -180,7 +178,7 @@ class Fairness:
         )
         return all(most is None or chips + wanted <= most for most, chips in limits)
 
-    # --- chips by namespace
+    # --- users of pools, and their limits
 
     def _users(self, pool: Pool) -> set[str]:
         """Return the namespaces whose unfinished pods are bound to a pool of the provisioner."""
@@ -225,7 +223,7 @@ class Fairness:
         return payers | {owner_name(pool)} | ({("", "", "")} if not uid and now - left_at < stale_seconds else set())
 
     def over_limit(self, pool: Pool, pools: list[Pool], stale_seconds: float) -> str:
-        """Return the limit that a new pool of a user exceeds, empty if none."""
+        """Return how a new pool exceeds a limit of its namespace or workload, empty if it does not."""
         owner = owner_name(pool)
         max_chips, max_pools = self._hostile.max_chips_of(owner[0]), self._simulation.market.max_pools
         if max_chips is None and max_pools is None:
@@ -242,7 +240,7 @@ class Fairness:
             return f"brings {owner[2]} to {own} pools of {max_pools}"
         return ""
 
-    # --- reports
+    # --- reports to users
 
     def look_at_pools(self) -> None:
         """Check that pools that hang are reported; called every few seconds after the storm."""
@@ -266,7 +264,7 @@ class Fairness:
         return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
 
     def look_at_hostile(self) -> None:
-        """Check that each workload whose first slice waits has an Event, and that processes remember little."""
+        """Check that workloads whose first slice waits have Events, and that the memory of each process is bounded."""
         now, checker = self._stage.agenda.now, self._simulation.checker
         for workload in self._simulation.cluster.workloads.values():
             leader = workload.leader(0)
@@ -294,7 +292,6 @@ def _counted_for(pool: dict[str, Any]) -> tuple[str, str]:
 
 
 def owner_name(pool: Pool) -> Payer:
-    """Return the workload that a pool of the provisioner was created for."""
     return namespace_of(pool.body["config"]["labels"]), *workload_name(pool)
 
 

@@ -1,9 +1,9 @@
-"""Replaces the threads of listwatch.py: feeds the list-watches of one controller on virtual time.
+"""Replaces the threads of kube/watches.py: feeds the list-watches of one process on virtual time.
 
-The list-watches are real. They get the same input as from real threads: pages of lists, lines and ends of
-watches, and failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real
-connection; between watches there is no order. Only connections break: in the middle of a line, with an ERROR event,
-with a line that is not JSON, too early, or silently, without any further data.
+The list-watches are real. They get the same input as from real threads: pages of lists, lines and ends of watches, and
+failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real connection; between
+watches there is no order. Only connections break: in the middle of a line, with an ERROR event, with a line that is not
+JSON, too early, or silently.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ class Feed:
         self._watch = watch
         self._stage = process.stage
         self._calls = process.calls
-        #: Resource that the feed lists and watches.
         self.resource = watch.path.rpartition("/")[2]
         self._silent_until = 0.0
         self._stream: _Stream | None = None
         self._stage.agenda.after(self._stage.rng.uniform(*_FIRST_LIST_SECONDS), lambda: self._enter(self._next))
 
     def close(self) -> None:
-        """End the feed with its process."""
         if self._stream is not None:
             self._stream.close()
 
@@ -66,14 +64,13 @@ class Feed:
 
     @property
     def silent(self) -> bool:
-        """Whether the feed delivers nothing at present."""
         return self._stage.agenda.now < self._silent_until
 
     def _hear_again(self) -> None:
         if not self.silent and self._stream is not None:
             self._stream.arrive()
 
-    # --- the thread
+    # --- steps that the real client runs in a thread
 
     def _enter(self, step: Callable[[], None]) -> None:
         self._process.enter(step)
@@ -207,7 +204,7 @@ class _Stream:
         if feed.silent:
             self.watch_silence()
 
-    # --- the server
+    # --- server side of the watch
 
     def _tell(self, change: Change) -> None:
         before, after = change.before, change.after
@@ -247,10 +244,9 @@ class _Stream:
             self._open = False
             self._stage.store.unlisten(self._resource, self._tell)
 
-    # --- the client
+    # --- client side of the watch
 
     def close(self) -> None:
-        """Close the watch from the client's side."""
         self._closed = True
         self._stop_sending()
 
@@ -281,7 +277,6 @@ class _Stream:
             self.break_off(error)
 
     def break_off(self, error: Exception) -> None:
-        """Break the connection."""
         if not self._closed:
             self.close()
             self._feed._failed(error)

@@ -1,8 +1,8 @@
 """Hostile tenants: in some runs one namespace tries to delay the honest JobSets of another namespace.
 
 These runs have no other users. After the storm, the honest JobSets come one after the other, and each has to be served
-while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs. The random
-source is separate, so that runs without hostile tenants do not change.
+while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs. A separate
+random source keeps the other draws of a seed unchanged.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _V4, _V5E = "tpu-v4-podslice", "tpu-v5-lite-podslice"
 _ONE_HOST = Shape(accelerator=_V4, topology="2x2x1", hosts=1, chips=4, parallelism=1)
 _TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallelism=2)
 _ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
-#: Shapes of honest slices; the hostile tenants have the first one.
+#: Shapes of honest slices, in pairs; hostile JobSets have the first shape of the pair.
 _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
 #: Limit on the chips of all namespaces together, in runs with such a limit.
 _MAX_CHIPS = 32
@@ -72,8 +72,8 @@ _BURST = 22
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
 #: Seconds after the storm within which all faults are repaired.
 _MENDED_SECONDS = 105.0
-#: Latest arrival of honest JobSets in seconds. In some runs, the pause before each JobSet is longer by _LONG_SECONDS,
-#: because turns may have grown by then.
+#: Maximum seconds until an honest JobSet comes. In some runs, _LONG_SECONDS are added before each JobSet, because turns
+#: may have grown by then.
 _LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
 _PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
 #: Seconds that GKE takes to respond if threads are scarce.
@@ -132,14 +132,14 @@ class Hostile:
         self._stays_until = 0.0
         self._bare: list[PodRun] = []
         self._patches = 0
-        #: Whether GKE accepts any creates.
+        #: Whether GKE accepts creates.
         self.takes_operations = True
         self.rivals = Rivals(self)
         self.misfits = Misfits(self)
 
     @property
     def threads(self) -> float:
-        """Maximum number of calls of one kind that a process makes at the same time."""
+        """Maximum number of calls of one kind that a process makes at the same time; infinite if there is no limit."""
         return 1 if self.resource == "threads" else math.inf
 
     @property
@@ -153,22 +153,19 @@ class Hostile:
         return bool(self._bare)
 
     def settings(self) -> dict[str, Any]:
-        """Return additional settings of the provisioner."""
         return {"max_chips_per_namespace": tuple(self._limits.items())} if self.limited else {}
 
     @property
     def max_chips(self) -> int | None:
-        """The limit on all chips; None without a limit."""
+        """Limit on the chips of all namespaces together; None without a limit."""
         return _MAX_CHIPS if self.resource == "limit" or self.rivals.has_buffer else None
 
     def max_chips_of(self, namespace: str) -> int | None:
-        """Return the limit on the chips of a namespace; None without a limit."""
         return self._limits.get(namespace) if self.limited else None
 
     # --- during the storm
 
     def begin(self) -> None:
-        """Start the hostile and the honest tenant, if this run has them."""
         if not self.present:
             return
         rng, agenda, seconds = self.rng, self.stage.agenda, self.simulation.storm_seconds
@@ -193,7 +190,7 @@ class Hostile:
 
     def begin_calm(self) -> None:
         """Start the tenants that need a working GKE, when all faults are repaired."""
-        # With few honest JobSets, each of them has a tight bound.
+        # The bound on a wait grows with the number of waiting slices, so few JobSets make it tight.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
         self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)
@@ -216,7 +213,7 @@ class Hostile:
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
-            # The burst has a shape of its own, so that no other workload can use its pools.
+            # The burst has its own shape, so that no other workload can use its pools.
             shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
             fate = "complete" if self.resource == "threads" else "forever"
             self.come("burst", shape=shape, replicas=_BURST, fate=fate)
@@ -258,20 +255,19 @@ class Hostile:
     # --- responses of GKE
 
     def answer(self, pool: dict[str, Any]) -> Trouble | None:
-        """Return the response to a create of a hostile tenant, None if nothing is wrong."""
+        """Return GKE's rejection of a create of a hostile tenant, None if GKE accepts it."""
         troubles = {"changing": self._mistake, "own-trouble": self._own_trouble} if self.present else {}
         return troubles.get(pool["config"]["labels"].get(constants.POOL_JOBSET_NAME))
 
     def call_seconds(self, body: dict[str, Any]) -> float:
-        """Return the delay of the response to a create."""
         hostile = namespace_of(body["nodePool"]["config"]["labels"]) == HOSTILE_NAMESPACE
         return SLOW_CALL_SECONDS if hostile and self.present and self.resource == "threads" else 0.0
 
     def is_private(self, pool: Pool) -> bool:
-        """Whether a pool fails for reasons that no other workload shares."""
+        """Whether a pool may fail for reasons that concern only its own workload."""
         return pool.body["config"]["labels"].get(constants.POOL_JOBSET_NAME) == "own-trouble"
 
-    # --- tenants
+    # --- workloads of the tenants
 
     def _jobsets(self, namespace: str) -> list[JobSetRun]:
         workloads = self.simulation.cluster.workloads.values()
@@ -281,14 +277,13 @@ class Hostile:
 
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
-        # The honest JobSet uses the limit of its namespace completely.
+        # With the largest shape, the JobSet uses the limit of its namespace completely.
         replicas = _MAX_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
         self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete", priority=priority)
 
     def come(self, name: str, *, shape: Shape | None = None, **options: Any) -> JobSetRun:
-        """Create a JobSet of the hostile tenant."""
         self.stage.fault("hostile tenant", name)
         return self._create(name, HOSTILE_NAMESPACE, shape or self.shapes[0], **options)
 
@@ -343,20 +338,20 @@ class Hostile:
             self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)
 
     def _hold_one_host(self) -> None:
-        """Create a pod without a workload that is bound wherever it fits."""
+        """Create a pod without a workload, which is bound to any free host that fits."""
         cluster = self.simulation.cluster
         pod = cluster.add_foreign(_ONE_HOST, lasting_seconds=math.inf, namespace=HOSTILE_NAMESPACE)
         self._bare += [pod] if pod is not None else []
 
     def _look_finished(self) -> None:
-        """Let pods without a workload end, while their objects stay on their nodes."""
+        """Let bare pods succeed, and keep their objects."""
         for pod in self._bare:
             if pod.node:
                 pod.phase = "Succeeded"
                 self.simulation.cluster.show(pod)
 
     def _patch(self, workload: JobSetRun, until: float) -> None:
-        """Change the requests of pending pods repeatedly."""
+        """Change the networks that pending pods request, every few seconds."""
         if not workload.alive or self.stage.agenda.now > until:
             return
         self._patches += 1
@@ -368,7 +363,7 @@ class Hostile:
         self.stage.agenda.after(seconds, lambda: self._patch(workload, until))
 
     def _hang_foreign_pools(self) -> None:
-        """Let GKE report once that too many operations run; then foreign pools hang, and GKE accepts all creates."""
+        """Let foreign pools hang, and let GKE reject creates for 90 s because too many operations run."""
         cloud, agenda = self.simulation.cloud, self.stage.agenda
         kind = self.rng.choice((FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS))
         cloud.world.faults.add(Fault(kind=kind, pool="gpu-.*"))
@@ -389,7 +384,7 @@ class Hostile:
                 cloud.world.delete_pool(CLUSTER, pool.name)
 
     def _end_all_at_once(self) -> None:
-        """Delete many pools while GKE accepts few operations, and create an honest JobSet in the meantime."""
+        """Delete the hostile JobSets while GKE accepts few operations, and create an honest JobSet soon after."""
         cluster = self.simulation.cluster
         self.simulation.cloud.limit_operations(self.rng.choice((1, 2)))
         for workload in self._jobsets(HOSTILE_NAMESPACE):
@@ -428,7 +423,6 @@ class Neighbour:
         self._present = self._rng.random() < _NEIGHBOUR_CHANCE
 
     def begin(self) -> None:
-        """Start creating pods, if this run has a neighbour."""
         if self._present:
             self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._act)
 

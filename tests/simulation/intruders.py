@@ -1,7 +1,8 @@
 """A hostile tenant with pods without a workload, in most runs with a team of Deployments.
 
 The tenant forges owners, squats on nodes of other namespaces, floods the scheduler with alike pods, gives each pod
-other requests or a resource that no node has, and deletes and recreates its pods. It has the team's random source.
+other requests or a resource that no node has, and deletes and recreates its pods. It draws from the team's random
+source.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _CROWD, _DISTINCT = (18, 40), 10
 _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
 #: Seconds for which squatting pods stay on their nodes, and seconds between deletes of a pod that is recreated.
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
-#: Seconds between replacements of pods that fit no host. The provisioner counts a pod as refused after a minute.
+#: Seconds between replacements of pods that fit no host; after a minute, the provisioner counts such a pod as refused.
 _REPLACED_SECONDS = (100.0, 900.0)
-#: Minimum seconds for which the tenant stays after the storm; within 3600 s, misfits retry after 40 minutes.
+#: Minimum seconds for which the tenant stays after the storm; 3600 s include retries for misfits after 40 minutes.
 _STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)
 
 
@@ -44,7 +45,6 @@ class Intruders:
 
     @property
     def done(self) -> bool:
-        """Whether the tenant has stayed long enough."""
         return self._stage.agenda.now >= self._stays_until
 
     def begin(self) -> None:
@@ -64,7 +64,6 @@ class Intruders:
             self._stage.agenda.after(self._rng.uniform(110.0, 250.0), lambda kind=kind: self._come(kind))
 
     def leave(self) -> None:
-        """Delete all pods of the tenant."""
         self._gone = True
         if self._kinds:
             self._stage.note("mallory", "leaves")
@@ -124,14 +123,14 @@ class Intruders:
         self._stage.agenda.after(pause, lambda: self._flap(controller, interval_seconds))
 
     def _squat(self) -> None:
-        """Create a pod that tolerates everything and is bound to any node that is free, and end it later."""
+        """Create a pod that tolerates every taint and may be bound to any node, and repeat this every 10 to 90 s."""
         if self._gone:
             return
         self._add_bare({}, tolerates_all=True)
         self._stage.agenda.after(self._rng.uniform(10.0, 90.0), self._squat)
 
     def _forge(self) -> None:
-        """Create a pod with the owner of another namespace, or with an owner that does not exist."""
+        """Create a pod with an owner of another namespace or a missing owner, and repeat this every 10 to 60 s."""
         if self._gone:
             return
         rng = self._rng
@@ -158,7 +157,6 @@ class Intruders:
             self._stage.agenda.after(self._rng.uniform(*_SQUATS_SECONDS), lambda: self._end(pod))
 
     def _end(self, pod: PodRun) -> None:
-        """Delete a pod, or let it succeed."""
         if pod.gone or pod.deadline is not None:
             return
         if pod.node and self._rng.random() < 0.3:

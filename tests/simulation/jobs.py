@@ -1,10 +1,8 @@
 """Plain Jobs: their objects, their controller, and a team that runs them.
 
-All pods are created at the same time; each ends and is replaced independently.
-
-Some Jobs replace a pod while it is still terminating, other Jobs only when it is deleted. Placement is exclusive as for
-all other workloads here, although Kubernetes does not enforce it for Jobs: a Job selects nodes of its own pools, or
-leaves placement to the policy.
+All pods are created at the same time; each ends and is replaced independently. Some Jobs replace a pod while it is
+still terminating, other Jobs only when it is deleted. Like other workloads here, a Job selects nodes labelled with its
+name, or leaves placement to the policy, although Kubernetes does not require either.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class JobRun(WorkloadRun):
-    """A plain Job with a single slice. Its pods end and are replaced independently."""
+    """A plain Job, which has a single slice."""
 
     of = PLAIN_JOB
     replicas: int = 1
@@ -47,34 +45,30 @@ class JobRun(WorkloadRun):
 
     @property
     def runs(self) -> bool:
-        """Whether the Job has pods, even if the provisioner does not serve it."""
+        """Whether the Job should have pods, even if the provisioner does not serve it."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
     @property
     def alive(self) -> bool:
-        """Whether the Job needs a pool."""
         return self.runs and self.served
 
     @property
     def separate(self) -> bool:
-        """Whether its pods select nodes that are labelled with its name."""
         return self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
-        """Return the leader: the pod with the lowest index that is not being deleted, None if there is no such pod."""
+        """Return the pod with the lowest index that is not being deleted, None if there is no such pod."""
         left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
         return left[min(left)] if left else None
 
     def pods_due(self, job: int) -> int:
-        """Return the number of pods that a running Job should have, which falls when few completions are left."""
+        """Return the number of pods that a running Job should have; it falls when few completions are left."""
         return min(self.shape.parallelism, self.completions - len(self.ended))
 
     def group_name(self, job: int) -> str:
-        """Return the name of the Job."""
         return self.name
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         spec = {"parallelism": self.shape.parallelism, "completions": self.completions, "completionMode": "Indexed"}
         return {
             "metadata": {
@@ -91,7 +85,6 @@ class JobRun(WorkloadRun):
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return the metadata of its pods that identify their Job."""
         labels = {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}
         marks: JsonObject = {"labels": labels | {constants.CONTROLLER_UID: self.uid}}
         owned = controlled and not self.orphaned
@@ -105,7 +98,7 @@ class JobController:
         self.cluster = cluster
         self.stage = cluster.stage
 
-    # --- users
+    # --- actions of users
 
     def delete(self, run: JobRun, *, orphaned: bool) -> None:
         """Delete a Job; its pods are deleted after it, or remain without an owner if `orphaned`."""
@@ -125,7 +118,7 @@ class JobController:
         self.stage.note("user", "%s %s %s", "annotates" if served else "takes the annotation off", run.kind, run.name)
         self.cluster.write(run)
 
-    # --- the controller
+    # --- actions of the Job controller
 
     def sync(self, run: JobRun) -> None:
         """Create the pods that are due, or terminate all pods."""
@@ -142,7 +135,6 @@ class JobController:
                 self.cluster.add(run, 0, index, name=self.cluster.new_name(f"{run.name}-{index}"))
 
     def bound(self, run: JobRun, pod: PodRun) -> None:
-        """Schedule the end of a pod that runs."""
         if run.fate != "forever":
             self.stage.agenda.after(run.run_seconds * self.stage.rng.uniform(0.5, 1.5), lambda: self._done(run, pod))
 

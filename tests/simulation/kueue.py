@@ -1,7 +1,7 @@
 """Kueue, in some runs: JobSets that start when the ProvisioningRequest for all their slices is served.
 
 After a request that fails, or that expires before its JobSet is resumed, another request with a new name follows. A
-revoked request ends its JobSet until a user activates it again. A preempted JobSet makes a new request. A request that
+revoked request ends its JobSet until a user activates it again. A preempted JobSet gets a new request. A request that
 its JobSet no longer uses is deleted within 400 s. Pods are not pinned to the pools that a request names, and no quota
 is counted.
 """
@@ -44,21 +44,19 @@ class Kueue(Team[QueuedRun]):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        # Unlike in other teams, scarce capacity does not matter, because workloads that take turns end at some time.
+        # Unlike other teams, Kueue may be present with scarce capacity, because its JobSets then all end.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
 
     def begin(self) -> None:
-        """Start, if this run has Kueue."""
         if self.present:
             self.stage.store.listen(KINDS[REQUEST].resource, self._see)
             self.stage.store.listen(JOBSET.resource, self._see)
         super().begin()
 
     def runs(self) -> list[QueuedRun]:
-        """Return all existing JobSets of the queue."""
         return [workload for workload in self.simulation.cluster.workloads.values() if isinstance(workload, QueuedRun)]
 
-    # --- users
+    # --- actions of users
 
     def _make(self, name: str) -> QueuedRun:
         rng, market = self._rng, self.simulation.market
@@ -116,7 +114,7 @@ class Kueue(Team[QueuedRun]):
         self._ask_later(run)
 
     def _forbid_templates(self) -> None:
-        """Refuse lists and new watches of PodTemplates for 5 to 200 s."""
+        """Reject lists and new watches of PodTemplates for 5 to 200 s."""
         self.stage.fault("templates refused", "to whoever lists them")
         refused = self._rng.choice((self.stage.store.absent, self.stage.store.forbidden))
         refused.add(TEMPLATES)
@@ -134,7 +132,7 @@ class Kueue(Team[QueuedRun]):
                     self.stage.fault("templates late", process.name)
                     feed.fall_silent(self._rng.uniform(2.0, 60.0))
 
-    # --- the controller
+    # --- actions of Kueue
 
     def _ask(self, run: QueuedRun) -> None:
         """Create the request for a JobSet and its templates, in any order."""
@@ -168,7 +166,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(*_ASKS_AGAIN_SECONDS), lambda: self._ask(run))
 
     def _drop(self, run: QueuedRun) -> None:
-        """Delete the request of a JobSet, now or later."""
+        """Delete the request of a JobSet, now or up to 400 s later."""
         request, run.request = run.request, None
         if request is None:
             return
@@ -182,7 +180,6 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.choice(_LEFT_BEHIND_SECONDS), remove)
 
     def _see(self, change: Change) -> None:
-        """Process a change of a JobSet or its request after a short delay."""
         found = self.simulation.cluster.workloads.get(change.path)
         run = next((queued for queued in self.runs() if found is not None and found in (queued, queued.request)), None)
         if run is not None and run.request is not None:
@@ -190,7 +187,6 @@ class Kueue(Team[QueuedRun]):
             self.stage.agenda.after(self._rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._look(run, request))
 
     def _look(self, run: QueuedRun, request: RequestRun) -> None:
-        """Act on the conditions of a request."""
         if run.request is not request or run.gone or run.deleting:
             return
         if run.terminal:

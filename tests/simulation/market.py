@@ -57,7 +57,7 @@ class Market:
         self.barren: tuple[tuple[str, str], ...] = ()
         #: Ids of the faults for creates that will find no capacity, by name of the pool.
         self._shortages: dict[str, str] = {}
-        # The draws that were added later have their own random source, so that other runs do not change.
+        # A separate source, so that these draws do not change the other draws of a seed.
         own = random.Random(f"market {stage.seed}")
         #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
@@ -85,7 +85,7 @@ class Market:
         return "spot" in self.choices
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the provisioner that follow from the capacity."""
+        """Return the settings of the provisioner for the capacity, the pod team and the hostile tenants of the run."""
         return {
             **self.simulation.pods.settings(),
             "capacity": parse_choices(", ".join(self.choices)),
@@ -106,7 +106,7 @@ class Market:
             self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
             self.restock()
             return
-        # The remaining choice is not flex-start, because a flex-start pool is created immediately and then waits.
+        # Flex-start is never the only remaining choice: its pool is created immediately, and then waits for machines.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
         others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
@@ -114,7 +114,6 @@ class Market:
         self.restock()
 
     def restock(self) -> None:
-        """Add the faults of capacity that is out of stock permanently."""
         for zone, capacity in self.barren:
             if capacity == "reservation" and self._full_code:
                 continue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIT = "8 no pool is bought, or kept for two minutes, for pods that fit no host"
 _CHANCE = 1.0
-#: Contended resources of runs in which a tenant that holds a pool for some minutes delays no honest tenant.
+#: Values of `Hostile.resource` with which a tenant that holds a pool for some minutes delays no honest tenant.
 _RESOURCES = ("nothing", "chips of a namespace")
 #: Requests that exceed every machine, so that no pool is created.
 _PREDICTED = (
@@ -42,12 +42,11 @@ class Misfits:
         self._rng = random.Random(f"misfits {hostile.stage.seed}")
         chance = _CHANCE * (hostile.resource in _RESOURCES and hostile.hang is None and not hostile.hangs_operations)
         self._present = self._rng.random() < chance and hostile.present
-        #: Time since which each of their pools has been ready.
+        #: Time since which each pool of the tenants has been ready and unused.
         self._ready_since: dict[str, float] = {}
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
     def begin_calm(self) -> None:
-        """Start the tenants, when all faults are repaired."""
         if not self._present:
             return
         shape = self._rng.choice(self._hostile.shapes)
@@ -55,7 +54,6 @@ class Misfits:
             self._hostile.come(name, shape=shape, requests=requests, bindable=False, gang=False)
 
     def look(self) -> None:
-        """Check the pools of the tenants; called every few seconds after the storm."""
         simulation, now = self._hostile.simulation, self._stage.agenda.now
         tenants = [workload for workload in simulation.cluster.workloads.values() if isinstance(workload, JobSetRun)]
         requests = {tenant.uid: tenant.requests for tenant in tenants if tenant.requests and tenant.alive}

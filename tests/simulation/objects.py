@@ -1,4 +1,4 @@
-"""Actual workloads and pods of the simulation, and their objects as the API server shows them."""
+"""Workloads and pods of the simulated world, and their API objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMESPACE = "research"
 HOSTILE_NAMESPACE = "mallory"
 #: Namespace of further honest workloads in runs with the placement policy.
 SECOND_NAMESPACE = "lab"
-#: Namespace of pods without a workload.
+#: Namespace of foreign pods, unless their creator gives another namespace.
 OTHER_NAMESPACE = "other"
 #: Namespace of the Deployments and StatefulSets of most runs that have them.
 POD_NAMESPACE = "apps"
@@ -33,7 +33,7 @@ SLICE = "tpu-provisioner/slice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Requests of the pods of a slice."""
+    """Pods and machines of a slice."""
 
     accelerator: str
     topology: str
@@ -41,12 +41,11 @@ class Shape:
     chips: int
     parallelism: int
     spot: bool = False
-    #: Whether its pods may run on spot nodes and on other nodes.
+    #: Whether the pods may run on spot nodes and on other nodes.
     tolerant: bool = False
     feasible: bool = True
 
     def selector(self) -> dict[str, str]:
-        """Return the pods' nodeSelector."""
         selector = {constants.TPU_TOPOLOGY: self.topology}
         if self.accelerator:
             selector[constants.TPU_ACCELERATOR] = self.accelerator
@@ -67,12 +66,11 @@ class Claim:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PodRun:
-    """Actual state of a pod."""
+    """State of a pod in the simulated world."""
 
     name: str
     namespace: str = NAMESPACE
     uid: str
-    #: Workload of the pod; None for a pod without a workload.
     workload: WorkloadRun | None
     claim: Claim | None = None
     job: int = 0
@@ -85,12 +83,12 @@ class PodRun:
     phase: str = "Pending"
     deadline: float | None = None
     waiting_since: float | None = None
-    #: The scheduler's message.
+    #: Message of the scheduler in the pod's condition PodScheduled.
     message: str = "0 nodes are available"
     bound_at: float = 0.0
     #: Node that the scheduler has chosen, from its decision until the binding; empty otherwise.
     assigned: str = ""
-    #: Time of the scheduler's decision if it binds later; 0 otherwise.
+    #: Time of the scheduler's decision if the binding takes effect later; 0 otherwise.
     assigned_at: float = 0.0
     #: Leader that a worker of a LeaderWorkerSet was created for; None for other pods.
     leader: PodRun | None = None
@@ -102,11 +100,10 @@ class PodRun:
     reviewed: bool = False
     #: Whether a node affinity keeps the pod off all nodes that have the label of a slice.
     kept_off: bool = False
-    #: Whether the pod tolerates every taint.
     tolerates_all: bool = False
     #: Controller of a pod without a workload, such as a ReplicaSet; None for a bare pod.
     owner: Controller | None = None
-    #: Metadata of a pod without a workload, in addition to its identity.
+    #: Metadata of a pod without a workload, in addition to its name, namespace, UID and creation time.
     metadata: JsonObject = field(default_factory=dict)
     #: Requests of a pod without a workload in addition to chips, and whether the scheduler can bind it.
     requests: dict[str, str] = field(default_factory=dict)
@@ -121,16 +118,14 @@ class PodRun:
 
     @property
     def path(self) -> str:
-        """Path of the object."""
         return object_path("pods", self.name, namespace=self.namespace)
 
     @property
     def finished(self) -> bool:
-        """Whether the pod will never run again."""
         return self.phase in ("Succeeded", "Failed")
 
     def blocks(self, now: float) -> bool:
-        """Whether its node must not be removed: the pod is unfinished, bound, and within its grace period."""
+        """Whether the pod is unfinished, bound and within its grace period, so that its node must not be removed."""
         return (
             not self.gone and not self.finished and self.node != "" and (self.deadline is None or self.deadline > now)
         )
@@ -138,7 +133,7 @@ class PodRun:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class WorkloadRun(abc.ABC):
-    """Actual state of one workload; a recreated workload of the same name is another WorkloadRun."""
+    """State of one workload in the simulated world; a recreated workload of the same name is another WorkloadRun."""
 
     of: ClassVar[Kind]
     name: str
@@ -164,12 +159,11 @@ class WorkloadRun(abc.ABC):
     gang: bool = False
     #: Whether the pods keep other slices off their pools, in addition to the placement policy.
     exclusive: bool = True
-    #: Priority of the pods.
     priority: int = 0
     #: Selectors of the pods in addition to the selectors of the shape, such as forged marks.
     extra_selector: dict[str, str] = field(default_factory=dict)
     suspended: bool = False
-    #: Time of the last suspension.
+    #: Time of the last suspension; None before the first.
     suspended_at: float | None = None
     deleting: bool = False
     terminal: str = ""
@@ -195,17 +189,15 @@ class WorkloadRun(abc.ABC):
 
     @property
     def kind(self) -> WorkloadKind:
-        """Kind of the workload."""
         return self.of.kind
 
     @property
     def path(self) -> str:
-        """Path of the object."""
         return object_path(self.of.resource, self.name, namespace=self.namespace, root=self.of.root)
 
     @property
     def alive(self) -> bool:
-        """Whether its slices need pools."""
+        """Whether the slices of the workload need pools."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
     @abc.abstractmethod
@@ -222,23 +214,19 @@ class WorkloadRun(abc.ABC):
 
     @property
     def separate(self) -> bool:
-        """Whether its pods select nodes that are labelled with its name."""
+        """Whether the pods select nodes that are labelled with the name of the workload."""
         return self.gang and self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
-        """Return the leader pod of a slice, None if it does not exist."""
         return self.pods.get((job, 0))
 
     def pods_due(self, job: int) -> int:
-        """Return the number of pods of a running slice."""
         return self.shape_of(job).parallelism
 
     def slots(self) -> Sequence[int]:
-        """Return the numbers of its slices."""
         return range(self.replicas)
 
     def shape_of(self, job: int) -> Shape:
-        """Return the shape of one slice."""
         return self.shape
 
     def selector(self, job: int) -> dict[str, str]:
@@ -250,7 +238,6 @@ class WorkloadRun(abc.ABC):
         return shape.selector() | own | self.extra_selector
 
     def pod_annotations(self) -> dict[str, str]:
-        """Return its pods' annotations."""
         account = {constants.NODE_SERVICE_ACCOUNT: self.service_account} if self.service_account else {}
         return account | ({constants.ADDITIONAL_NODE_NETWORKS: self.networks} if self.networks else {})
 
@@ -259,7 +246,6 @@ class WorkloadRun(abc.ABC):
         return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(self.namespace, self.group_name(job)))
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return a key that is equal for pods that may share a pool."""
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
@@ -270,7 +256,7 @@ class WorkloadRun(abc.ABC):
             self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that the slice of `job`, or without `job` every slice, needs no pool any more."""
+        """Record that the slice of `job` (every slice if `job` is None) no longer needs a pool."""
         for slot in self.slots() if job is None else (job,):
             self.released_at[slot] = now
 
@@ -311,11 +297,9 @@ class JobSetRun(WorkloadRun):
     attempt: int = 0
 
     def group_name(self, job: int) -> str:
-        """Return the name of a child Job."""
         return f"{self.name}-workers-{job}"
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         metadata = self._metadata(agenda)
         if self.together:
             metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
@@ -348,14 +332,13 @@ class JobSetRun(WorkloadRun):
         return [{"name": "workers", "replicas": self.replicas, "template": template}]
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return the metadata of its pods that identify their workload and group."""
         labels = {
             constants.JOBSET_NAME: self.name,
             constants.JOB_KEY: self.slice_id(job).group_key,
             constants.JOB_NAME: self.group_name(job),
             constants.COMPLETION_INDEX: str(index),
             constants.RESTART_ATTEMPT: str(self.attempt),
-            # The label has the UID of the child Job, which changes with each restart.
+            # This label has the UID of the child Job, which changes with each restart.
             constants.CONTROLLER_UID: f"job-{self.uid}-{job}-{self.attempt}",
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
@@ -369,19 +352,15 @@ class MixedRun(JobSetRun):
     other_shape: Shape
 
     def shape_of(self, job: int) -> Shape:
-        """Return the shape of one slice."""
         return self.shape if job < self.replicas - 1 else self.other_shape
 
     def group_name(self, job: int) -> str:
-        """Return the name of a child Job."""
         return f"{self.name}-workers-{job}" if job < self.replicas - 1 else f"{self.name}-others-0"
 
     def _job_of(self, job: int) -> str:
-        """Return the name of the replicated Job that a child Job comes from."""
         return "workers" if job < self.replicas - 1 else "others"
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Record a change of one slice, or of all."""
         JobSetRun.touch(self, now, job)
         self.shapes.add(self.other_shape)
 
@@ -400,7 +379,6 @@ class MixedRun(JobSetRun):
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
-    """Return the object as the API server shows it."""
     metadata: dict[str, Any] = {
         "name": pod.name,
         "namespace": pod.namespace,
@@ -445,7 +423,6 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
 
 
 def pod_spec(shape: Shape) -> dict[str, Any]:
-    """Return the pod spec of slices of a shape."""
     spot = shape.spot or shape.tolerant
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if spot else []
     return {

@@ -43,7 +43,7 @@ class People:
         self.simulation = simulation
         self.stage = simulation.stage
         rng = self.stage.rng
-        #: Shapes of this run's JobSets. With fewer shapes, JobSets use each other's pools more often.
+        #: With fewer shapes, JobSets use each other's pools more often.
         shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
         # With several choices, no shape pins the capacity, because the pinned choice may be out of stock permanently.
         pins = not simulation.market.choices
@@ -57,17 +57,16 @@ class People:
             feasible = tuple(shape for shape in FEASIBLE if shape.accelerator not in _NOT_ON_FLEX_START)
             shapes = [shape for shape in shapes if shape in feasible] or [feasible[0]]
         self.shapes = as_here(shapes)
-        #: Further shapes, including some of the same machine types.
+        #: Shapes of the JobSets that come after the storm.
         self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
-            # Late JobSets have one shape, so that all of them request the same capacity as the refused JobSet.
+            # Late JobSets have one shape, so that all of them request the same capacity as the rejected JobSet.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
         #: Number of JobSets that come after the storm and have not come yet.
         self.still_to_come = 0
 
     def begin(self) -> None:
-        """Start creating and changing JobSets."""
         rng, agenda = self.stage.rng, self.stage.agenda
         for _ in range(rng.randint(1, 5)):
             agenda.after(rng.choice((1.0, 1.0, rng.uniform(0.0, 30.0))), self.create)
@@ -129,7 +128,6 @@ class People:
         )
 
     def act(self) -> None:
-        """Change a JobSet, and schedule the next change."""
         if not self.stage.stormy:
             return
         rng, cluster = self.stage.rng, self.simulation.cluster

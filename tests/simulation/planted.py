@@ -1,7 +1,7 @@
 """Bugs planted on purpose, each a small mutation of the real code: an undetected bug shows a gap in the checks.
 
 Some are defects of the Go provisioner, some were found by this simulation, and some are typical mistakes. A mutation
-replaces one attribute of a module or class, wherever it was imported, by the result of `mutate`.
+replaces one attribute of a module or class, in every module that imported it, by the result of `mutate`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
 
 
 def _refused_for_good(original: Any) -> Any:
-    """Repeats a create that GKE rejected as invalid 3 hours too late."""
+    """Retries a create that GKE rejected as invalid, but 3 hours too late."""
 
     def with_(backoffs: Any, key: str, delay: Any, *rest: Any) -> Any:
         found = original(backoffs, key, delay, *rest)
@@ -173,7 +173,7 @@ def _best_choice_alone(original: Any) -> Any:
 
 
 def _counting_what_is_up(original: Any) -> Any:
-    """Counts new pools towards the limits only in the decision that creates them, and later only if they are up."""
+    """Counts pools towards the limits when they are created and when they are ready, but not in between."""
     counted = original.__func__ if hasattr(original, "__func__") else original
 
     def of(cls: Any, ctx: Any, *rest: Any) -> Any:
@@ -223,7 +223,7 @@ def _ahead_of_the_list(original: Any) -> Any:
 
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
-    """Requests a pool from GKE that differs from the specification."""
+    """Requests a pool from GKE that differs from the specification in `changes`."""
     return lambda original: lambda path, request: original(path, replace(request, **changes))
 
 
@@ -273,7 +273,7 @@ def _without_limits(original: Any) -> Any:
 
 
 def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
-    """Never deletes a pool that was created for one kind."""
+    """Never deletes a pool that was created for workloads of one kind."""
 
     def mutate(original: Any) -> Any:
         def find(ctx: Any, *rest: Any) -> Any:

@@ -1,9 +1,9 @@
 """A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
 
-During the storm the team scales, updates and restarts its workloads, and loses nodes. After it, the team takes steps,
-each when the last step has settled, such as a burst, an update or the loss of a node. These runs have no scarce
-capacity and no hostile tenants with JobSets. Earlier seeds have neither the team nor pods of this kind, so the recorded
-histories and the seeds of planted bugs are unchanged.
+During the storm the team scales, updates and restarts its workloads, and loses nodes. After the storm, the team takes
+steps, such as a burst, an update or the loss of a node, each when the last step has settled. These runs have no scarce
+capacity and no hostile tenants with JobSets. Other seeds have no pods of this kind, so their recorded histories and
+planted bugs stayed the same when the team was added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHAPES = (
     Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
     Shape(accelerator="tpu-v6e-slice", topology="1x1", hosts=1, chips=1, parallelism=1),
 )
-#: Numbers of replicas that the autoscaler chooses, and in the step `burst`: more than the nodes of one pool.
+#: Replicas that the autoscaler chooses; in the step `burst`, more replicas than one pool has nodes.
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
 #: Maximum time in seconds until a step after the storm has settled, and pause in seconds before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
@@ -40,7 +40,6 @@ _STEPS = ("scale", "update", "scale in", "lose a node", "update", "burst", "scal
 
 
 def has_pods(seed: int) -> bool:
-    """Return whether the run of a seed has the team."""
     return seed >= FIRST_SEED and (seed - FIRST_SEED) % EVERY == 0
 
 
@@ -61,7 +60,6 @@ class PodTeam:
             self._limits[self.namespace] = 64 * self._shape.chips
         self.deployments: list[Deployment] = []
         self.sets: list[StatefulSet] = []
-        #: maxSurge of all Deployments.
         self._surge = rng.choice((0, 1))
         self.intruders = Intruders(simulation, self)
         self._steps = [*rng.sample(_STEPS, k=4), rng.choice(("scale", "scale to 0"))]
@@ -70,12 +68,10 @@ class PodTeam:
         self.done = not self.present
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the provisioner for pods; runs without the team serve no pods."""
         limits = {"max_chips_per_namespace": tuple(self._limits.items())} if self.present and self._limits else {}
         return {"serve_pods": self.serve_pods, **limits}
 
     def max_chips_of(self, namespace: str) -> int | None:
-        """Return the limit on the chips of a namespace; None without a limit."""
         return self._limits.get(namespace) if self.present else None
 
     @property
@@ -85,18 +81,15 @@ class PodTeam:
 
     @property
     def serves(self) -> bool:
-        """Whether the pods of the team get pools."""
         return self.serve_pods != "none" and self._simulation.same_cluster
 
     @property
     def waits(self) -> bool:
-        """Whether a pod of the team waits for a node."""
         return any(pod.waiting_since is not None and not pod.node for pod in self._pods())
 
-    # --- the storm
+    # --- during the storm
 
     def begin(self) -> None:
-        """Start, if this run has the team."""
         if not self.present:
             return
         rng, agenda = self.rng, self._stage.agenda
@@ -184,10 +177,9 @@ class PodTeam:
             self._stage.fault("shared pool preempted", "%s, hosts: %s", name, hosts_lost)
             self._simulation.cloud.world.preempt(name, hosts=hosts_lost)
 
-    # --- the calm
+    # --- after the storm
 
     def begin_calm(self) -> None:
-        """Start the steps after the storm."""
         self._step_since, self._next_at = self._stage.agenda.now, float("inf")
         self.intruders.begin_calm()
 
@@ -245,7 +237,6 @@ class PodTeam:
 
         def judge() -> None:
             if controller.replicas == deployment.replicas and len(deployment.sets) == 1:
-                # The controller does not choose pods that are removed because of a lost node.
                 self._simulation.checker.shared.judge_scale_in(before, [pod for pod in before if pod.deadline is None])
 
         agenda.after(5.0, judge)
@@ -261,7 +252,7 @@ class PodTeam:
 
     @property
     def _is_robbed(self) -> bool:
-        """Whether pods of another namespace use a pool of the team, which is possible only if no pod is marked."""
+        """Whether other pods use a pool of the team, which the policy prevents if it marks all pods of the team."""
         if self._simulation.admission.always_marks(self.namespace):
             return False
         pools = self._simulation.cloud.pools.values()
@@ -276,5 +267,4 @@ class PodTeam:
         return [pod for deployment in (*self.deployments, *self.sets) for pod in deployment.pods]
 
     def controllers(self) -> list[Controller]:
-        """Return the ReplicaSets and StatefulSets of the team."""
         return [*(replicas for deployment in self.deployments for replicas in deployment.sets), *self.sets]

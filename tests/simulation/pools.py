@@ -1,4 +1,4 @@
-"""Helpers for actual pools: owner, size, and the slices that fit a pool."""
+"""Helpers for pools of the simulated GKE: owner, size, and the slices that fit a pool."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.simulation.objects import Shape, WorkloadRun
 
 
 def is_ours(pool: Pool) -> bool:
-    """Whether the labels of a pool say that the provisioner created it."""
+    """Whether the labels of a pool show that the provisioner created it."""
     return are_ours(pool.body.get("config", {}).get("labels", {}))
 
 
 def are_ours(labels: Mapping[str, Any]) -> bool:
-    """Whether the labels of a pool or of a node say that the provisioner created the pool."""
+    """Whether the labels of a pool or of a node show that the provisioner created the pool."""
     return constants.POOL_JOBSET_NAME in labels or constants.POOL_WORKLOAD_NAME in labels
 
 
@@ -43,7 +43,6 @@ def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
 
 
 def fits(workload: WorkloadRun, job: int, pool: Pool) -> bool:
-    """Whether a pool is suitable for a slice of a workload."""
     return fits_shape(workload, workload.shape_of(job), pool)
 
 
@@ -67,17 +66,14 @@ def separate_label(pool: Pool) -> str:
 
 
 def hosts(pool: Pool) -> int:
-    """Return the number of hosts that a pool has, or will have."""
     return pool.plan.hosts_per_zone or pool.plan.scale_up_hosts
 
 
 def chips_in(pool: Pool) -> int:
-    """Return the number of chips that a pool has, or will have."""
     return hosts(pool) * pool.plan.machine.chips
 
 
 def chips_asked(body: dict[str, Any]) -> int:
-    """Return the number of chips that a create requests."""
     asked = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
     known = tpu.machine_type(body["config"]["machineType"])
     return int(asked) * (known[1].chips if known is not None else 0)

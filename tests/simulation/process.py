@@ -1,7 +1,7 @@
 """One process of the provisioner: its real parts, driven by the agenda instead of threads.
 
-Rounds, calls and lease renewals are entries: each runs to its end. While an entry waits for a response, the other
-entries, other processes and the world continue, nested in it. A crash ends all entries of a process wherever they are.
+Rounds, calls and lease renewals are entries: each runs to its end. While an entry waits for a response, other entries,
+other processes and the world run in nested calls. A crash ends all entries of a process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 22.0
-#: Maximum time in seconds until the next round, at whose beginning the process follows a clock that was set.
+#: Maximum seconds until a process notices that its clock was set: at the beginning of its next round.
 _CLOCK_SEEN_SECONDS = 60.0
 #: Objects per page: few enough to split a list into many pages, or the usual number.
 _PAGE_SIZES = (2, 7, PAGE_SIZE)
@@ -64,7 +64,6 @@ class _Actor(Actor):
     process: Process
 
     def carry_out(self, plan: Plan) -> None:
-        """Carry out the plan; raise LostError before any call if the run loses it."""
         self.process.simulation.checker.decided(self.process, plan)
         if (plan.creates or plan.deletes) and self.process.calls.loses("decision lost", self.process):
             raise LostError
@@ -81,7 +80,6 @@ class Process:
         self.name = name
         self.dead = False
         self.started_at = self.stage.agenda.now
-        #: Number of decisions that the process has made.
         self.decisions = 0
         self.skew_seconds = 0.0
         #: Time at which the nodes of each pool were last listed.
@@ -143,7 +141,7 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # No run pauses creation. MachineConfigs and ResourceSlices are empty, so only their refusal is simulated.
+        # No run pauses creation. No run has MachineConfigs or ResourceSlices: only failing reads of them are simulated.
         watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)
@@ -188,18 +186,16 @@ class Process:
         return self.stage.agenda.now
 
     def now(self) -> datetime:
-        """Return the time of day by this machine's clock."""
         return self.stage.agenda.wall(self.skew_seconds)
 
     @property
     def clock_ahead_seconds(self) -> float:
-        """Maximum number of seconds by which the clock of its recent decisions may have been ahead."""
+        """Maximum seconds by which the clock of the process may have been ahead at its recent decisions."""
         set_at, before = self.skewed_before
         recent = before if self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS else 0.0
         return max(0.0, self.skew_seconds, recent)
 
     def note(self, what: str, *values: object) -> None:
-        """Write a line into the history."""
         self.stage.note(self.name, what, *values)
 
     @property
@@ -207,7 +203,7 @@ class Process:
         """Whether the process considers itself the leader."""
         return not self.dead and (self.elector is None or self.elector.is_leader)
 
-    # --- entries
+    # --- entries: steps, calls and rounds
 
     def enter(self, entry: Callable[[], None]) -> None:
         """Run a step of this process, now or when its pause is over."""
@@ -233,7 +229,6 @@ class Process:
             raise Crash
 
     def wake(self) -> None:
-        """Let a round begin soon."""
         self._round_by(self._gap_until)
 
     def _round_by(self, when: float) -> None:
@@ -279,7 +274,7 @@ class Process:
 
         self.enter(step)
 
-    # --- the end
+    # --- end of the process
 
     def _lose(self) -> None:
         if not self._stopping:
@@ -312,7 +307,6 @@ class Process:
         self.enter(look)
 
     def die(self) -> None:
-        """End immediately."""
         if self.dead:
             return
         self.dead = True
@@ -356,7 +350,7 @@ class _Executor:
 
 
 class _Recorder:
-    """Receives Events."""
+    """Passes Events to the checks."""
 
     dropped_total = 0
 
@@ -402,7 +396,6 @@ class KubeView(Api):
         return self._store.put(path, merged(self._store.get(path), body))
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return one page of a collection."""
         path, query = request.path, request.query
 
         def read() -> Page:

@@ -32,7 +32,7 @@ class RayRun(WorkloadRun):
     replica_names: dict[int, str] = field(default_factory=dict)
 
     def slots(self) -> Sequence[int]:
-        """Return the numbers of its replicas, including those that missing replicas will have."""
+        """Return the numbers of the existing replicas, and the numbers that missing replicas will get."""
         missing = max(0, self.replicas - len(self.replica_names))
         free = (number for number in count() if number not in self.replica_names)
         return sorted((*self.replica_names, *islice(free, missing)))
@@ -42,18 +42,16 @@ class RayRun(WorkloadRun):
         return f"{self.name}-workers-{job}"
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return a key that is equal for pods that may share a pool: the name of a replica, as numbers are reused."""
+        """Return a key that is equal for pods that may share a pool: the replica's name, because numbers are reused."""
         return self, pod.replica
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         group = {"groupName": "workers", "replicas": self.replicas, "numOfHosts": self.shape.parallelism}
         groups = [{**group, "template": self._template()}]
         spec = {"suspend": self.suspended, "headGroupSpec": {}, "workerGroupSpecs": groups}
         return {"metadata": self._metadata(agenda), "spec": spec}
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return the metadata of its pods that identify their cluster and replica."""
         labels = {
             constants.RAY_CLUSTER_NAME: self.name,
             constants.RAY_GROUP: "workers",
@@ -76,7 +74,7 @@ class RayController(ScalingController):
         else:
             super().delete(run, foreground=False)
 
-    # --- the controller
+    # --- actions of KubeRay
 
     def sync(self, run: RayRun) -> None:
         """Remove incomplete and surplus replicas, and create missing replicas."""
@@ -101,7 +99,7 @@ class RayController(ScalingController):
                 self.cluster.add(run, number, host, name=f"{run.name}-{replica}-{host}", replica=replica)
 
     def pools_of(self, pod: PodRun) -> set[str]:
-        """Return the pools that pods of its replica are on, or will be."""
+        """Return the pools that pods of the same replica are on, or will be."""
         return {other.pool for other in self.cluster.pods if other.pool and other.replica == pod.replica}
 
     def _end(self, run: RayRun, number: int, why: str) -> None:

@@ -48,7 +48,6 @@ class Rivals:
 
     @property
     def has_buffer(self) -> bool:
-        """Whether an honest tenant has a buffer."""
         return _WARM in self.kinds
 
     @property
@@ -67,7 +66,6 @@ class Rivals:
         return _BARREN_GENERATION if {_WARM, _TWO_ACCELERATORS} & self.kinds else ""
 
     def begin(self) -> None:
-        """Start the tenants of the storm."""
         rng, agenda, seconds = self._rng, self._stage.agenda, self._hostile.simulation.storm_seconds
         marked = self._hostile.simulation.admission.always_marks(HOSTILE_NAMESPACE)
         if _TWO_ACCELERATORS in self.kinds and marked:
@@ -79,7 +77,6 @@ class Rivals:
             agenda.after(rng.uniform(60.0, 200.0), lambda: self._hostile.come("barren", shape=_BARREN))
 
     def begin_calm(self) -> None:
-        """Start the tenants that come when all faults are repaired."""
         if _HERD in self.kinds:
             self._hostile.come("herd", replicas=_HERD_SLICES, fate="complete", gang=False)
         if _RESTARTS in self.kinds:

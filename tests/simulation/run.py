@@ -248,7 +248,6 @@ class Simulation:
         )
 
     def process_ended(self, process: Process) -> None:
-        """Start another process soon, as the Deployment does."""
         self.processes.remove(process)
         self.stage.agenda.after(self.stage.rng.uniform(0.5, 15.0), self._start_process)
 
@@ -289,7 +288,7 @@ def told_to(stage: Stage) -> Iterator[None]:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end, with a planted bug if `bug` is set; return the outcome."""
+    """Run one seed, with a planted bug if `bug` is set."""
     with planted(BUGS, bug) as storm:
         simulation = Simulation(seed, recording=recording, storm=storm)
         with told_to(simulation.stage):

@@ -43,11 +43,10 @@ class SetRun(WorkloadRun):
     restarting_groups: set[int] = field(default_factory=set)
 
     def slots(self) -> range:
-        """Return the numbers of its groups, including the groups that an update adds."""
+        """Return the numbers of the groups, including the groups that an update adds."""
         return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
 
     def shape_of(self, job: int) -> Shape:
-        """Return the shape of one group."""
         return self.shape_of_group.get(job, self.shape)
 
     def group_name(self, job: int) -> str:
@@ -59,11 +58,10 @@ class SetRun(WorkloadRun):
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return a key that is equal for pods that may share a pool. A recreated set of one name has equal keys."""
+        """Return a key that is equal for pods that may share a pool, also for a recreated set of the same name."""
         return self.kind, self.namespace, self.group_name(pod.job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
         return {
             "metadata": {
                 **self._metadata(agenda),
@@ -77,7 +75,6 @@ class SetRun(WorkloadRun):
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return the metadata of its pods that identify their set and group."""
         labels = {
             constants.LWS_NAME: self.name,
             f"{_LWS}/group-index": str(job),
@@ -113,7 +110,6 @@ class ScalingController:
         self.cluster.kick(run)
 
     def scale(self, run: WorkloadRun, replicas: int) -> None:
-        """Change the number of slices."""
         run.touch(self.stage.agenda.now)
         run.replicas = replicas
         run.touch(self.stage.agenda.now)
@@ -125,7 +121,7 @@ class ScalingController:
 class SetController(ScalingController):
     """Controller of the groups of all sets."""
 
-    # --- users
+    # --- actions of users
 
     def update(self, run: SetRun, shape: Shape) -> None:
         """Change the template, so that every group is replaced; its pods may request another shape."""
@@ -151,10 +147,9 @@ class SetController(ScalingController):
         self.cluster.terminate(leader)
         self.cluster.kick(run)
 
-    # --- the controllers
+    # --- actions of the controllers
 
     def sync(self, run: SetRun) -> None:
-        """Advance all groups by one step."""
         if run.deleting:
             self._wind_up(run)
             return

@@ -1,8 +1,9 @@
-"""Checks pods of kind POD, which have no other workload, and the pools of single hosts that they share.
+"""Checks pods that have no workload, and the pools of single hosts that these pods share.
 
-The pods of one namespace, accelerator and topology are a class. A pool is created for a class only if the nodes of its
-other pools do not suffice for the pods that the class had at any time within the lag of a cache. So a rolling update
-buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
+The pods of one namespace, accelerator and topology are a class. A pool may be created for a class only if the nodes of
+its other pools do not suffice for the pods that the class had at any time within the lag of a cache. So a rolling
+update buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools and nodes of the class do not
+count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
 - pools with labels of one slice, or that another process created after this process had last listed the pools;
@@ -47,12 +48,12 @@ _KNOWN = frozenset({"cpu", "memory"})
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
 #: Maximum time in seconds for which a pod waits for other pods of its burst, and minimum number of pods of a burst.
 _BURST_SECONDS, _BURST = 15.0, 12
-#: Time in seconds for which a ready pool may have no pods: the longest claim of pods that are not bound, the settling
-#: time before a delete, and a margin for turns of pools.
+#: Maximum seconds for which a ready pool may have no pods: the longest claim of an unbound pod, the wait before a
+#: delete, and a margin for the queue.
 _EMPTY_SECONDS = 900.0 + 60.0 + 240.0
 #: Time in seconds within which a pod is removed after its grace period, unless its node does not respond.
 LEAVES_SECONDS = 3.0
-#: Time in seconds after which a pool that is being created does not count any more.
+#: Seconds after which a pool that is being created no longer counts.
 _LATE_SECONDS = 500.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 #: Namespace, accelerator, topology.
@@ -65,7 +66,7 @@ class Shared:
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
         self._cluster, self._checker = simulation.cluster, checker
-        #: Classes of all pods of kind POD ever created that SERVE_PODS selects, by workload UID and group key.
+        #: Classes of all pods, past and present, that SERVE_PODS selects, by workload UID and group key.
         self._classes: dict[tuple[str, str], _Class] = {}
         #: Number of pods of each class that want a node, at each change, oldest first.
         self._wanted: defaultdict[_Class, deque[tuple[float, int]]] = defaultdict(deque)
@@ -80,7 +81,7 @@ class Shared:
         #: Number of pods that each workload has ever had, by UID.
         self.max_pods: Counter[str] = Counter()
 
-    # --- events of the world
+    # --- changes of pods
 
     def changed(self, pod: PodRun) -> None:
         """Record a pod without a workload that was created, changed or removed."""
@@ -108,7 +109,7 @@ class Shared:
             counts.popleft()
 
     def bound(self, pod: PodRun) -> None:
-        """Record that a pod uses a pool."""
+        """Stop counting the pool of a bound pod as unused."""
         for names in self._refused.values():
             names.discard(pod.pool)
 
@@ -122,7 +123,7 @@ class Shared:
         return pod.namespace, shape.accelerator, shape.topology
 
     def _uids_of(self, pod: PodRun) -> tuple[str, ...]:
-        """Return the UIDs that the workload of a pod may have: that of its owner, or one derived from it."""
+        """Return the possible UIDs of a pod's workload: the UID of its owner or the pod, and a derived UID."""
         references = raw_pod(pod, self._stage.agenda)["metadata"].get("ownerReferences")
         uid = references[0]["uid"] if references else pod.uid
         return uid, uid_in(pod.namespace, uid)
@@ -130,7 +131,7 @@ class Shared:
     # --- creates
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Check a pool for pods without a workload that GKE accepted."""
+        """Check a new pool for pods without a workload."""
         owner = owner_of(pool.body["config"]["labels"])
         class_ = self._classes.get(owner)
         made = f"{process.name} creates {pool.name} of {hosts(pool)} hosts"
@@ -165,7 +166,7 @@ class Shared:
         return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
 
     def lag_seconds(self) -> float:
-        """Return the time in seconds that a cache may lag: after the storm, events arrive soon."""
+        """Return the maximum lag of a cache in seconds, which is smaller after the storm."""
         calm = self._stage.agenda.now - self._simulation.storm_seconds
         return _CALM_LAG_SECONDS if calm > _SETTLES_SECONDS else self._checker.stale_seconds()
 
@@ -197,12 +198,11 @@ class Shared:
         return {name: count for name, count in found.items() if count}, taken
 
     def _belongs(self, pool: Pool, class_: _Class) -> bool:
-        """Whether a pool was created for pods of a class."""
         labels = pool.body["config"]["labels"]
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether a pod takes a node away from a class, possibly only by the wrong clock of the process."""
+        """Whether a pod takes a node from a class; if the process's clock is wrong, also a pod in its grace period."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
@@ -224,7 +224,7 @@ class Shared:
             and all(SLICE not in node.labels or is_shared(mark_of(node.labels)) for node in nodes)
         )
 
-    # --- limits
+    # --- limits on chips
 
     def _judge_charge(self, pool: Pool, namespace: str, made: str) -> None:
         """Compare a new pool with the limit of its namespace, which counts the nodes that its pods use."""
@@ -237,7 +237,7 @@ class Shared:
             self._stage.violate(CHARGED, f"{made}, which brings {namespace} to {total} chips of {most}: {used}")
 
     def _charge(self, pool: Pool, namespace: str) -> int:
-        """Return the least number of chips for which a namespace pays at any time within a cache's lag."""
+        """Return the least number of chips that count against a namespace at any time within a cache's lag."""
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         if not is_ours(pool):
             return 0
@@ -246,7 +246,7 @@ class Shared:
         own = {pod.node for pod in known if pod.namespace == namespace}
         return len(own) * chips_in(pool) // hosts(pool)
 
-    # --- the calm
+    # --- after the storm
 
     def look(self) -> None:
         """Check that no ready pool is kept without pods; called every few seconds after the storm."""
@@ -262,14 +262,12 @@ class Shared:
                 self._stage.violate(EMPTY, f"{pool.name} is kept without pods for {now - since:.0f} s")
 
     def unsettled(self) -> Iterator[tuple[str, str]]:
-        """Yield the workloads of the team that are incomplete."""
         for text in self._simulation.pods.unsettled():
             yield RUNS, text
 
     # --- deletion costs
 
     def before_cost(self, process: Process, path: str, body: JsonObject) -> None:
-        """Check and record a write of a deletion cost."""
         pod = next((candidate for candidate in self._cluster.pods if candidate.path == path), None)
         if pod is None:
             return

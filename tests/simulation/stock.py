@@ -1,8 +1,8 @@
 """Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
-After a failure one create tries the capacity again, and each pool that comes up doubles the creates in flight. A
-capacity is a zone, a machine type, a shape and the capacity type. A create counts only if its process saw the failure,
-and sent the create after the time that a cache may lag.
+A capacity is a zone, a machine type, a shape and the capacity type. After a failure, one create may try the capacity
+again; each pool that comes up doubles the number of creates in flight that are allowed. A create counts only if its
+process saw the failure, and sent the create after the time that a cache may lag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOUR_SECONDS = 3600.0
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, topology of several hosts, and reservation or else capacity type.
+#: Zone, machine type, number of nodes, topology of several hosts, and reservation or, without one, capacity type.
 _Capacity = tuple[str, str, int, str, str]
 
 
@@ -52,10 +52,10 @@ class Stock:
         self._causes: set[object] = set()
         #: Number of pools for workloads that came up, and of warm pools that were deleted although buffers wanted them.
         self._came_up = self._gave_way = 0
-        #: Time at which the first of these warm pools was deleted.
+        #: Time at which the first wanted warm pool was deleted.
         self._first_at = 0.0
 
-    # --- events of the world
+    # --- failures of creates and pools
 
     def look_at_pools(self) -> None:
         """Record which pools came up and which failed since the last call; called at each decision."""
@@ -85,10 +85,9 @@ class Stock:
         self._failed[capacity] = _Failed(self._stage.agenda.now)
         self._causes.add(capacity)
 
-    # --- creates of what was out of stock
+    # --- creates after a stockout
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Check a create that GKE accepted."""
         capacity, checker = _capacity(pool.body), self._simulation.checker
         failed = self._failed.get(capacity)
         if failed is None or failed.up >= _MAX_DOUBLINGS or process.started_at > failed.at:
@@ -138,7 +137,6 @@ class Stock:
 
 
 def _capacity(body: JsonObject) -> _Capacity:
-    """Return the capacity that a create requests."""
     config = body["config"]
     nodes = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
     topology = body.get("placementPolicy", {}).get("tpuTopology", "")

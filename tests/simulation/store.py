@@ -32,7 +32,6 @@ Listener = Callable[[Change], None]
 
 
 def resource_of(path: str) -> str:
-    """Return the resource in an object's path."""
     return path.rsplit("/", 2)[-2]
 
 
@@ -55,14 +54,12 @@ class Store:
         self.forbidden: set[str] = set()
 
     def new_uid(self, kind: str) -> str:
-        """Return a UID that was never used before."""
         self._uids += 1
         return f"{kind}-{self._uids:04d}"
 
     # --- objects
 
     def find(self, path: str) -> JsonObject | None:
-        """Return an object, or None."""
         return self._objects.get(resource_of(path), {}).get(path)
 
     def get(self, path: str) -> JsonObject:
@@ -73,7 +70,6 @@ class Store:
         return found
 
     def put(self, path: str, body: JsonObject) -> JsonObject:
-        """Create or replace an object."""
         resource = resource_of(path)
         objects = self._objects.setdefault(resource, {})
         before = objects.get(path)
@@ -87,7 +83,6 @@ class Store:
         return after
 
     def remove(self, path: str) -> None:
-        """Remove an object if it exists."""
         resource = resource_of(path)
         before = self._objects.get(resource, {}).pop(path, None)
         if before is not None:
@@ -97,7 +92,6 @@ class Store:
     # --- collections
 
     def select(self, collection: str, query: Mapping[str, str]) -> list[JsonObject]:
-        """Return the objects of a collection that match the selectors."""
         selects = selector(collection, query)
         objects = self._objects.get(collection.rpartition("/")[2], {})
         return [raw for path, raw in objects.items() if selects(path, raw)]
@@ -121,11 +115,9 @@ class Store:
     # --- history
 
     def listen(self, resource: str, listener: Listener) -> None:
-        """Call a listener at every write of an object of a resource."""
         self._listeners.setdefault(resource, []).append(listener)
 
     def unlisten(self, resource: str, listener: Listener) -> None:
-        """Stop calling a listener."""
         self._listeners[resource].remove(listener)
 
     def changes_since(self, resource: str, version: int) -> list[Change]:

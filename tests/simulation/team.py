@@ -1,6 +1,6 @@
 """Teams of users that create workloads of one kind, such as LeaderWorkerSets, in some runs during the storm.
 
-Each team has its own random source, and runs without the team do not watch its kind, so that they do not change.
+Each team has its own random source, and its kind is watched only in its runs, so that other runs do not change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INSTALLED_LATE = 0.2
 class Team(ABC, Generic[_R]):
     """A team of one run."""
 
-    #: Type of its workloads.
+    #: Type of the team's workloads.
     run_type: type[_R]
     #: Name of the team, and seed of its random source.
     title: ClassVar[str]
     #: Share of runs that have the team, and minimum share of creates among the actions of the team.
     presence: ClassVar[float]
     creates: ClassVar[float]
-    #: Prefixes of its workloads' names. A JobSet and another kind may have the same name.
+    #: Prefixes of workload names. A JobSet and a workload of another kind may have the same name.
     names: ClassVar[tuple[str, ...]]
     #: Kind whose CRD is installed late in some runs; None if it never is.
     late_kind: ClassVar[WorkloadKind | None] = None
@@ -67,7 +67,6 @@ class Team(ABC, Generic[_R]):
         self._come()
 
     def _runs(self) -> list[_R]:
-        """Return its workloads that are not being deleted."""
         workloads = self.simulation.cluster.workloads.values()
         return [workload for workload in workloads if isinstance(workload, self.run_type) and not workload.deleting]
 

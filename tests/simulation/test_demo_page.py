@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_demo_shows_running_and_failed_slices_and_survives_its_faults() -> None:
-    """The page shows each kind of trouble and running slices, and no later fault crashes the demo."""
     demo = Demo(slices=24)
     board = demo.begin()
     with told_to(demo.stage):
@@ -46,7 +45,6 @@ def test_demo_shows_running_and_failed_slices_and_survives_its_faults() -> None:
 
 
 def test_page_and_commands_show_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is served while the demo runs, and the demo ends without an error."""
     demo, seen = Demo(slices=3), []
     monkeypatch.setattr(demo_page, "Demo", lambda **_given: demo)
 

@@ -23,7 +23,6 @@ class TestSimulation(SimulationContract):
         assert "hostile pods" in done.stdout
 
     def test_violation_is_reported_with_its_history(self) -> None:
-        """The output names the broken invariant and the steps that led to it, and the exit code fails a build."""
         done = self._simulate("--planted", "every-replica-acts", "--seed", "0", "--history")
         assert done.returncode == 1
         lines = done.stdout.splitlines()

@@ -1,7 +1,8 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
-The bounds on a settled world allow for every back-off that the storm has left. These bounds are tighter. They apply to
-slices without a failure of their own creates or of the same capacity, and to slices that GKE refused for some time.
+The bounds are tighter than the bound on the time until the world has settled, which allows for every back-off. They
+apply to slices without a failed create of their own or of the same capacity, and, after its correction, to slices
+rejected for a temporary cause.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ class Waiting:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._failed: set[_SliceKey] = set()
-        #: Slices whose creates GKE refused for a reason that is corrected later.
+        #: Slices whose creates GKE rejected for a cause that is corrected later.
         self._refused: set[_SliceKey] = set()
         self._failed_kinds: set[_Kind] = set()
         #: Time since which no pool has been on its way to each waiting slice, and no create was sent.
         self._since: dict[_SliceKey, float] = {}
         self._taken_away: Counter[_SliceKey] = Counter()
 
-    # --- events of the world
+    # --- creates and pools
 
     def create_sent(self, body: dict[str, Any]) -> None:
         """Record a create, with any outcome."""
         self._since.pop(_owner(body), None)
 
     def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:
-        """Record a create without a good response; `of_capacity` if the failure concerns the capacity."""
+        """Record a create that failed; `of_capacity` if the failure concerns the capacity."""
         owner = _owner(body)
         self._failed.add(owner)
         if of_capacity:
@@ -56,7 +57,7 @@ class Waiting:
             self._failed_kinds |= {_kind_of(shape) for workload in known for shape in workload.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
-        """Record a create that GKE refuses until the reason is corrected. The create is due again then."""
+        """Record a create that GKE rejects until the cause is corrected; then the create is due again."""
         self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
@@ -96,7 +97,7 @@ class Waiting:
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
     def waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
-        """Yield the feasible slices with an unschedulable leader, except for gangs and hostile tenants."""
+        """Yield feasible slices whose leader is unschedulable; not of hostile tenants or slices that start together."""
         for workload in self._simulation.cluster.workloads.values():
             hostile = workload.namespace == HOSTILE_NAMESPACE
             if workload.alive and not workload.restarting and not workload.gang and not hostile:

@@ -1,13 +1,11 @@
 """Simulated Kubernetes: the JobSet controller, the scheduler, kubelets, and the pod garbage collector.
 
-LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, RayClusters in `rays`, and Deployments and
-StatefulSets in `deployments`.
-
-The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
-only, and worker pods are created for the pool of their bound leader pod. Some workloads leave placement to the policy
-and create all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies
-and gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first,
-which is not visible, and binds later, even if the node has changed in between.
+The other controllers are in `sets`, `jobs`, `rays` and `deployments`. The actors are small and act a random time after
+a change. Placement is exclusive: a node pool has pods of one slice only, and worker pods are created for the pool of
+their bound leader pod. Some workloads leave placement to the policy and create all pods at the same time. The scheduler
+chooses any pool that fits, at random. Preemption, success policies and gang admission are not simulated. In some runs
+the scheduler binds immediately. In other runs it decides first, which is not visible, and binds later, even if the node
+has changed in between.
 """
 
 from __future__ import annotations
@@ -50,7 +48,6 @@ class Cluster:
         self.on_bound: Callable[[PodRun], None] = lambda _pod: None
         #: Called for each pod without a workload that was created, deleted or removed, or has ended.
         self.on_plain: Callable[[PodRun], None] = lambda _pod: None
-        #: Workloads by path.
         self.workloads: dict[str, WorkloadRun] = {}
         self.every_workload: list[WorkloadRun] = []
         self.sets = SetController(self)
@@ -76,7 +73,6 @@ class Cluster:
     # --- workloads
 
     def create(self, workload: WorkloadRun) -> None:
-        """Create a workload."""
         self.workloads[workload.path] = workload
         self.every_workload.append(workload)
         workload.touch(self.stage.agenda.now)
@@ -94,7 +90,6 @@ class Cluster:
         self.kick(workload)
 
     def write(self, workload: WorkloadRun) -> None:
-        """Write the current state of the object."""
         self.stage.store.put(workload.path, workload.raw(self.stage.agenda))
 
     def kick(self, workload: WorkloadRun) -> None:
@@ -104,7 +99,6 @@ class Cluster:
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(workload))
 
     def remove(self, workload: WorkloadRun) -> None:
-        """Remove the object."""
         workload.gone = True
         workload.touch(self.stage.agenda.now)
         if self.workloads.get(workload.path) is workload:
@@ -113,7 +107,6 @@ class Cluster:
         self.stage.store.remove(workload.path)
 
     def suspend(self, workload: WorkloadRun, *, suspended: bool) -> None:
-        """Suspend or resume a workload."""
         workload.suspended = suspended
         if suspended:
             workload.suspended_at = self.stage.agenda.now
@@ -225,7 +218,6 @@ class Cluster:
         self.add(workload, job, index, name=self.new_name(f"{workload.group_name(job)}-{index}"), pool=pool)
 
     def new_name(self, beginning: str) -> str:
-        """Return a name that no pod has had."""
         self._numbers += 1
         return f"{beginning}-{self._numbers:x}"
 
@@ -331,13 +323,11 @@ class Cluster:
             self.on_plain(pod)
 
     def show(self, pod: PodRun) -> None:
-        """Write the current state of the object."""
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     # --- scheduler
 
     def schedule_soon(self) -> None:
-        """Let the scheduler look at pending pods soon."""
         if not self._scheduling:
             self._scheduling = True
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), self._schedule)
@@ -367,7 +357,7 @@ class Cluster:
                 self._refuse(pod, pod.requests)
 
     def _refuse(self, pod: PodRun, requests: Mapping[str, str]) -> None:
-        """Write the scheduler's message for a pod whose requests no node meets; other pods keep their first message."""
+        """Write the scheduler's message for a pod whose requests no node satisfies."""
         message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient {', '.join(requests)}."
         if message != pod.message:
             pod.message = message
@@ -397,7 +387,6 @@ class Cluster:
         return self.rays.pools_of(pod) if isinstance(pod.workload, RayRun) else set()
 
     def fits(self, pod: PodRun, node: Node) -> bool:
-        """Whether the scheduler would bind a pod to a node."""
         return scheduler.fits(pod, node, self.on_node.get(node.name, ()))
 
     def waits_for(self, labels: Mapping[str, str]) -> bool:
@@ -406,10 +395,7 @@ class Cluster:
         return any(scheduler.selects(pod, labels) for pod in waiting)
 
     def _assign(self, pod: PodRun, node: Node) -> None:
-        """Decide on a node.
-
-        The decision is not visible in the API, and neither a cordon nor the end of the node stops the binding.
-        """
+        """Decide on a node; neither a cordon nor the removal of the node stops the later binding."""
         pod.assigned, pod.pool, pod.assigned_at = node.name, node.pool_name, self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
         self.stage.note("scheduler", "decides on %s of %s for %s", node.name, node.pool_name, pod.name)

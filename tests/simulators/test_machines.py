@@ -33,7 +33,7 @@ def test_node_has_the_cpu_and_memory_of_the_formulas(
     assert old.memory_kib / GIB == pytest.approx(memory, abs=0.1)
     assert new.memory_kib / GIB == pytest.approx(memory_by_pods, abs=0.1)
     assert new.memory_capacity_kib == old.memory_capacity_kib
-    # 256 pods leave less memory than 16 pods, but not less than the old formula, and reserve at most one CPU.
+    # With 256 pods, less memory is left than with 16, but not less than by the old formula; at most 1 CPU is reserved.
     many = resources_of(machine, version=NEW, max_pods=256, disk_gib=100)
     assert old.memory_kib <= many.memory_kib < new.memory_kib
     assert machine.vcpus * 1000 - many.milli_cpu <= 1000

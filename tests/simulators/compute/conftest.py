@@ -16,7 +16,6 @@ from tests.support.compute import Compute
 
 @pytest.fixture
 def make_compute() -> Callable[..., Compute]:
-    """Return a function that creates worlds with the given settings."""
 
     def make(**settings: Any) -> Compute:
         clock = FakeClock()
@@ -27,5 +26,4 @@ def make_compute() -> Callable[..., Compute]:
 
 @pytest.fixture
 def compute(make_compute: Callable[..., Compute]) -> Compute:
-    """A world with the default settings."""
     return make_compute()

@@ -28,7 +28,6 @@ def test_invalid_policy_is_rejected_and_not_created(compute: Compute, body: Any,
 
 
 def test_template_shows_defaults_and_cannot_be_changed(compute: Compute) -> None:
-    """The response contains the sent fields and the defaults of Compute Engine."""
     compute.do("POST", TEMPLATES, template(model="FLEX_START"))
     found = compute.get(f"{TEMPLATES}/template")
     assert found["properties"]["scheduling"] == {

@@ -15,7 +15,6 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def compute() -> Iterator[ComputeSimulator]:
-    """A fast simulator."""
     settings = ComputeSettings(
         operation_seconds=0.05, provisioning_seconds=0.05, staging_seconds=0.05, stopping_seconds=0.05
     )
@@ -39,7 +38,6 @@ def make(call: Client, path: str, body: Any) -> None:
 
 
 def make_slice(call: Client) -> None:
-    """Create a slice with its policy and template."""
     make(call, POLICIES, policy())
     make(call, TEMPLATES, template())
     make(call, GROUPS, group())

@@ -15,13 +15,11 @@ from tests.support.clock import FakeClock
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock at a fixed time."""
     return FakeClock()
 
 
 @pytest.fixture
 def make_world(clock: FakeClock) -> Callable[..., World]:
-    """Return a function that creates models on the fake clock."""
 
     def make(**settings: Any) -> World:
         return World(SimulatorSettings(**settings), clock=clock.now, rng=random.Random(1))

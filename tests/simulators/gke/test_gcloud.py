@@ -38,7 +38,6 @@ class Slice:
     config: dict[str, Any] = field(default_factory=dict)
 
     def body(self, name: str) -> dict[str, Any]:
-        """Return the request that creates the slice."""
         return {
             "nodePool": {
                 "config": {"machineType": self.machine_type, "oauthScopes": _SCOPES, **self.config},
@@ -102,7 +101,6 @@ def test_requests_cover_every_generation_of_the_catalogue() -> None:
 
 @_EACH_GENERATION
 def test_recorded_requests_of_gcloud_create_show_and_delete_a_slice(wanted: Slice, gke: Simulator) -> None:
-    """The requests use the paths that gcloud calls."""
     client = Client(gke.port)
     headers = {"X_Goog_User_Project": "somebody-elses", "Authorization": "Bearer token", "Accept": "application/json"}
 

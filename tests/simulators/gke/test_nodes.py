@@ -30,17 +30,14 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 def registering() -> Simulator:
-    """Return a fast simulator that registers its nodes in the fake cluster."""
     return Simulator(FAST, kubeconfig="config")
 
 
 def nodes(kube: FakeKube) -> set[str]:
-    """Return the names of the registered nodes."""
     return {raw["metadata"]["name"] for raw in kube.objects(NODES)}
 
 
 def create(gke: Simulator, **changes: Any) -> None:
-    """Create a pool over HTTP."""
     client = Client(gke.port)
     status, body = client("POST", POOLS_PATH, {"nodePool": slice_pool(**changes)})
     client.close()
@@ -48,7 +45,6 @@ def create(gke: Simulator, **changes: Any) -> None:
 
 
 def runs(gke: Simulator, name: str = "slice") -> bool:
-    """Return whether a pool is RUNNING."""
     view = gke.pool(name)
     return view is not None and view.status == "RUNNING"
 

@@ -19,7 +19,6 @@ OPERATIONS_PATH = "/v1/projects/proj/locations/us-east5-a/operations"
 
 @pytest.fixture
 def gke() -> Iterator[Simulator]:
-    """A fast simulator."""
     settings = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0)
     with Simulator(settings) as simulator:
         yield simulator
@@ -33,7 +32,6 @@ def call(gke: Simulator) -> Iterator[Client]:
 
 
 def create(call: Client, **changes: Any) -> dict[str, Any]:
-    """Create a slice and return the operation."""
     status, body = call("POST", POOLS_PATH, {"nodePool": slice_pool(**changes)})
     assert (200, body) == (status, body)
     operation: dict[str, Any] = body
@@ -153,7 +151,7 @@ def test_masks_in_query_and_header_select_fields(call: Client) -> None:
 
 
 def test_fault_of_calls_matches_the_pool_of_a_call(gke: Simulator, call: Client) -> None:
-    """A create is matched by the attributes of the requested pool, other calls by those of the existing pool."""
+    """A create is matched by the requested pool, other calls by the existing pool."""
     create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))
@@ -166,7 +164,6 @@ def test_fault_of_calls_matches_the_pool_of_a_call(gke: Simulator, call: Client)
 
 
 def test_own_api_shows_the_state_and_changes_settings_faults_and_pools(gke: Simulator, call: Client) -> None:
-    """The API also has a log of calls, and counters."""
     create(call)
     wait_for(lambda: gke.pools[0].status == "RUNNING")
     state = call("GET", "/simulator/v1/state")[1]

@@ -219,7 +219,6 @@ def test_auto_upgrade_is_required_only_on_a_release_channel(
 
 
 def test_pool_of_a_regional_cluster_has_three_zones_unless_it_is_a_slice() -> None:
-    """A slice must name one zone."""
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):
         check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)

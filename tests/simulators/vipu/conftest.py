@@ -21,7 +21,6 @@ class Vipu:
         self.clock = clock
 
     def after(self, seconds: float) -> None:
-        """Let time pass."""
         self.clock.advance(seconds)
         self.world.advance()
 
@@ -32,7 +31,6 @@ class Vipu:
 
 @pytest.fixture
 def make_vipu() -> Callable[..., Vipu]:
-    """Return a function that creates worlds with the given settings."""
 
     def make(**settings: Any) -> Vipu:
         clock = FakeClock()

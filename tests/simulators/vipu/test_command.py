@@ -36,7 +36,6 @@ class Shell:
 
 @pytest.fixture
 def shell(vipu: VipuSimulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """A shell with the server in its environment."""
     return Shell(vipu, tmp_path, capsys)
 
 

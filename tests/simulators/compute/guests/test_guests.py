@@ -1,7 +1,4 @@
-"""Guests of simulated VMs agree with kubeadm, with the kubelet, and with the startup script of node groups.
-
-The end-to-end tests of node groups show that machines join a real cluster.
-"""
+"""Guests of simulated VMs agree with kubeadm, with the kubelet, and with the startup script of node groups."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ def test_invitation_is_read_from_the_metadata_keys_of_the_startup_script() -> No
     ],
 )
 def test_labels_that_a_kubelet_may_not_set_are_left_out(text: str, kept: dict[str, str]) -> None:
-    """A kubelet with such labels would not start."""
+    """A kubelet that is given one of the removed labels does not start."""
     assert allowed_labels(text) == kept
 
 
