@@ -142,7 +142,7 @@ def _honest(plan: Plan) -> list[str]:
     return sorted(write.key for write in plan.writes if "/honest" in write.key)
 
 
-# The limit counts all groups of a namespace, even unreadable ones, so the case with a limit uses another namespace.
+# The limit counts all groups of a namespace, even unreadable ones, so with a limit the odd object is in another one.
 @pytest.mark.parametrize(("namespace", "limit"), [("research", 0), ("another", 64)], ids=["no limit", "limit"])
 @pytest.mark.parametrize("what", _READ)
 def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str, namespace: str, limit: int) -> None:

@@ -42,7 +42,7 @@ LIMIT_BYTES = 1_500_000
 CALLS = 60_000
 #: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
-#: Maximum number of bytes during parsing and decision for each KB of JSON.
+#: Maximum peak memory of parsing and deciding in bytes for each KB of JSON, in addition to kept memory.
 PEAK_BYTES_PER_KB = 6_000
 #: Maximum number of bytes that the records and slices of each hostile pod keep after a decision.
 KEPT_BYTES = 600_000
@@ -114,10 +114,7 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
-    """Assert limits on the cost of hostile objects, and an unchanged plan for the honest JobSet.
-
-    In the first decision, free pools may fit; in the second, all pools have to be created.
-    """
+    """Assert limits on the cost of hostile objects, with and without free pools, and an unchanged honest plan."""
     kb = sum(len(json.dumps(raw)) for raw in (*raw_jobsets, *raw_pods)) / 1000
 
     def rounds() -> tuple[Plan, Plan]:

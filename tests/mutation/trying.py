@@ -1,6 +1,6 @@
 """Tries mutations: applies each to a copy of the project, and runs the tests of its lines, which should fail.
 
-The working tree is never changed. Every worker has its own copy.
+Each worker has its own copy, and the working tree is never changed.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Project:
     pytest_options: tuple[str, ...] = ()
     #: pytest options for the run that records the lines of each test, instead of `pytest_options`.
     recording_options: tuple[str, ...] = ()
-    #: Arguments of the Python interpreter for a command that must fail if no test has failed.
+    #: Arguments of the Python interpreter for a command that should detect a mutation if no test does.
     last_resort: tuple[str, ...] = ()
     #: Last resorts of single packages, instead of `last_resort`.
     last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Time-out of all tests of one mutation and of the last resort, together.
+    #: Time-out in seconds of all tests of one mutation and of the last resort, together.
     timeout_seconds: float = 600.0
 
     def package_of(self, path: str) -> str:
@@ -110,10 +110,7 @@ def make_copy(project: Project, to: Path) -> Path:
 
 
 def record(project: Project, copy: Path) -> CoverageMap:
-    """Run all tests in a copy; return which tests run which lines.
-
-    Raises BrokenSuiteError if a test fails, and fails again when it is repeated.
-    """
+    """Run all tests in a copy; return which tests run which lines. Raises BrokenSuiteError if a test fails twice."""
     data_file, config = copy / ".coverage", copy / ".coveragerc.mutation"
     sources = "\n  ".join(str(copy / package) for package in project.packages)
     config.write_text(f"[run]\ndata_file = {data_file}\nsource =\n  {sources}\n", encoding="utf-8")

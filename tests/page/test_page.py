@@ -277,7 +277,6 @@ def test_times_of_day_are_in_utc_with_the_zone(browser: Chrome, board: HandMadeB
 def test_problems_and_alerts_are_on_top_of_every_view(
     browser: Chrome, board: HandMadeBoard, url: str, view: str
 ) -> None:
-    """Problems that prevent decisions are visible in every view."""
     alerts = (AlertView(kind="mass_delete_brake", message="Seven JobSets vanished at once."),)
     paused = replace(NO_CAPACITY, creation_paused=True)
     problems = ("pods: not listed yet", "the Lease cannot be read")

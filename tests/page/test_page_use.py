@@ -346,7 +346,6 @@ _FINDINGS = """
 def test_axe_finds_no_mistake_in_any_view(
     browser: Chrome, board: HandMadeBoard, url: str, theme: str, width: int
 ) -> None:
-    """No view has a mistake that prevents its use with a screen reader or a keyboard."""
     resize(browser, width, 800)
     prefer(browser, theme)
     board.show(problems=("p",), **_long())

@@ -135,7 +135,7 @@ class Admission:
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, `_SHARED` if none; its first letter is the kind of group."""
+    """Return the key of the group that labels identify, `_SHARED` if none; the key begins with the kind of group."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"
@@ -156,7 +156,6 @@ def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def is_shared(mark: tuple[str, str]) -> bool:
-    """Return whether a mark is that of pods without a group."""
     return mark[0] == _SHARED
 
 

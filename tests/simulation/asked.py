@@ -45,7 +45,7 @@ class Asked:
         #: Last time at which a pool stopped being able to run pods, by pool name.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
-        #: Time since which slices of each buffer have been missing.
+        #: Time since which each buffer has had too few pools.
         self._missing_since: dict[BufferRun, float] = {}
         if simulation.asks:
             for kind in (REQUEST, BUFFER):
@@ -126,7 +126,7 @@ class Asked:
                 if other is not run and left_at < since < now and name in other.last_pool.values():
                     yield f"and {name} is kept for {other.name}"
 
-    # --- creates
+    # --- checks of creates
 
     def judge_create(self, process: Process, pool: Pool) -> None:
         """Check that a new pool is neither for a served request nor for pods whose request still exists."""
@@ -146,10 +146,7 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
 
     def judge_refill(self, process: Process, pool: Pool) -> bool:
-        """Return whether a new pool is for a buffer; if so, check that the buffer lacks a pool.
-
-        Waiting slices of workloads take pools created for buffers, so both kinds of slices are counted together.
-        """
+        """Return whether a new pool is for a buffer; if so, check that a waiting workload or a buffer needs a pool."""
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((workload for workload in self._simulation.cluster.every_workload if workload.uid == uid), None)
         if not isinstance(run, BufferRun):
@@ -187,7 +184,7 @@ class Asked:
         """Whether a buffer has all its pools in a settled world; False for a request."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
-        # A request that exists is not served: in a settled world, each has ended when its pods ran, or has expired.
+        # In a settled world, each request has ended or expired, so an existing request is not served.
         return False
 
     def together(self, run: AskRun) -> list[str]:

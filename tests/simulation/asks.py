@@ -110,7 +110,7 @@ class BufferRun(AskRun):
     """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
-    #: False, because a buffer has no pods: slices of workloads may take its pools at any time.
+    #: False, because a buffer has no pods, so that a process may let other slices take its pools.
     bindable: bool = False
     #: Maximum number of chips; None if the buffer sets no limit.
     max_chips: int | None = None

@@ -30,7 +30,7 @@ PLACED = "14 with the policy the pods of a group are on one pool, and no other p
 KEPT = "15 no pool is taken from a slice whose pods are on it, or that restarts"
 LABELS = "16 labels of nodes name the slice whose pool it is"
 CORDONS = "17 no node is cordoned except before the deletion of its pool"
-#: Seconds after a user edited labels of a pool for which wrong bindings to the pool are excused.
+#: Seconds for which wrong bindings to a pool are excused after a user edited labels of the pool.
 EDITED_SECONDS = 300.0
 #: Seconds after the last change of a slice for which its last pool must be kept for its restart.
 _RESTART_SECONDS = 300.0
@@ -114,7 +114,7 @@ class Assigned:
         if is_assigned(mark):
             self._judge_assignment(process, pool, mark)
 
-    # --- excuses
+    # --- excuses for wrong bindings
 
     def _is_excused(self, *pods: PodRun) -> bool:
         """Whether the pool of one of `pods` has edited labels, has a recreated node, or is being deleted."""

@@ -64,7 +64,7 @@ class Calls:
 
     @property
     def prompt(self) -> bool:
-        """Whether no fault of this run delays or loses watch events."""
+        """Whether this run has drawn no call fault that delays or loses watch events."""
         return not (self._lag_seconds or self._breaks_watches or self._slowness or self._kube_errors)
 
     def latency_seconds(self) -> float:

@@ -72,10 +72,7 @@ class Cloud:
         return self.world.cluster(CLUSTER).pools
 
     def _is_waited_for(self, pool: Pool) -> bool:
-        """Whether the cluster autoscaler finds pods that would run on nodes with the labels of a pool.
-
-        Pools of ProvisioningRequests and CapacityBuffers get their nodes without pods.
-        """
+        """Whether pods wait for nodes of a pool; always True for pools of requests and buffers."""
         labels = pool.body["config"]["labels"]
         if labels.get(constants.POOL_WORKLOAD_KIND) in (REQUEST, BUFFER):
             return True

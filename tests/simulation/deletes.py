@@ -1,7 +1,7 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-A leader pod that the scheduler is binding to a pool protects the pool if, when the process decided, it knew two facts.
-The pod was pending, and its workload existed. The pool had not failed, and had a node that accepts pods.
+A delete is also wrong while the scheduler is binding a leader pod to the pool, if the process knew two facts at its
+decision. The pod was pending, and its workload existed. The pool had not failed, and had a node that accepts pods.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def _say(*words: str) -> None:
 
 
 def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = None) -> None:
-    """Run the demo at `speed` times the real time, and serve its page; end after `seconds` unless None.
+    """Serve the page of the demo, which runs at `speed` times the real time, for `seconds` or without end if None.
 
     Raises ServerError if the address cannot be served.
     """

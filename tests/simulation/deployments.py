@@ -89,7 +89,6 @@ class Controller:
         self.sync()
 
     def sync(self) -> None:
-        """Create missing pods, or delete surplus pods."""
         active = self.active
         for _ in range(self.replicas - len(active)):
             self.create(self.cluster.new_name(self.name))
@@ -190,7 +189,6 @@ class Deployment:
         return len(self.sets) == 1 and len(newest.pods) == len(newest.ready) == newest.replicas == self.replicas
 
     def update(self) -> None:
-        """Change the template, which begins a rolling update."""
         self.revision += 1
         self.sets.append(
             Controller(

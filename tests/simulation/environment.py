@@ -31,7 +31,8 @@ _ANSWERS = {
     "policy of the organisation, plain": says(400, f"Operation denied by org policy: {ZONE} is not allowed."),
     "network": says(400, "Network projects/project-1/global/networks/default has no subnetwork in this region."),
 }
-#: Minimum and maximum seconds from the first rejection until its cause is corrected: an account, another cause.
+#: Minimum and maximum seconds from the first rejection until the cause is corrected: for accounts, and for other
+#: causes.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
 #: Maximum seconds until a create is sent again: the maximum back-off after a missing permission, and a margin.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0

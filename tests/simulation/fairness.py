@@ -73,7 +73,7 @@ class Fairness:
         self._status_since: dict[str, tuple[PoolStatus, float]] = {}
         self._looked_at = math.inf
 
-    # --- creates
+    # --- number of creates
 
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
         uid, namespace = _counted_for(pool)
@@ -102,7 +102,7 @@ class Fairness:
             count, before = self._creates.get((process, key), (0.0, 0.0))
             self._creates[process, key] = max(0.0, count - 1.0), before
 
-    # --- waits
+    # --- waiting times
 
     def look_at_waiting(self) -> None:
         """Check how long honest slices have waited; called every few seconds after the storm."""

@@ -53,7 +53,7 @@ _RESOURCES = {
     "nothing": "never bound",
 }
 _KINDS = ("never fits", "never bound", "changes its request", "fails for itself", "holds chips", "foreign pools hang")
-#: Ways in which a pool of the provisioner hangs, in runs that last until its hanging must be reported.
+#: Ways in which a pool of the provisioner hangs, in runs that last until the hang must be reported.
 _HANGS = (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS, PoolStatus.RECONCILING)
 _HANG_CHANCE = 0.1
 HANGING_SECONDS = 4500.0
@@ -144,7 +144,7 @@ class Hostile:
 
     @property
     def hangs_operations(self) -> bool:
-        """Whether foreign pools hang, so that GKE reports once that too many operations are running."""
+        """Whether foreign pools hang, and GKE rejects creates for 90 s because of too many operations."""
         return "foreign pools hang" in self._kinds
 
     @property

@@ -121,7 +121,6 @@ class JobController:
     # --- actions of the Job controller
 
     def sync(self, run: JobRun) -> None:
-        """Create the pods that are due, or terminate all pods."""
         if run.orphaned:
             return
         if not run.runs:

@@ -164,7 +164,6 @@ class People:
         ]
 
     def _again(self, workload: JobSetRun) -> None:
-        """Recreate a JobSet under the same name as soon as it is deleted."""
         if workload.gone:
             self.create(workload.name)
         elif self.stage.stormy:

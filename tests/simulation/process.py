@@ -71,7 +71,7 @@ class _Actor(Actor):
 
 
 class Process:
-    """A controller from its start to its end."""
+    """A process of the provisioner from its start to its end."""
 
     def __init__(self, simulation: Simulation, name: str, *, settings: Settings, elected: bool, ca_pem: bytes) -> None:
         self.simulation = simulation

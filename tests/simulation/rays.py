@@ -77,7 +77,6 @@ class RayController(ScalingController):
     # --- actions of KubeRay
 
     def sync(self, run: RayRun) -> None:
-        """Remove incomplete and surplus replicas, and create missing replicas."""
         if not run.alive:
             run.replica_names.clear()
             for pod in list(run.pods.values()):
@@ -120,7 +119,7 @@ class RayTeam(Team[RayRun]):
     def _make(self, name: str) -> RayRun:
         rng = self._rng
         shape = rng.choice(self._shapes)
-        # Only multi-host slices can be infeasible this way: several single hosts would be a pool of that many nodes.
+        # More pods on a single host would not be infeasible: they would request a pool of more nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
         namespace = self.simulation.admission.namespace()
@@ -142,7 +141,7 @@ class RayTeam(Team[RayRun]):
                 if self._rng.random() < 0.5:
                     self._delete(run)
                 else:
-                    # Any replica may remain, so the remaining one may have any number.
+                    # A random replica remains, which may have any number.
                     self.simulation.cluster.rays.scale(run, min(run.replicas, 1))
 
     def _change(self, run: RayRun) -> None:

@@ -144,10 +144,7 @@ class Simulation:
         self.disturbed_at = 0.0
 
     def run(self) -> dict[str, float]:
-        """Run; return the seconds until the world settled after the storm, and the maximum rate of calls.
-
-        Raises Violated.
-        """
+        """Run until the world settles; return the seconds for this and the maximum call rate. Raises Violated."""
         agenda, stage = self.stage.agenda, self.stage
         # Slices that start together release incomplete sets of pools and try again later: they need the larger bound.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))

@@ -225,7 +225,6 @@ class SetController(ScalingController):
         return whole and all(pod.node and pod.deadline is None for pod in pods)
 
     def _start(self, run: SetRun, group: int) -> None:
-        """Create the pods of a group that are due."""
         leader = run.pods.get((group, 0))
         workers = [pod for (owner, index), pod in run.pods.items() if owner == group and index]
         if group in run.restarting_groups:
@@ -304,7 +303,6 @@ class ServingTeam(Team[SetRun]):
                 sets.restart_group(run, rng.randrange(max(run.replicas, 1)))
 
     def _again(self, run: SetRun) -> None:
-        """Recreate a set under the same name as soon as it is deleted."""
         if run.gone:
             self._create(run.name)
         elif self.stage.stormy:

@@ -53,7 +53,7 @@ _BURST_SECONDS, _BURST = 15.0, 12
 _EMPTY_SECONDS = 900.0 + 60.0 + 240.0
 #: Time in seconds within which a pod is removed after its grace period, unless its node does not respond.
 LEAVES_SECONDS = 3.0
-#: Seconds after which a pool that is being created no longer counts.
+#: Seconds after which a pool that is being created no longer counts as nodes of its class.
 _LATE_SECONDS = 500.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 #: Namespace, accelerator, topology.
@@ -128,7 +128,7 @@ class Shared:
         uid = references[0]["uid"] if references else pod.uid
         return uid, uid_in(pod.namespace, uid)
 
-    # --- creates
+    # --- checks of creates
 
     def created(self, process: Process, pool: Pool) -> None:
         """Check a new pool for pods without a workload."""

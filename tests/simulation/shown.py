@@ -1,4 +1,4 @@
-"""Compares the status page with decisions and, once the world has settled, with the actual world."""
+"""Compares the status page with decisions and, once the world has settled, with the simulated world."""
 
 from __future__ import annotations
 

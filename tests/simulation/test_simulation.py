@@ -13,7 +13,7 @@ class TestSimulation(SimulationContract):
     module = "tests.simulation"
     name = "slices"
     bugs = len(BUGS)
-    #: Maximum number of seeds per bug, from its `search_from`, which finds the bug unless the code has changed.
+    #: Maximum number of seeds, from a bug's `search_from` on, that are searched for the bug.
     seeds_for_a_bug = 400
 
     def test_no_run_with_deployments_and_hostile_pods_breaks_an_invariant(self) -> None:

@@ -1,8 +1,8 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
 The bounds are tighter than the bound on the time until the world has settled, which allows for every back-off. They
-apply to slices without a failed create of their own or of the same capacity, and, after its correction, to slices
-rejected for a temporary cause.
+apply to slices for which no create of their own or of the same capacity has failed. Slices rejected for a temporary
+cause have a bound that begins when the cause is corrected.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Waiting:
         self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
-        """Record failed pools. Called at each plan, which suffices: processes plan as long as such a pool exists."""
+        """Record failed pools. Called at each plan, which suffices: processes plan as long as a failed pool exists."""
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or self._simulation.hostile.is_private(pool):
                 continue

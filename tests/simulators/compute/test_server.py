@@ -44,7 +44,6 @@ def make_slice(call: Client) -> None:
 
 
 def test_errors_have_the_format_of_compute_engine(call: Client) -> None:
-    """A body that is not JSON is reported in the same format."""
     status, body = call("GET", f"{TEMPLATES}/x")
     text = "The resource 'projects/proj/global/instanceTemplates/x' was not found"
     entry = {"message": text, "domain": "global", "reason": "notFound"}

@@ -58,7 +58,6 @@ def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, 
 
 
 def test_tpu_node_has_the_name_labels_taint_and_resources_of_gke(clock: FakeClock) -> None:
-    """The provider ID also has the format of GKE."""
     labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
     name = node["metadata"]["name"]

@@ -159,7 +159,7 @@ def test_fault_of_calls_matches_the_pool_of_a_call(gke: Simulator, call: Client)
     created = [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked]
     read = [call("GET", f"{POOLS_PATH}/{name}")[0] for name in ("fixed", "reserved")]
     assert (created, read) == ([200, 503, 503], [200, 503])
-    # A body that the simulator cannot parse matches no fault; GKE rejects it.
+    # A body that the simulator cannot parse matches no fault, and is rejected with 400.
     assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
 
 

@@ -24,7 +24,7 @@ def test_signature_is_equal_to_that_of_kubeadm() -> None:
 
 
 def test_invitation_is_read_from_the_metadata_keys_of_the_startup_script() -> None:
-    """The simulator and the startup script define the keys independently. Only labels for kubelets are kept."""
+    """The simulator and the startup script define the keys independently."""
     given = {
         metadata.TOKEN: "abcdef.0123456789abcdef",
         metadata.ADDRESS: "10.0.0.2",
