@@ -1,7 +1,7 @@
 """Finds mutations of Python source: small changes, each of which a test should detect. Pure.
 
-A mutation replaces a range of text, and all other lines stay the same. Code that tests need not check is not
-mutated: docstrings, annotations, decorators, strings, log calls, and `__all__`.
+A mutation replaces a range of text, and all other lines stay the same. Code that tests need not check is not mutated,
+such as docstrings, annotations, decorators, strings, log calls, assertions, and `__all__`.
 """
 
 from __future__ import annotations

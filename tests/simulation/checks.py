@@ -224,7 +224,6 @@ class Checker:
     # --- decisions, and states of pools
 
     def decided(self, process: Process, plan: Plan) -> None:
-        """Check the plan that a process is about to carry out."""
         self.waiting.look_at_pools()
         self.stock.look_at_pools()
         self.deletes.expect(process, plan)

@@ -31,8 +31,7 @@ _ANSWERS = {
     "policy of the organisation, plain": says(400, f"Operation denied by org policy: {ZONE} is not allowed."),
     "network": says(400, "Network projects/project-1/global/networks/default has no subnetwork in this region."),
 }
-#: Minimum and maximum seconds from the first rejection until the cause is corrected: for accounts, and for other
-#: causes.
+#: Minimum and maximum seconds until the cause of rejections is corrected: for accounts, and for other causes.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
 #: Maximum seconds until a create is sent again: the maximum back-off after a missing permission, and a margin.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
@@ -98,7 +97,7 @@ class Environment:
         return bool(pool["locations"][0] == ZONE)
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return the response to a create, None if nothing is wrong or if the simulated GKE itself rejects it."""
+        """Return GKE's rejection of a create, None if it has none or if the simulated GKE itself rejects it."""
         if not self.concerns(body):
             return None
         self._stage.fault(self._kind, "%s", body["nodePool"]["config"]["labels"].get(constants.POOL_JOBSET_NAME))

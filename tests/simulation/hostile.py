@@ -1,8 +1,8 @@
 """Hostile tenants: in some runs one namespace tries to delay the honest JobSets of another namespace.
 
-These runs have no other users. After the storm, the honest JobSets come one after the other, and each has to be served
-while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs. A separate
-random source keeps the other draws of a seed unchanged.
+In these runs, no other team creates workloads. After the storm, the honest JobSets come one after the other, and each
+has to be served while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs.
+A separate random source keeps the other draws of a seed unchanged.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Hostile:
 
     def begin_calm(self) -> None:
         """Start the tenants that need a working GKE, when all faults are repaired."""
-        # The bound on a wait grows with the number of waiting slices, so few JobSets make it tight.
+        # Few honest JobSets make the bound on their waits tight, because it grows with the number of waiting slices.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
         self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)

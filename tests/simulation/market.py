@@ -1,7 +1,7 @@
 """Capacity of a run: choices, stock and limits, drawn for each run.
 
-Most runs have one kind of capacity in one zone and no limits. Other runs have several choices (some of them out of
-stock permanently), a stock so small that JobSets have to wait for each other, or limits on chips and pools.
+Each run has one or several choices of capacity (some of them out of stock permanently) in one or two zones. Some runs
+have a stock so small that JobSets have to wait for each other, or limits on chips and pools.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ INFEASIBLE = (
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MAX_JOBSETS = 7
 _LATECOMERS = 2
-#: Seconds after the storm until JobSets come: soon, or when refused JobSets have a long back-off.
+#: Minimum seconds after the storm until JobSets come: soon, or when rejected JobSets have a long back-off.
 _LATE_SECONDS = (5.0, 280.0)
 
 
