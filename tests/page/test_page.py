@@ -179,7 +179,6 @@ def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
 
 
 def test_split_slices_are_counted_once(browser: Chrome) -> None:
-    """Each of the two slices has one pod on each of two pools."""
     with served(CAUSES["split slice"].play().board) as url:
         open_page(browser, url)
         assert "Split\n2 (16 chips)" in text_of(browser, "#board .totals")

@@ -119,7 +119,7 @@ class Asked:
                     and pod.deadline is None
                 ):
                     yield f"and pod {pod.name} is on {name}"
-            # Pods that left the pool after `other` was provisioned may be pods of `other`, which then needs no pool.
+            # Pods that used the pool after `other` was provisioned may be pods of `other`, which then needs no pool.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))

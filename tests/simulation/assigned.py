@@ -4,10 +4,9 @@ Placement is checked at each binding, and at each change of a node's labels by a
 
 - pods that were created before the policy was installed;
 - bindings before, or at most `EDITED_SECONDS` after, a user edited labels of the pool;
-- bindings on a node that GKE recreated within the time that a cache may lag: the node has the labels of the pool until
-  it is labelled again;
+- bindings to a recreated node within the lag of a cache: the node has the pool's labels until it is labelled again;
 - pools that are being deleted;
-- pods that were bound before or after a change of a label, within the time that a cache may lag.
+- pods that were bound before or after a change of a label, within the lag of a cache.
 """
 
 from __future__ import annotations

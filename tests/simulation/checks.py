@@ -1,7 +1,7 @@
 """Checks the invariants against the simulated world, never against the provisioner's view of it.
 
-Each call that changes something is checked when it takes effect. Because a process may not know the latest changes, a
-wrong pool for a slice is reported only if the situation has lasted longer than any cache can lag (`STALE_SECONDS`).
+Each call that changes something is checked when it takes effect. A process may not know the latest changes. A wrong
+pool for a slice is therefore reported only if the situation has lasted longer than any cache can lag (`STALE_SECONDS`).
 Other checks have no delay: pods on a pool, foreign pools, the lease, the proof of the cluster, the limit on chips.
 """
 
@@ -483,9 +483,9 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """Return pools that may exist beyond `needed`: one for each slice of buffers and of suspended workloads."""
-        # Each slice of a suspended workload may keep any pool on which slices of the workload ever ran, not only its
-        # last pool, because no process may have led when the pools became idle.
+        """Return pools beyond `needed` that slices of buffers and of suspended workloads may keep."""
+        # A slice of a suspended workload may keep any pool of the workload, not only its own last pool. Possibly no
+        # process led when the pools became idle.
         claims = [
             {
                 pool.name

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
-#: Minimum and maximum seconds from a node's registration until the device plugin reports its chips. The minimum must be
-#: at least 12 s, the sum of the validity of the gate's check (2 s) and the delete's time-out (10 s): nothing else keeps
-#: pods off a node that registers during a delete.
+#: Minimum and maximum seconds from a node's registration until the device plugin reports its chips. The minimum exceeds
+#: 12 s: the gate's check is valid for 2 s, and a delete times out after 10 s. Nothing else keeps pods off a node that
+#: registers during a delete.
 _DEVICES_SECONDS = (13.0, 25.0)
 #: Seconds after the start of a run until the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0
@@ -141,9 +141,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # Nodes that a failed delete removed are restored as well: while a leader pod is on another node of the
-                # pool, the provisioner would wait for them nearly as long as the world may take to settle. The pool
-                # may be RUNNING, because the end of another fault may have reset its status.
+                # Nodes that a failed delete removed are restored as well. If a leader pod is on another node of the
+                # pool, the provisioner would wait for them nearly as long as the world may take to settle. The pool may
+                # be RUNNING, because the end of another fault may have reset its status.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -223,7 +223,7 @@ class Wire(requests.adapters.BaseAdapter):
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return GKE's rejection of a create, None if it has none; record the create and its failure."""
+        """Return GKE's rejection of a create, None if GKE accepts it; record the create and its failure."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (

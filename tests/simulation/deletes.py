@@ -69,7 +69,7 @@ class Deletes:
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:
-                # The pool may be deleted: a slice's claim to it expires if the pods are not bound to its nodes.
+                # The pool may be deleted: a slice loses its claim if its pods are not bound to nodes of the pool.
                 continue
             if workload.gang and not self._checker.complete(workload):
                 # An incomplete workload whose slices start together may release its pools that have no pods.

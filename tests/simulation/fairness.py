@@ -28,8 +28,8 @@ PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: Maximum time in seconds for which the first slice in the queue blocks a resource for the next slice: by an attempt,
-#: or by a ready pool that no pod is bound to.
+#: Maximum seconds for which the first slice in the queue blocks a resource for the next slice: while a create is tried,
+#: or while a ready pool has no pods.
 TURN_SECONDS = 900.0
 #: Maximum back-off in seconds after a failed create, even if the create failed during the storm.
 BACKOFF_SECONDS = 1800.0
@@ -43,7 +43,7 @@ _ATTEMPT_SECONDS = 60.0
 _BURST, _PER_SECOND = 8, 1 / 60
 #: Maximum creates of a namespace in a burst, and creates per second after the burst.
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
-#: Number by which the creates may exceed their bound.
+#: Number of creates that are allowed in excess of the bound.
 _SLACK = 2
 #: Maximum time in seconds of a pool in one status before it is reported, and seconds that the report takes.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
@@ -65,8 +65,8 @@ class Fairness:
         self._stage = simulation.stage
         self._hostile = simulation.hostile
         self._waiting = waiting
-        #: Waiting time of each slice in seconds, and maximum number of units (a slice, or a workload whose slices start
-        #: together) that waited in its namespace in that time.
+        #: Seconds that each slice has waited, and maximum number of slices that waited in its namespace in this time. A
+        #: workload whose slices start together counts once.
         self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
         #: Number of creates that count against a workload or namespace in one process, and time of the last create.
         self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
@@ -205,8 +205,8 @@ class Fairness:
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
         """Return the possible users of a pool in the view of a process whose caches may be `stale_seconds` old.
 
-        The users are the workloads of pods on the pool. If the caches may lack all these pods, its last user, the
-        workloads that may claim it, and the workload that it was created for are users as well.
+        The users are the workloads of pods on the pool. If the caches may lack all these pods, three other users are
+        possible: the last user, workloads that may claim the pool, and the workload that the pool was created for.
         """
         now, cluster = self._stage.agenda.now, self._simulation.cluster
         pods = [pod for pod in cluster.pods_on_pool(pool.name) if not pod.finished]

@@ -63,7 +63,7 @@ _TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallel
 _ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
 #: Shapes of honest slices, in pairs; hostile JobSets have the first shape of the pair.
 _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
-#: Limit on the chips of all namespaces together, in runs with such a limit.
+#: Limit on the chips of all namespaces together, in runs that have this limit.
 _MAX_CHIPS = 32
 _LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
 _MAX_REPLICAS = 2

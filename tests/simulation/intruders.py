@@ -1,8 +1,8 @@
 """A hostile tenant with pods without a workload, in most runs with a team of Deployments.
 
-The tenant forges owners, squats on nodes of other namespaces, floods the scheduler with alike pods, gives each pod
-other requests or a resource that no node has, and deletes and recreates its pods. It draws from the team's random
-source.
+The tenant forges owners, squats on nodes of other namespaces, and floods the scheduler with alike pods. Other pods
+differ in their requests, fit no host, or are deleted and recreated repeatedly. The tenant draws from the random source
+of the team.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
 
 During the storm the team scales, updates and restarts its workloads, and loses nodes. After the storm, the team takes
-steps, such as a burst, an update or the loss of a node, each when the last step has settled. These runs have no scarce
-capacity and no hostile tenants with JobSets. Other seeds have no pods of this kind, so their recorded histories and
-planted bugs stayed the same when the team was added.
+steps such as a burst, an update or the loss of a node. Each step begins when the last step has settled. These runs have
+no scarce capacity and no hostile tenants with JobSets. Other seeds have no pods of this kind, so their recorded
+histories and planted bugs stayed the same when the team was added.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Checks pods that have no workload, and the pools of single hosts that these pods share.
 
-The pods of one namespace, accelerator and topology are a class. A pool may be created for a class only if the nodes of
-its other pools do not suffice for the pods that the class had at any time within the lag of a cache. So a rolling
-update buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools and nodes of the class do not
-count:
+The pods of one namespace, accelerator and topology are a class. When a pool is created for a class, the class may not
+get more nodes than it had pods at any time within the lag of a cache. So a rolling update buys at most maxSurge more
+hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
 - pools with labels of one slice, or that another process created after this process had last listed the pools;
@@ -42,7 +41,7 @@ COSTS = "27 a Deployment that scales in empties one pool before the next"
 
 #: Maximum number of nodes of a shared pool, and maximum number of pools of a workload that fits no host.
 MAX_NODES, MAX_REFUSED = 16, 6
-#: Resources whose requests the provisioner compares with the machine, so that it creates no pool for too much of them.
+#: Resources that the provisioner checks before it creates a pool, so that pods with excessive requests get no pool.
 _KNOWN = frozenset({"cpu", "memory"})
 #: Maximum lag of a cache in seconds after the storm, and time in seconds until that lag applies.
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
