@@ -83,7 +83,7 @@ def evil_pod(*, job: int = 0) -> dict[str, Any]:
 
 
 def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
-    """Parse like the list-watch, which leaves out malformed objects. An error with a long message is raised."""
+    """Parse like the list-watch, which leaves out malformed objects; raise errors with long messages."""
     try:
         record = parse(raw)
     except MalformedObject as error:

@@ -46,7 +46,7 @@ VIEWS = ("board", "timeline", "capacity", "activity")
 
 @pytest.fixture
 def many(board: HandMadeBoard, url: str) -> str:
-    """Show slices that differ in all filters; return the address."""
+    """Show slices with different values in all filters; return the address."""
     train, evaluate = a_workload("train", "team-a"), a_workload("eval", "team-b")
     slices = [
         a_slice(train, 0, State.WAITING),

@@ -36,7 +36,7 @@ _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
 
 class Asked:
-    """Checks the requests and buffers of one run."""
+    """Checks the ProvisioningRequests and CapacityBuffers of one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

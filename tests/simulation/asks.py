@@ -40,7 +40,7 @@ def asked_in(seed: int) -> tuple[WorkloadKind, ...]:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AskRun(WorkloadRun):
-    """A request or buffer: an object that requests slices and has no pods."""
+    """A ProvisioningRequest or CapacityBuffer: an object that requests slices and has no pods."""
 
     fate: str = "forever"
     labels_uid: bool = False

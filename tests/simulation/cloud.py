@@ -153,7 +153,7 @@ class Cloud:
 
 
 class Wire(requests.adapters.BaseAdapter):
-    """Connection of one controller to the simulated GKE."""
+    """Connection of one process to the simulated GKE."""
 
     def __init__(self, cloud: Cloud, process: Process, calls: Calls, checker: Checker) -> None:
         super().__init__()

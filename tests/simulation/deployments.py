@@ -104,7 +104,7 @@ class Controller:
         return bool(pod.node), int(cost or 0), self.rng.random()
 
     def create(self, name: str, *, index: int | None = None) -> None:
-        """Create a pod. If the API server rejects the pod, create it again later."""
+        """Create a pod; if the API server rejects the pod, try again later."""
         reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
         metadata: JsonObject = {"ownerReferences": [reference]}
         if index is not None:

@@ -444,7 +444,7 @@ class Neighbour:
         self._forge(victim)
 
     def _forge(self, victim: WorkloadRun) -> None:
-        """Create a pod without a group that tolerates everything and selects the marks of the victim."""
+        """Create a pod without a group that tolerates every taint and selects the marks of the victim."""
         rng = self.simulation.admission.rng
         marks = [pod.selector for pod in victim.pods.values() if SLICE in pod.selector]
         selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}

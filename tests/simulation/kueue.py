@@ -1,9 +1,9 @@
 """Kueue, in some runs: JobSets that start when the ProvisioningRequest for all their slices is served.
 
 After a request that fails, or that expires before its JobSet is resumed, another request with a new name follows. A
-revoked request ends its JobSet until a user activates it again. A preempted JobSet gets a new request. A request that
-its JobSet no longer uses is deleted within 400 s. Pods are not pinned to the pools that a request names, and no quota
-is counted.
+revoked request suspends its JobSet until a user activates the JobSet again. A preempted JobSet gets a new request. A
+request that its JobSet no longer uses is deleted within 400 s. Pods are not pinned to the pools that a request names,
+and no quota is counted.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Market:
         return says(self._full_code, text, of_capacity=True)
 
     def before_create(self, body: dict[str, Any], chips: int) -> None:
-        """Let a create find no capacity if the zone has too few chips of its generation left."""
+        """Let a create find no capacity if the zone has too few chips of the requested TPU generation left."""
         zone, generation = body["nodePool"]["locations"][0], body["nodePool"]["config"]["machineType"].split("-")[0]
         stock = 0 if generation == self.simulation.hostile.rivals.barren else self.stock_chips
         if stock is None:

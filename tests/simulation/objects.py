@@ -249,14 +249,14 @@ class WorkloadRun(abc.ABC):
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Record a change of one slice, or of all."""
+        """Record a change of slice `job`, or of all slices if `job` is None."""
         self.shapes.add(self.shape)
         self.max_replicas = max(self.max_replicas, len(self.slots()))
         for slot in self.slots() if job is None else (job,):
             self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that the slice of `job` (every slice if `job` is None) no longer needs a pool."""
+        """Record that slice `job` needs no pool from now on; all slices if `job` is None."""
         for slot in self.slots() if job is None else (job,):
             self.released_at[slot] = now
 

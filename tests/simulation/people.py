@@ -84,7 +84,7 @@ class People:
         self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
-        """Create a JobSet, with a new or a given name, unless the name exists or there are enough JobSets."""
+        """Create a JobSet with a new or given name, unless the name or the maximum number of JobSets exists."""
         if not (self.stage.stormy or late):
             return
         rng = self.stage.rng

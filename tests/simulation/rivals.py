@@ -1,8 +1,8 @@
 """Hostile and honest tenants in addition to the tenants of `hostile`, to test assignment and the queue.
 
-A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices wait for one
-stock, and each ends soon. A JobSet selects the marks of another tenant. A buffer fills the limit while another tenant
-requests capacity that is never in stock. Honest JobSets restart while other workloads wait.
+A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices that end soon
+wait for the same stock or limit. A JobSet selects the marks of another tenant. A buffer fills the limit while another
+tenant requests capacity that is never in stock. Honest JobSets restart while other workloads wait.
 """
 
 from __future__ import annotations

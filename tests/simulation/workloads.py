@@ -232,7 +232,7 @@ class Cluster:
         leader: PodRun | None = None,
         replica: str = "",
     ) -> None:
-        """Create a pod of a workload; `pool` binds it to a pool by a selector."""
+        """Create a pod of a workload; `pool` adds a selector for the nodes of that pool."""
         pod = PodRun(
             name=name,
             namespace=workload.namespace,
