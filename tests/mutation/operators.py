@@ -43,7 +43,7 @@ _COUNTED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Mutation:
-    """Replace the text between two positions of a file; columns count bytes of UTF-8 from 0, lines from 1."""
+    """Replaces the text between two positions of a file; columns count bytes of UTF-8 from 0, lines from 1."""
 
     #: Path relative to the root of the project.
     path: str

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Seconds for which GKE still reports a repair after its hosts have returned; their absence lasts longer.
+#: Seconds for which GKE still reports a repair after the hosts have returned; the hosts are missing for longer.
 _REPAIR_SECONDS = 60.0
 #: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15

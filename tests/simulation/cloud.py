@@ -217,7 +217,7 @@ class Wire(requests.adapters.BaseAdapter):
         return _response(code, text, request)
 
     def _excuses_nobody(self, creates: dict[str, Any], error: errors.ApiError) -> bool:
-        """Whether an error response to a create is no excuse for a slice that waits for longer than a turn."""
+        """Whether an error response to a create is no excuse for a slice that waits for too long."""
         simulation = self._checker.simulation
         turns = simulation.hostile.present and "Too many operations" in str(error)
         return turns or simulation.environment.concerns(creates)

@@ -35,7 +35,7 @@ class Deletes:
         self._checker = checker
 
     def expect(self, process: Process, plan: Plan) -> None:
-        """Record for each delete which pending leaders the process knew of when it decided."""
+        """Record, for each delete of a plan, the pending leader pods that the process knows."""
         if not plan.deletes:
             return
         leaders = frozenset(pod.uid for pod in _pending_leaders(process))

@@ -35,7 +35,7 @@ TURN_SECONDS = 900.0
 BACKOFF_SECONDS = 1800.0
 #: Maximum seconds until a create is sent once nothing blocks it.
 _CREATE_SECONDS = 120.0
-#: Seconds for which a slice may claim a pool created for another slice before pods of the slice are bound to the pool.
+#: Maximum seconds for which a slice may claim a pool that was created for another slice, without pods on the pool.
 _CLAIM_SECONDS = 360.0
 #: Maximum interval in seconds between attempts to create while operations of foreign pools hang.
 _ATTEMPT_SECONDS = 60.0

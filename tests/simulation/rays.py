@@ -38,7 +38,7 @@ class RayRun(WorkloadRun):
         return sorted((*self.replica_names, *islice(free, missing)))
 
     def group_name(self, job: int) -> str:
-        """Return the name of the replica with a number; a JobSet of the same name has a child Job of this name."""
+        """Return the name of replica `job`, which may also be the name of a JobSet's child Job."""
         return f"{self.name}-workers-{job}"
 
     def exclusive_key(self, pod: PodRun) -> object:

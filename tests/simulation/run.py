@@ -53,7 +53,7 @@ _CRASHES = frozenset(
 )
 #: Maximum time in seconds from the last fault until the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: Maximum time in seconds if JobSets have to wait for each other, with turns and back-offs.
+#: Maximum seconds from the last fault until the world has settled, if JobSets have to wait for each other.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: Seconds for which the settled world must not change, and no process may send a call that changes something.
 QUIET_SECONDS = 130.0
