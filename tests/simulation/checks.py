@@ -436,8 +436,7 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
-        # Without reports, a bound pod is enough: its slice uses a pool of another slice, and problems are reported
-        # later.
+        # Without reports, a bound pod is enough: the slice uses a pool of another slice, and reports come later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 

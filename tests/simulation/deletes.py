@@ -105,7 +105,7 @@ class Deletes:
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a slice without bound pods got or last used this pool, and no other pool fits the slice."""
+        """Whether a pool was created for or last used by an unbound slice, and no other pool fits the slice."""
         if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)

@@ -249,14 +249,14 @@ class WorkloadRun(abc.ABC):
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Record a change of one slice, or of every slice if `job` is None."""
+        """Record a change of a slice, or of all slices without `job`."""
         self.shapes.add(self.shape)
         self.max_replicas = max(self.max_replicas, len(self.slots()))
         for slot in self.slots() if job is None else (job,):
             self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that one slice, or every slice if `job` is None, no longer needs a pool."""
+        """Record that a slice, or without `job` each slice, no longer needs a pool."""
         for slot in self.slots() if job is None else (job,):
             self.released_at[slot] = now
 

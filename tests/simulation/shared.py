@@ -43,7 +43,7 @@ COSTS = "27 a Deployment that scales in empties one pool before the next"
 MAX_NODES, MAX_REFUSED = 16, 6
 #: Resources that the provisioner checks before it creates a pool, so that pods with excessive requests get no pool.
 _KNOWN = frozenset({"cpu", "memory"})
-#: Maximum lag of a cache in seconds, after the storm has been over for the second number of seconds.
+#: Maximum lag of a cache in seconds after the storm, and seconds from the end of the storm until this lag applies.
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
 #: Maximum time in seconds for which a pod waits for other pods of its burst, and minimum number of pods of a burst.
 _BURST_SECONDS, _BURST = 15.0, 12
