@@ -89,7 +89,7 @@ def test_running_pod_of_an_incomplete_group_has_no_shape_problem() -> None:
     metadata = {"annotations": {constants.COMPLETION_INDEX: "1"}}
     (pod,) = pods_of(JOB, 1, topology="2x2x2", metadata=metadata)
     (waiting,), (running,) = slices(pod), slices(replace(pod, node_name="host-1", unschedulable_since=None))
-    assert " has 1 pods" in waiting.shape_problem
+    assert "has pods for 1" in waiting.shape_problem
     assert (running.shape_problem, running.nodes) == ("", 2)
 
 

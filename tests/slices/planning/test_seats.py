@@ -449,7 +449,7 @@ def test_pod_without_a_mark_does_not_wait_for_a_pool_that_marked_pods_use() -> N
     world.settle()
     world.pods.pop(min(world.pods))
     world.scale(1, owner="by-affinity")
-    world.settle()
+    world.run(5)
     assert world.sizes == [3, 1]
 
 
