@@ -141,9 +141,11 @@ class Board:
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
-        """Publish a round. If no decision was possible, the API continues to show the last one."""
+        """Publish a round. If no decision was possible, the API shows the last one, with the slices of the snapshot."""
         self.leading = True
         if snapshot.not_synced:
+            if self._published is not None:
+                self._published = replace(self._published, snapshot=snapshot)
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from selenium import webdriver
 
-from tests.support.causes import CAUSES, Cause
+from provisioner.model.capacity import FailureKind
+from tests.support.causes import CAUSES, Cause, beside_a_healthy_one
 from tests.support.page import open_page, resize, served
 
 # Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
@@ -32,6 +33,21 @@ _SEEN = """
     }
     return texts.join(' ').replace(/\\s+/g, ' ');
 """
+
+
+def test_first_screen_has_the_time_of_the_last_decision_as_soon_as_decisions_are_paused(
+    browser: webdriver.Chrome,
+) -> None:
+    """The page showed old states under a green "Live" for a minute."""
+    resize(browser, 1280, 800)
+    world = beside_a_healthy_one()
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="503")
+    world.rounds(3, every_seconds=30)
+    with served(world.board) as url:
+        open_page(browser, url)
+        seen = browser.execute_script(_SEEN)
+        browser.get("about:blank")
+    assert "Nothing has been decided since 00:17:16 UTC." in seen
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)

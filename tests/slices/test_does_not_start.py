@@ -13,7 +13,10 @@ from provisioner.cli import status
 from provisioner.cli.asking import attention
 from provisioner.cli.explain import explanations, lines, nothing_found
 from provisioner.cli.output import wrapped
-from tests.support.causes import CAUSES, Cause, stockout
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.view.types import State
+from tests.support.causes import CAUSES, Cause, beside_a_healthy_one, stockout
+from tests.support.controller import jobset_path
 
 
 def flat(text: str) -> str:
@@ -68,6 +71,35 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     # The slice of the second JobSet runs, because the fault does not concern it.
     if document.view is not None:
         assert [slice_.state.value for slice_ in document.view.slices if "healthy" in slice_.id] == ["running"]
+
+
+def test_slice_of_an_outage_waits_for_the_list_and_no_time_of_a_change_is_shown() -> None:
+    """The page once showed the pods as missing, because the last decision was older than the leader pod."""
+    world = beside_a_healthy_one(deletion_delay_seconds=600.0)
+    world.put_jobset("train")
+    for name in ("train", "healthy"):
+        world.remove_leader(name)
+    world.kube.remove_object(jobset_path("healthy"))
+    world.round(after_seconds=3)
+    before = world.board.document().view
+    assert before is not None
+    assert all(pool.delete_at for pool in before.pools)
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="503")
+    for name in ("train", "later"):
+        world.put_jobset(name)
+    world.rounds(3, every_seconds=15)
+    view = world.board.document().view
+    assert view is not None
+    for name in ("train", "later"):
+        (found,) = (one for one in view.slices if one.group == f"{name}-workers-0")
+        assert found.state is State.WAITING
+        assert found.cause == "no decision since 00:16:49 UTC"
+        assert found.reason.startswith("Nothing has been decided since 00:16:49 UTC: GKE does not list the node pools")
+        assert found.since == found.unschedulable_since
+        (answer,) = explanations(world.board.document(), name, "")
+        assert "no decision since 00:16:49 UTC" in answer.headline
+    assert [pool.delete_at for pool in view.pools] == [None]
+    assert [slice_.next_try_at for slice_ in view.slices if slice_.next_try_at] == []
 
 
 def test_new_attempt_after_a_stockout_shows_the_stockout_and_the_next_step() -> None:

@@ -86,8 +86,8 @@ function renderBanners() {
       banners.push(["info", who, `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
     }
     for (const each of store.problems) banners.push(["problem", "No node pools are created or deleted at the moment:", each]);
-    if (store.stalled) {
-      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "The page shows the state at that time. Workloads created since are missing."]);
+    if (store.summary && (store.stalled || store.problems.length)) {
+      banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "The page shows that state."]);
     }
     if (store.summary?.capacity.creation_paused) {
       banners.push(["info", "Creation is paused.", "No node pool is created until an administrator resumes it."]);

@@ -8,6 +8,7 @@ from datetime import datetime
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, Zone
 from provisioner.model.choices import CapacityKey, choice_of
+from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
@@ -21,7 +22,7 @@ from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Round, Snapshot, Supply
+from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round
 from provisioner.slices.view.types import (
     AlertView,
     BackoffView,
@@ -138,9 +139,12 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
-    """Build the view of one round."""
+    """Build the view of one round; if the snapshot is not synced, with the last plan and the current slices."""
     decided, notices = plan.decided, _by_object(plan.notices)
-    slices = decided.slices
+    slices, undecided = decided.slices, ""
+    if snapshot.not_synced:
+        current = begin_round(snapshot, plan.memory, settings, decided.rules, now, decided)
+        slices, undecided = {**slices, **current.slices}, "; ".join(snapshot.not_synced)
     ctx = _Round(
         slices=slices,
         decided=decided,
@@ -150,6 +154,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
         split=plan.split_slices,
         memory=plan.memory,
+        undecided=undecided,
         now=now,
         supply=decided.supply,
         uids={workload.full_name: uid for uid, workload in snapshot.workloads.items()},
@@ -241,10 +246,12 @@ class _Round(texts.Known):
     #: Nodes with unfinished pods.
     occupied: Collection[str]
     split: Collection[SliceId]
+    #: Why nothing has been decided since `now`; empty if the snapshot is that of the last decision.
+    undecided: str
 
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
-        shape, leader, now = slice_.shape, slice_.leader, self.now
+        shape, leader, now, cause = slice_.shape, slice_.leader, self.now, ""
         selected, topology, _ = selected_machines(slice_.requirements)
         created = state is not None and not state.phase.before_create
         wait = wait if state is not None and not created else None
@@ -258,12 +265,16 @@ class _Round(texts.Known):
                 reason = waits.note(wait, self.decided)
             else:
                 reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
+        elif self.undecided and slice_.pending:
+            cause = f"no decision since {clock(now, now)}"
+            shown, reason = State.WAITING, f"Nothing has been decided since {clock(now, now)}: {self.undecided}"
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy, self)
         failed = texts.last_failure(state, self) if state is not None else None
-        since = state.since if state is not None else None
+        waiting_since = leader.unschedulable_since if leader is not None and cause else None
+        since = state.since if state is not None else waiting_since
         since_start = state is not None and state.since_start
-        if since is not None and leader is not None:
+        if state is not None and since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
                 # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
@@ -278,9 +289,9 @@ class _Round(texts.Known):
             since=since,
             since_start=since_start,
             reason=_shortened(reason),
-            cause=waits.cause(wait) if wait is not None else "",
+            cause=waits.cause(wait) if wait is not None else cause,
             next_step=waits.next_step(wait) if wait is not None else waits.next_step_after(*filter(None, (failed,))),
-            next_try_at=state.next_at if state is not None and not created else None,
+            next_try_at=state.next_at if state is not None and not created and not self.undecided else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,
             pool=state.name if state is not None and created else "",
@@ -304,7 +315,7 @@ class _Round(texts.Known):
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
-        goes = state.delete_reason is not None and not texts.is_kept(state, self.memory)
+        goes = state.delete_reason is not None and not texts.is_kept(state, self.memory) and not self.undecided
         split = next((user for user in users if user.id in self.split), None)
         if state_of(state) is State.SPLIT:
             reason = texts.of_split(self._events_of(split))
