@@ -40,7 +40,7 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
 
 #: Patterns of texts about a service account that the caller may not use, and about a missing service account.
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
-_NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
+NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
 #: Rules for texts; the first rule that matches determines the kind of failure.
 TEXTS: Sequence[TextRule] = (
@@ -85,7 +85,7 @@ TEXTS: Sequence[TextRule] = (
         FailureKind.INVALID,
     ),
     # The service account is missing, or may not be used (HTTP 400, terraform-google-kubernetes-engine issue 142).
-    text_rule(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
+    text_rule(f"{_ACT_AS}|{NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
     text_rule(
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
@@ -115,7 +115,7 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     """
     if re.search(_ACT_AS, text, re.IGNORECASE):
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
-    if re.search(_NO_SUCH_ACCOUNT, text, re.IGNORECASE):
+    if re.search(NO_SUCH_ACCOUNT, text, re.IGNORECASE):
         return f"Create it, or name another in {accounts}; the {again}."
     found = re.search(_LACKS, text)
     return otherwise.replace(PERMISSION, found[1]) if found is not None else otherwise

@@ -5,7 +5,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from provisioner.google import errors
-from provisioner.google.errors import GAP, PASSING, TEXTS, Answer, Call, mentions, text_rule, without_echoes
+from provisioner.google.errors import (
+    GAP,
+    NO_SUCH_ACCOUNT,
+    PASSING,
+    TEXTS,
+    Answer,
+    Call,
+    mentions,
+    text_rule,
+    without_echoes,
+)
 from provisioner.model.capacity import GENERATED_NAME, Failure, FailureKind
 from provisioner.slices.supplier import SupplierError
 
@@ -24,6 +34,8 @@ _TEXTS = (
         r"|is currently being (created|deleted|updated|upgraded|repaired)",
         FailureKind.OPERATION_IN_THE_WAY,
     ),
+    # The table for all APIs retries soon, as after a missing permission, but the request or a setting is wrong.
+    text_rule(NO_SUCH_ACCOUNT, FailureKind.INVALID),
     # GKE's autoscaler: the cluster object has reached its maximum size, so that only deletes of pools help.
     text_rule(r"cluster byte size limit", FailureKind.QUOTA),
     *TEXTS,

@@ -61,6 +61,7 @@ TEXTS = {
         "Cluster byte size limit reached",
     ),
     K.INVALID: (
+        'Service account "a@p.iam.gserviceaccount.com" does not exist.',
         (
             "Google Compute Engine: Invalid value for field 'resource.resizeBy': '16'. Requested invalid target size "
             "'16' for a Managed Instance Group in the gang mode of size '8'. Should be equal to the gang size."
@@ -81,10 +82,7 @@ TEXTS = {
         ),
         "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?)' (only lowercase alphanumerics and '-').",
     ),
-    K.PERMISSION: (
-        'Service account "a@p.iam.gserviceaccount.com" does not exist.',
-        "[NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS] see the documentation",
-    ),
+    K.PERMISSION: ("[NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS] see the documentation",),
     K.OPERATION_IN_THE_WAY: (
         "Cluster is running incompatible operation operation-1-a.",
         "Operation operation-1-a is currently creating a node pool for cluster c. Please wait and try again once done.",
@@ -312,12 +310,6 @@ def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> 
             "Permission 'iam.serviceAccounts.actAs' denied on service account nodes@p.iam.gserviceaccount.com",
             "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account;",
             id="so in the words of a 403",
-        ),
-        pytest.param(
-            400,
-            'Service account "nodes@p.iam.gserviceaccount.com" does not exist.',
-            "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT",
-            id="there is no such account",
         ),
     ],
 )

@@ -185,13 +185,15 @@ def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal)
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "want", "words"),
     [
-        pytest.param("forbidden", "Grant the provisioner's identity roles/iam.serviceAccountUser", id="no actAs"),
-        pytest.param("missing", "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT", id="no such account"),
+        pytest.param("forbidden", FailureKind.PERMISSION, "Grant the provisioner's identity roles/iam", id="no actAs"),
+        pytest.param("missing", FailureKind.INVALID, "does not exist", id="no such account"),
     ],
 )
-def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state: str, words: str) -> None:
+def test_unusable_service_account_has_the_kind_of_its_remedy(
+    gke: Rehearsal, state: str, want: FailureKind, words: str
+) -> None:
     """The create is rejected with HTTP 400 until the account is usable, as the check of permissions predicts."""
     account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
@@ -204,7 +206,7 @@ def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state:
     else:
         assert gke.client.test_account_permissions(account, (ACT_AS,)) == frozenset()
     kind, message = failure_of_create(gke, request)
-    assert kind is FailureKind.PERMISSION
+    assert kind is want
     assert words in message
     gke.client.create_node_pool(
         replace(SLICE, name=PoolName("other"), node={**SLICE.node, "node_service_account": other})
