@@ -8,7 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -59,7 +59,13 @@ _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Exceptions of a call. ValueError means a response that is no JSON object, json_format.Error an invalid message.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
-GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the cluster."
+_IDENTITY = "the provisioner's identity"
+GRANT_HELP = f"Grant {_IDENTITY} {PERMISSION} on the project of the cluster."
+
+
+def grant_help(identity: str, project: str) -> str:
+    """Return what to do about a missing permission; without an e-mail address, the identity is not named."""
+    return f"Grant {identity if '@' in identity else _IDENTITY} {PERMISSION} on project {project}."
 
 
 def to_gke_error(
@@ -143,14 +149,14 @@ class GkeClient:
 
     def get_cluster(self) -> Cluster:
         """Return the facts that identify the cluster and that are checked at the start."""
-        with _errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
+        with self._errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
             answer = self._ask(self._gke.get_cluster, name=self._cluster.path, mask=translate.CLUSTER_FIELDS)
             return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
         """Return all node pools of the cluster, including those of other clients: see `Supplier.list_pools`."""
         ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
-        with _errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
+        with self._errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             try:
                 return translate.node_pools_of(*ask(parent=self._cluster.path))
             except json_format.Error:
@@ -160,7 +166,7 @@ class GkeClient:
     def get_node_pool(self, name: PoolName) -> NodePool:
         """Return one node pool: see `Supplier.get_pool`."""
         ask = partial(self._ask, self._gke.get_node_pool, mask=translate.NODE_POOL_FIELDS)
-        with _errors(f"get of node pool {name!r}", Call.READ, values=(name,)):
+        with self._errors(f"get of node pool {name!r}", Call.READ, values=(name,)):
             try:
                 return translate.node_pool_of(*ask(name=self._pool_path(name)))
             except json_format.Error:
@@ -179,7 +185,7 @@ class GkeClient:
         user_texts = translate.user_texts_of(
             json_format.ParseDict(body, api.CreateNodePoolRequest.pb(message)).node_pool
         )
-        with _errors(f"create of node pool {request.name!r}", Call.CREATE, values=user_texts):
+        with self._errors(f"create of node pool {request.name!r}", Call.CREATE, values=user_texts):
             if api is container_v1:
                 operation, _ = self._ask(self._gke.create_node_pool, request=message, seconds=_CHANGE_SECONDS)
                 name = OperationName(operation.name)
@@ -194,13 +200,13 @@ class GkeClient:
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
         """Submit the deletion of a node pool with all its nodes: see `Supplier.delete_pool`."""
-        with _errors(f"delete of node pool {name!r}", Call.DELETE, values=(name,)):
+        with self._errors(f"delete of node pool {name!r}", Call.DELETE, values=(name,)):
             operation, _ = self._ask(self._gke.delete_node_pool, name=self._pool_path(name), seconds=_CHANGE_SECONDS)
             return OperationName(operation.name)
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation: see `Supplier.get_operation`. GKE forgets operations after an undocumented time."""
-        with _errors(f"get of operation {name!r}", Call.READ):
+        with self._errors(f"get of operation {name!r}", Call.READ):
             path = f"{self._cluster.location_path}/operations/{_checked(name)}"
             return translate.operation_of(
                 *self._ask(self._gke.get_operation, name=path), self._user_texts.get(name, ())
@@ -241,6 +247,11 @@ class GkeClient:
         with _errors(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
             path = f"{project}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
+
+    def _errors(self, subject: str, call: Call, *, values: Sequence[str] = ()) -> AbstractContextManager[None]:
+        """Raise GkeError for each failure of a call of the node pool API; a 403 names the identity and the project."""
+        identity = str(getattr(self._session.credentials, "service_account_email", ""))
+        return _errors(subject, call, grant_help(identity, self._cluster.project), values=values)
 
     def _url(self, service: str = "container") -> str:
         """Return the address of a service of Google, or the endpoint, such as a simulator's, if there is one."""

@@ -982,6 +982,18 @@ def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
     client.close()
 
 
+def test_message_of_a_403_names_the_identity_and_the_project(server: RecordingServer) -> None:
+    credentials = Tokens()
+    credentials.service_account_email = "tpu@p.iam.gserviceaccount.com"
+    client = make_client(server, credentials=credentials)
+    server.answer = google_error(403, "PERMISSION_DENIED", 'Required "container.clusters.get" permission(s) for "p".')
+    with pytest.raises(
+        GkeError, match=f"Grant tpu@p.iam.gserviceaccount.com container.clusters.get on project {CLUSTER_NAME.project}"
+    ):
+        client.list_node_pools()
+    client.close()
+
+
 def test_missing_default_credentials_are_a_permission_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def none_found(**_: object) -> None:
