@@ -41,9 +41,10 @@ from provisioner.slices.demand import Slice
 
 #: Advice in messages that a supplier is unavailable.
 _AWAY = (
-    "The provisioner asks again every few seconds; if the failure lasts, check the provisioner's network and "
+    "The provisioner asks again within 30 s; if the failure lasts, check the provisioner's network and "
     "https://status.cloud.google.com."
 )
+_NO_CLUSTER = "Correct GCP_PROJECT_ID, GCP_CLUSTER_LOCATION or GCP_CLUSTER."
 #: Returns why nothing may be changed now; None if changes are allowed.
 Blocked = Callable[[], Failure | None]
 
@@ -53,9 +54,10 @@ class SupplierError(CallError):
 
 
 def with_remedy(error: Exception) -> str:
-    """Return the message of an error, with advice on what to do if the supplier is unavailable."""
-    is_away = isinstance(error, CallError) and error.failure.kind is FailureKind.UNAVAILABLE
-    return f"{str(error).rstrip('.')}. {_AWAY}" if is_away else str(error)
+    """Return the message of an error; if the supplier is unavailable or knows no such cluster, with what to do."""
+    remedies = {FailureKind.UNAVAILABLE: _AWAY, FailureKind.NOT_FOUND: _NO_CLUSTER}
+    remedy = remedies.get(error.failure.kind) if isinstance(error, CallError) else None
+    return f"{str(error).rstrip('.')}. {remedy}" if remedy else str(error)
 
 
 class UnmeetableError(ValueError):

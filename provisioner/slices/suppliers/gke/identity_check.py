@@ -115,9 +115,7 @@ class ClusterProof:
                 # A failed read changes neither the proof nor the release channel.
                 _log.info("cluster.not_read", error=str(error))
             else:
-                self._set_problem(
-                    f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {with_remedy(error)}"
-                )
+                self._set_problem(f"cannot identify the cluster: {with_remedy(error)}")
         else:
             if self.proven and found.release_channel != self.release_channel:
                 self.release_channel = found.release_channel
