@@ -307,7 +307,7 @@ def test_commands_read_the_controller_at_a_given_address(wire: WireServer, capsy
     """The address is usually that of `kubectl port-forward`."""
     wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("explain", "train", "--server", wire.url) == 0
-    assert capsys.readouterr().out.startswith("JobSet default/train is active. Slice train-slice-0 waits")
+    assert capsys.readouterr().out.startswith("JobSet default/train: slice train-slice-0 waits")
     assert run("status", "--server", wire.url.removeprefix("http://"), "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["slices"][0]["id"] == "JobSet/default/train/train-slice-0"
     assert run("gc", "--dry-run", "--server", wire.url, "-o", "yaml") == 0

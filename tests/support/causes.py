@@ -17,7 +17,8 @@ from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import object_path
 from provisioner.kube.reflector import Collection, Reflector
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.suppliers.gke.client import to_gke_error
+from provisioner.slices.suppliers.gke.client import grant_help, to_gke_error
+from provisioner.slices.suppliers.gke.errors import classify_message
 from provisioner.workloads import JOBSET
 from tests.support.controller import NAMESPACE, OTHER_CERTIFICATE, World, jobset_path
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
@@ -33,7 +34,9 @@ _QUOTA = (
     "[GCE_QUOTA_EXCEEDED]: Instance 'gke-test-train-1b89173785-0f1e2d3c-4b5a' creation failed: Quota "
     "'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2."
 )
+_BAD_DISK = "pd-extreme is not supported with machine type ct4p-hightpu-4t and cannot be used for the boot disk."
 _AWAY = "503 The service is currently unavailable."
+_NO_CLUSTER = "Not found: projects/project-1/locations/us-central2/clusters/other-cluster."
 
 
 def beside_a_healthy_one(**changes: object) -> World:
@@ -71,6 +74,40 @@ def refused(kind: FailureKind, message: str) -> World:
     world.gke.fail_always("create_node_pool", kind, message=message)
     world.put_jobset("train")
     world.rounds(3, every_seconds=3)
+    return world
+
+
+def failing() -> World:
+    """Let pools fail for more than a minute with an internal error of GKE; shorter failures have no Event."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    for _ in range(2):
+        (pool,) = (name for name in world.gke.pools if name.startswith("train-"))
+        world.gke.fail_pool(pool, FailureKind.UNAVAILABLE, message="Internal error.")
+        world.round(after_seconds=3)
+        world.finish_deletes()
+        world.rounds(11, every_seconds=3)
+    return world
+
+
+def rejected() -> World:
+    """Let GKE reject the request with the 400 for a disk type that the machine type does not support."""
+    return refused(FailureKind.INVALID, _BAD_DISK)
+
+
+def no_account() -> World:
+    """Let the service account of the nodes be missing."""
+    account = "my-sa@project-1.iam.gserviceaccount.com"
+    message = f'Service account "{account}" does not exist.'
+    return refused(classify_message(3, message, (account,)), message)
+
+
+def too_large() -> World:
+    """Set MAX_CHIPS to fewer chips than the slice has."""
+    world = beside_a_healthy_one(max_chips=4)
+    world.put_jobset("train", topology="2x2x2")
+    world.rounds(2, every_seconds=3)
     return world
 
 
@@ -112,7 +149,8 @@ def missing_permission() -> World:
     response.status_code = 403
     response._content = json.dumps({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": words}}).encode()
     error = requests.HTTPError(response=response)
-    failure = to_gke_error(error, "create of node pool 'train'", call=Call.CREATE).failure
+    remedy = grant_help("tpu@p.iam.gserviceaccount.com", "p")
+    failure = to_gke_error(error, "create of node pool 'train'", call=Call.CREATE, grant_help=remedy).failure
     assert failure.kind is FailureKind.PERMISSION
     return refused(failure.kind, failure.message)
 
@@ -134,6 +172,23 @@ def gke_away() -> World:
 def gke_away_from_the_start() -> World:
     world = World()
     world.gke.fail_always("get_cluster", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def away_since_a_create() -> World:
+    """Let GKE become unavailable between the decision that saw JobSet "train" and the creation of its leader pod."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.remove_leader("train")
+    world.round(after_seconds=3)
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def no_such_cluster() -> World:
+    """Let GKE not know the cluster that GCP_CLUSTER names."""
+    world = World()
+    world.gke.fail_always("get_cluster", FailureKind.NOT_FOUND, message=_NO_CLUSTER)
     return stalled(world)
 
 
@@ -227,7 +282,7 @@ class Cause:
     for_all: bool = False
 
 
-_REJECTED = {"place": "is rejected until its workload or a setting changes", "place_on_page": "Rejected"}
+_REJECTED = {"place": "Slice train-workers-0 is rejected", "place_on_page": "Rejected"}
 _CHECK_NETWORK = "check the provisioner's network"
 _STANDS_STILL = {"place": "ATTENTION: ", "place_on_page": "No node pools are created or deleted at the moment:"}
 
@@ -256,7 +311,30 @@ CAUSES = {
         words=("quota since", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"),
         step="Request more quota from Google",
         place="next try 00:17:38 UTC",
-        short="quota",
+        short="Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2",
+    ),
+    "failing creates": Cause(
+        play=failing,
+        words=("failed create since", "on-demand in us-central2-b", "Internal error."),
+        step="If it lasts, allow other capacity types",
+        place="next try 00:18:20 UTC",
+        short="failed create of on-demand in us-central2-b: Internal error.",
+    ),
+    "request rejected by GKE": Cause(
+        play=rejected, words=(_BAD_DISK.removesuffix("."),), step="Correct it in the", **_REJECTED
+    ),
+    "no such service account": Cause(
+        play=no_account,
+        words=("my-sa@project-1.iam.gserviceaccount.com",),
+        step="Create it, or",
+        **_REJECTED,
+    ),
+    "larger than a limit": Cause(
+        play=too_large,
+        words=("at most 4 chips", "this slice needs 8"),
+        short="limit of all node pools",
+        step="Request fewer chips, or ask the administrator to raise MAX_CHIPS.",
+        **_REJECTED,
     ),
     "limit": Cause(
         play=limit,
@@ -282,7 +360,7 @@ CAUSES = {
     "missing permission": Cause(
         play=missing_permission,
         words=("missing permission since", 'Required "container.clusters.update"'),
-        step="Grant the provisioner's identity container.clusters.update on the project",
+        step="Grant tpu@p.iam.gserviceaccount.com container.clusters.update on project p.",
         place="next try 00:17:44 UTC",
         short="missing permission",
     ),
@@ -297,6 +375,20 @@ CAUSES = {
         play=gke_away,
         words=("GKE does not list the node pools", "503"),
         step=_CHECK_NETWORK,
+        **_STANDS_STILL,
+        for_all=True,
+    ),
+    "GKE is away since a workload was created": Cause(
+        play=away_since_a_create,
+        words=("GKE does not list the node pools", "503"),
+        step=_CHECK_NETWORK,
+        **_STANDS_STILL,
+        for_all=True,
+    ),
+    "no such cluster": Cause(
+        play=no_such_cluster,
+        words=("clusters/other-cluster",),
+        step="Correct GCP_PROJECT_ID, GCP_CLUSTER_LOCATION",
         **_STANDS_STILL,
         for_all=True,
     ),

@@ -45,12 +45,17 @@ _EVENTS: Mapping[WaitKind, str] = {
 }
 #: Kinds of waits whose Events have no key, unless the wait has causes. Each new text is then a new Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
+_NEW_ACCOUNT = "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation."
+_CORRECT = "Correct it in the workload or in the provisioner's settings."
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
 #: What to do apart from waiting, by kind of failure. The messages of other failures contain what to do.
 _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
+    FailureKind.UNAVAILABLE: "If it lasts, allow other capacity types or zones, and see https://status.cloud.google.com.",
 }
+#: Kinds of failures that users read in other words.
+_KINDS = {FailureKind.PERMISSION.value: "missing permission", FailureKind.UNAVAILABLE.value: "failed create"}
 
 
 def cause(wait: WaitsFor) -> str:
@@ -64,7 +69,7 @@ def cause(wait: WaitsFor) -> str:
 
 def failure_in_words(kind: str) -> str:
     """Return the kind of a failure as users read it."""
-    return "missing permission" if kind == FailureKind.PERMISSION.value else kind.replace("_", " ")
+    return _KINDS.get(kind, kind.replace("_", " "))
 
 
 def next_step(wait: WaitsFor) -> str:
@@ -78,6 +83,9 @@ def next_step(wait: WaitsFor) -> str:
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
         return _MORE_CHOICES
+    if wait.kind is WaitKind.CHOICES and wait.final:
+        rejections = " ".join(blocker.last.failure.message for blocker in wait.blockers)
+        return _NEW_ACCOUNT if "service account" in rejections.lower() else _CORRECT
     return next_step_after(*(blocker.last for blocker in wait.blockers if not blocker.rejected))
 
 
@@ -231,10 +239,10 @@ def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
     (each,) = found
     if each.rejected:
         return (
-            f"{supplier_name} rejects node pool {wait.pool}: {each.last.failure.message} Next try "
-            f"{clock(each.last.until, now)}, or when the workload or the provisioner's settings change."
+            f"{supplier_name} rejects node pool {wait.pool} (next try {clock(each.last.until, now)}, or when the "
+            f"workload or the settings change): {each.last.failure.message}"
         )
-    return f"Node pool {wait.pool} waits ({_when(each, now)}): {each.last.failure.message}"
+    return f"Node pool {wait.pool} waits for {each.choice} ({_when(each, now)}): {each.last.failure.message}"
 
 
 def _when(each: ChoiceBlocker, now: datetime) -> str:

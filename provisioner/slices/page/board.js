@@ -58,17 +58,18 @@ function inOrder(lines, column) {
   return found.map((line) => queues.get(queueOf(line)).pop());
 }
 
-/** Return a reason without the planned node pool, which the details show, and without the place, which the line shows. */
+/** Return a reason without the planned node pool and the place, which are shown elsewhere. */
 const brief = (text) =>
   text
-    .replace(/^Node pool \S+ (?:is not created: |waits \((.)([^)]*)\)(?=: ))/, (_, first = "", rest = "") => first.toUpperCase() + rest)
-    .replace(/; place \d+ of \d+\.$/, ".");
+    .replace(/^Node pool \S+ (?:is not created: |waits for (?=[^(:]+ \())(.)/, (_, first) => first.toUpperCase())
+    .replace(/; place \d+ of \d+\./, ".");
 
 const machinesOf = (item) => [item.accelerator || "unknown", item.topology].filter(Boolean).join(" ");
 
 function lineOfSlice(slice, pool) {
   const hosts = pool?.hosts ?? ".".repeat(slice.hosts);
   const counts = countHosts(hosts);
+  const isRejected = slice.state === "rejected";
   const isWhole = counts.R + counts.r === hosts.length && slice.bound_pods === slice.pods;
   return {
     key: `slice ${slice.id}`,
@@ -79,8 +80,8 @@ function lineOfSlice(slice, pool) {
     state: slice.state,
     since: slice.since,
     isLonger: slice.since_start,
-    reason: slice.state === "running" && isWhole ? "" : slice.reason,
-    step: slice.next_step,
+    reason: slice.state === "running" && isWhole ? "" : slice.reason + (isRejected ? ` ${slice.next_step}` : ""),
+    step: isRejected ? "" : slice.next_step,
     next: ["Next try", slice.next_try_at],
     queue: slice.queue,
     notices: slice.notices ?? [],
@@ -253,7 +254,6 @@ function makeLine(links, toggle) {
   };
 }
 
-/** Create the row of a workload without slices and problems. */
 function quietWorkload() {
   const kind = make("span", { className: "muted" });
   const name = make("span", { className: "strong" });

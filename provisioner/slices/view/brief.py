@@ -2,6 +2,7 @@
 
 import re
 
+from provisioner.model import bounds
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.view.types import SliceView, State
 
@@ -14,6 +15,15 @@ _STEPS = {
     State.NONE: r".*; (if .+)",
     State.WAITING: r".*?\. (Grant .+)",
 }
+#: Pattern of the reason after failed creates: the choice of capacity, if it is named, and the end of GKE's message.
+_FAILURE = re.compile(
+    r"Node pool \S+ waits for (?P<choice>[^(]+) \((?!missing)[^)]*\): (?:.*creation failed: )?(?P<said>.+)"
+    r"|.* rejects node pool \S+ \([^)]*\): (?P<rejection>.+)",
+    re.DOTALL,
+)
+#: Maximum number of characters of a cause, with as much of GKE's message as fits, and of the message of a rejection.
+_MAX_CAUSE = 85
+_MAX_REJECTION = 100
 
 
 def brief(slice_: SliceView) -> tuple[str, str]:
@@ -29,5 +39,10 @@ def brief(slice_: SliceView) -> tuple[str, str]:
     first = re.split("[:;.] ", reason.removeprefix(NO_POOL), maxsplit=1)[0].removesuffix(".")
     has_cause = slice_.next_step or slice_.state is State.WAITING
     cause = "" if slice_.state is State.SPLIT else slice_.cause if has_cause else first
+    if (failure := _FAILURE.match(reason)) is not None:
+        choice, said, rejection = (part.rstrip(" .") if part else "" for part in failure.groups())
+        causes = (f"{cause} of {choice}: {said}", f"{cause}: {said}", f"{cause} of {choice}")
+        cause = next((text for text in causes if len(text) <= _MAX_CAUSE), cause)
+        cause = bounds.cut(rejection, _MAX_REJECTION) or cause
     short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))
     return f"{short.rstrip('.')}.", reason.removesuffix(step).rstrip(" ;")

@@ -56,7 +56,7 @@ _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
-    State.REJECTED: "is rejected until its workload or a setting changes",
+    State.REJECTED: "is rejected",
     State.WAITING: "waits for a node pool",
     State.CREATING: "waits for node pool {pool}, whose create has been sent",
     State.JOINING: "waits for the hosts of node pool {pool}",
@@ -335,12 +335,14 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
     first = in_order[0] if in_order and in_order[0].reason != RUNS else None
     by_state = ", ".join(f"{count} {state.value}" for state, count in counts.items())
-    headline = f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}"
+    doing = f" {_WORKLOAD_DOING.get(each.state, each.state)}"
     if first is None or len(slices) != 1:
-        headline += f"; slices: {by_state}" if slices else "; no slice has pods"
-    headline += "."
+        doing += f"; slices: {by_state}" if slices else "; no slice has pods"
+    elif each.state == "lives":
+        doing = ""
+    headline = f"{each.kind} {each.namespace}/{each.name}{doing}{'.' if doing else ':'}"
     if first is not None:
-        headline += f" Slice {first.group} {_answer(view, first, now)}"
+        headline += f" {'Slice' if doing else 'slice'} {first.group} {_answer(view, first, now)}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []

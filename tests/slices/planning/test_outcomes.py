@@ -85,7 +85,9 @@ def test_invalid_request_is_sent_again_when_it_changes() -> None:
     world.pass_time(600)
     plan = world.look()
     assert plan.creates == ()
-    assert "GKE's own words. Next try 12:1" in plan.notices[0].message
+    assert "(next try 12:14:23 UTC, or when the workload or the settings change): GKE's own words. Correct" in (
+        plan.notices[0].message
+    )
     world.settings = replace(world.settings, node_tags=("changed",))
     assert len(world.look().creates) == 1
 
