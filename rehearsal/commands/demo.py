@@ -112,7 +112,13 @@ def command(
             patience_seconds=STANDSTILL_SECONDS + gke.create_seconds,
         )
         click.echo("\n".join(summary(story.pools.values(), rehearsal.gke.call_counts())))
-        demo.stay(rehearsal, {**places(rehearsal.gke.url, process), "the same again": _again(files)})
+        demo.stay(
+            rehearsal,
+            {
+                **places(rehearsal.gke.url, process),
+                "the same again": _again(rehearsal.cluster.binaries["kubectl"], files),
+            },
+        )
     return demo.exit_code
 
 
@@ -122,10 +128,11 @@ def command_path() -> str:
     return "tpu-provisioner" if shutil.which("tpu-provisioner") or not beside.exists() else str(beside)
 
 
-def _again(files: Iterable[Path]) -> str:
+def _again(program: Path, files: Iterable[Path]) -> str:
     """Return the command that deletes the objects of the demo's files and applies them again."""
+    kubectl = shlex.quote(str(program))
     options = shlex.join(option for file in files for option in ("-f", str(file)))
-    return f"kubectl delete --ignore-not-found {options} && kubectl apply --server-side {options}"
+    return f"{kubectl} delete --ignore-not-found {options} && {kubectl} apply --server-side {options}"
 
 
 def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
