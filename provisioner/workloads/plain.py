@@ -168,7 +168,8 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
     if found > hosts:
         return f"set {field} to {hosts}, or {advice} for several slices: {what}, and the {owner.kind} has more pods"
     parallel = ", and podManagementPolicy to Parallel" if of_set else ""
-    return f"set {field} to {hosts}{parallel}: {what}, and the {owner.kind} has pods for {found}" if found < hosts else ""
+    wanted = f"set {field} to {hosts}{parallel}"
+    return f"{wanted}: {what}, and the {owner.kind} has pods for {found}" if found < hosts else ""
 
 
 def hosts_of(requirements: Requirements) -> int:
