@@ -235,9 +235,9 @@ def _schema() -> dict[str, Any]:
             "placement": _closed(
                 enabled={
                     **_FLAG,
-                    "description": "Pods of a slice run only on the node pool that is assigned to it, single pods on those of their namespace. "
-                    "On "
-                    "clusters without MutatingAdmissionPolicy (before Kubernetes 1.36) this needs webhook.enabled.",
+                    "description": "Pods of a slice run only on the node pool that is assigned to it, single pods on "
+                    "those of their namespace. Without MutatingAdmissionPolicy (before Kubernetes 1.36), this "
+                    "needs webhook.enabled.",
                 },
                 namespaces={
                     "enum": ["labelled", "all"],
