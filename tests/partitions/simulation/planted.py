@@ -97,7 +97,7 @@ _BUGS: dict[str, tuple[Any, str, Callable[[Any], Any], int]] = {
     "reservations-leave-all-to-others": (placing._Ground, "shadow", _with_all_to_spare, 0),
     "without-deadlines-nothing-is-kept": (placing._Ground, "shadow", _without_deadlines_at_once, 0),
     "who-passes-takes-no-grace": (queue, "longest_of", lambda _: lambda pod, _settings: queue.deadline_of(pod), 5),
-    "who-never-fits-holds-up-others": (placing._Ground, "may_be_kept", always(value=True), 432),
+    "who-never-fits-holds-up-others": (placing._Ground, "may_be_kept", always(value=True), 1816),
     "who-was-refused-is-not-waited-for": (queue, "crowded", lambda _: lambda found, _round: found, 0),
     "grace-ends-by-the-clock": (round.Round, "has_had_its_grace", _by_the_clock, 102),
     "only-active-ones-count": (standing, "OVER", lambda _: frozenset(Phase) - {Phase.ACTIVE}, 0),
