@@ -40,14 +40,20 @@ _INSTALL = (
 _SPREAD = "so pods of one slice may spread over the node pools of several workloads"
 _MAX_NAMED_NAMESPACES = 5
 _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
+_TRY_AS_ADMINISTRATOR = (
+    "Run as an administrator: kubectl run trial --image=trial --dry-run=server --overrides="
+    """'{"spec":{"containers":[{"name":"trial","image":"trial","resources":{"limits":{"google.com/tpu":"4"}}}]}}'. """
+    "If this fails to call the webhook, allow TCP 8443 from the control plane to the nodes: docs/install-variants.md, "
+    "Placement."
+)
 
 
 def check_placement(api: Api, settings: Settings) -> Finding:
     """Check that admission marks pods in all namespaces with workloads that request chips. Raises ClusterError.
 
-    If the identity may create pods, the dry run of a create shows whether pods are marked. Also warn about
-    DeviceClasses that offer TPUs as a resource that admission does not know, because it does not mark pods that request
-    this resource.
+    If the identity may create pods, the dry run of a create shows whether pods are marked. Without this trial, a
+    webhook is reported as not tried, because a firewall may block its port. Also warn about DeviceClasses that offer
+    TPUs as a resource that admission does not know, because it does not mark pods that request this resource.
     """
     try:
         by, everywhere = _installed(api)
@@ -64,12 +70,12 @@ def check_placement(api: Api, settings: Settings) -> Finding:
         for name, value in labels.items()
         if value == constants.PLACEMENT_ASSIGN or (everywhere and value != constants.PLACEMENT_OFF)
     }
-    shown = f"{by} is installed"
+    shown, tried = f"{by} is installed{' (not tried)' if everywhere is None else ''}", False
     for namespace in sorted(assigned & set(settings.namespaces or labels)):
         if is_granted(api, Right("", "pods", "create", namespace)):
             if problem := _trial(api, namespace):
                 return warning(f"{by} is installed, but {problem}", _INSTALL)
-            shown = f"{by} marks pods, as a trial in namespace {namespace} shows"
+            shown, tried = f"{by} marks pods, as a trial in namespace {namespace} shows", True
             break
     if classes := _list(api, collection_path(DEVICE_CLASSES, root=DEVICES.root), _unseen_class):
         return warning(
@@ -82,17 +88,28 @@ def check_placement(api: Api, settings: Settings) -> Finding:
         names = ", ".join(missing[:_MAX_NAMED_NAMESPACES]) + (
             f" and {len(missing) - _MAX_NAMED_NAMESPACES} more" if missing[_MAX_NAMED_NAMESPACES:] else ""
         )
+        unless = " unless PLACEMENT_NAMESPACES=all is set" if everywhere is None else ""
         return warning(
             f"{shown}, but {names} (of {len(missing)} namespaces with workloads) lack the label "
-            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, {_SPREAD}",
+            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, {_SPREAD}{unless}",
             f"Label them before you create the next workload there: kubectl label namespace "
             f"{' '.join(missing[:_MAX_NAMED_NAMESPACES])} {constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}",
+        )
+    if everywhere is None and not tried:
+        return warning(
+            f"{shown}: this identity may not create pods in a namespace with the label "
+            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}; pods with chips are rejected if API servers cannot "
+            "reach the webhook",
+            _TRY_AS_ADMINISTRATOR,
         )
     return ok(f"{shown}; the provisioner assigns node pools in {len(assigned)} of {len(labels)} namespaces")
 
 
-def _installed(api: Api) -> tuple[str, bool]:
-    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label on namespaces."""
+def _installed(api: Api) -> tuple[str, bool | None]:
+    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label on namespaces.
+
+    None for the webhook, whose setting PLACEMENT_NAMESPACES cannot be read here. The label works with any value of it.
+    """
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -102,8 +119,7 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
-        # The webhook's setting PLACEMENT_NAMESPACES cannot be read here, but the label works with any value of it.
-        return f"the webhook of {PLACEMENT_WEBHOOKS}", False
+        return f"the webhook of {PLACEMENT_WEBHOOKS}", None
     return "", False
 
 

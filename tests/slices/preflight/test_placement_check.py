@@ -129,17 +129,43 @@ def test_missing_policy_is_reported_with_its_remedy(missing: str) -> None:
     assert "Enable the component placement; before Kubernetes 1.36" in finding.advice
 
 
+def _webhook(*names: str) -> tuple[str, JsonObject]:
+    """Return the path and the document of the webhooks."""
+    path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)
+    return path, {"webhooks": [{"name": f"{name}.tpu-provisioner.example"} for name in names]}
+
+
 def test_webhook_replaces_the_policy() -> None:
     cluster = Cluster()
-    webhooks = {"webhooks": [{"name": "environment.example"}, {"name": "placement.tpu-provisioner.example"}]}
-    path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)
-    cluster.put_object(path, webhooks)
+    cluster.put_object(*_webhook("environment", "placement"))
     cluster.namespace("research", constants.PLACEMENT_ASSIGN)
     finding = _check(cluster)
     assert finding.status is Status.OK
     assert f"the webhook of {PLACEMENT_WEBHOOKS} marks pods" in finding.message
-    cluster.put_object(path, {"webhooks": webhooks["webhooks"][:1]})
+    cluster.put_object(*_webhook("environment"))
     assert "no admission policy" in _check(cluster).message
+
+
+def test_webhook_without_the_right_to_create_pods_is_reported_as_not_tried() -> None:
+    """On private GKE clusters, API servers cannot reach the webhook without a firewall rule."""
+    cluster = Cluster()
+    cluster.put_object(*_webhook("placement"))
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    cluster.denied = {("create", "pods")}
+    finding = _check(cluster)
+    assert finding.status is Status.WARNING
+    assert f"the webhook of {PLACEMENT_WEBHOOKS} is installed (not tried): this identity" in finding.message
+    assert "kubectl run trial" in finding.advice
+    assert "TCP 8443" in finding.advice
+
+
+def test_label_is_missing_for_the_webhook_unless_its_setting_replaces_it() -> None:
+    cluster = Cluster()
+    cluster.put_object(*_webhook("placement"))
+    cluster.namespace("research")
+    finding = _check(cluster)
+    assert "is installed (not tried), but research" in finding.message
+    assert finding.message.endswith("unless PLACEMENT_NAMESPACES=all is set")
 
 
 def test_namespaces_with_workloads_that_lack_the_label_are_named() -> None:
