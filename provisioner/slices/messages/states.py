@@ -235,8 +235,18 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
         words = _of_idle(state, supply, known)
     else:
         words = of_slice(owner, state, events, known) if owner is not None else _of_phase(state, supply, known)
-    goes = state.delete_reason is not None and not is_kept(state, known.memory)
-    return f"{words}{_held_up(state, known)}" if goes else words
+    held_up = state.delete_reason is not None and not is_kept(state, known.memory)
+    return f"{words}{_held_up(state, known)}" if held_up else words
+
+
+def will_be_deleted(state: PoolState, memory: Memory) -> bool:
+    """Whether a pool is deleted now or later.
+
+    The gate rejects the delete if the pool's labels lack the namespace, except for a stuck slice, whose namespace is
+    known.
+    """
+    known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
+    return state.delete_reason is not None and known and not is_kept(state, memory)
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:

@@ -315,7 +315,7 @@ class _Round(texts.Known):
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
-        goes = state.delete_reason is not None and not texts.is_kept(state, self.memory) and not self.undecided
+        goes = texts.will_be_deleted(state, self.memory) and not self.undecided
         split = next((user for user in users if user.id in self.split), None)
         if state_of(state) is State.SPLIT:
             reason = texts.of_split(self._events_of(split))

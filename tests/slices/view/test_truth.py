@@ -141,6 +141,23 @@ def test_pool_of_an_unwatched_namespace_is_not_shown_as_unneeded() -> None:
     assert (pool.delete_at, pool.delete_reason) == (None, "")
 
 
+def test_pool_whose_labels_lack_the_namespace_has_no_time_of_delete() -> None:
+    world = running(make_jobset("train"))
+    world.workloads.clear()
+    world.pods.clear()
+    (pool,) = world.pools.values()
+    labels = {key: value for key, value in pool.labels.items() if value != "default"}
+    world.put(replace(pool, labels=labels))
+    world.look()
+    world.pass_time(60)
+    (delete,) = world.look().deletes
+    reason = "its labels do not say in which namespace its workload is; delete it by hand"
+    world.answer(DeleteAnswer(name=delete.name, at=world.now, result=DeleteResult.KEPT, reason=reason))
+    shown = only_pool(view_of(world))
+    assert reason in shown.reason
+    assert (shown.delete_at, shown.delete_reason) == (None, "")
+
+
 def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
     workloads = [make_jobset(f"train-{index}") for index in range(6)]
     world = World(*workloads)
