@@ -165,6 +165,14 @@ class Asked:
             if (taker.alive or taker.suspended) and not taker.gone
             for job in taker.slots()
         )
+        kind = pool.plan.machine.accelerator, pool.plan.topology
+        alone = [
+            pod
+            for pod in cluster.pods
+            if pod.workload is None and not pod.finished and (pod.shape.accelerator, pod.shape.topology) == kind
+        ]
+        recent = recent or any(pod.created > long_ago for pod in alone)
+        waiting += sum(not pod.node for pod in alone)
         going = {str(name) for name in process.loop.memory.deletes}
         registered = {node.pool_name for node in cluster.nodes.values()}
         up = [

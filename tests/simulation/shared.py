@@ -154,7 +154,7 @@ class Shared:
         # One more pool is allowed for each node that another class took, because a pod of the burst waits again then.
         if judged and len(recent) > _pools_of_burst(wanted) + taken:
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
-        if sum(there.values()) + hosts(pool) > wanted:
+        if sum(there.values()) + hosts(pool) > wanted + self._rivals(class_):
             self._stage.violate(FEW, f"{made} for at most {wanted} pods of {class_}, which have nodes: {there}")
         self._judge_charge(pool, class_[0], made)
 
@@ -195,6 +195,12 @@ class Shared:
             if self._is_steady(pool) and not self._checker._in_flight_of_another(process, pool):
                 found[pool.name] = hosts(pool) - len(others)
         return {name: count for name, count in found.items() if count}, taken
+
+    def _rivals(self, class_: _Class) -> int:
+        """Return the number of pods of equal classes of other namespaces that may count on nodes of a class."""
+        since = self._stage.agenda.now - self.lag_seconds()
+        others = ((pod, self.class_of(pod)) for pod in self._cluster.pods if not pod.node or pod.bound_at > since)
+        return sum(other is not None and other != class_ and other[1:] == class_[1:] for _, other in others)
 
     def _belongs(self, pool: Pool, class_: _Class) -> bool:
         labels = pool.body["config"]["labels"]
