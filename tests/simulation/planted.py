@@ -632,7 +632,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="refused-pools-are-kept", at=(stuck, "_is_refused"), mutate=always(False), search_from=129),
     Bug(name="pools-for-pods-that-fit-none", at=(spec_fit, "check_fit"), mutate=always(None), search_from=14),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
-    Bug(name="terminating-pods-keep-their-nodes", at=(Seats, "_is_leaving"), mutate=always(False), search_from=1119),
+    Bug(name="terminating-pods-keep-their-nodes", at=(Seats, "_is_leaving"), mutate=always(False), search_from=1155),
     Bug(name="pods-buy-a-pool-each", at=(seats, "join"), mutate=_alone, search_from=1119),
     Bug(name="shared-pools-have-no-maximum", at=(bounds, "SHARED_POOL_NODES"), mutate=lambda _: 64, search_from=1365),
     Bug(name="deletion-costs-are-equal", at=(scale_in, "_cost_of"), mutate=always(5), search_from=1167),
