@@ -36,8 +36,7 @@ class Schedule:
     #: UIDs of pods that wait because their namespace has used its limit, or because older pods of the namespace wait
     #: for the rest of the limit.
     limited: frozenset[str] = frozenset()
-    #: Namespaces in which a pod that is not larger than the limit waits, because other pods of the namespace use up the
-    #: limit.
+    #: Namespaces in which a pod waits because other pods of the namespace use up the limit.
     full: frozenset[str] = frozenset()
 
 
@@ -125,8 +124,8 @@ class _Places:
     shadows: dict[str, float] = field(default_factory=dict)
     #: UIDs of pods that wait because of the limit of their namespace.
     limited: set[str] = field(default_factory=set)
-    #: Namespaces in which a pod that is not larger than the limit waits. Later pods of the namespace also wait, so that
-    #: they do not take the IPUs that this pod waits for.
+    #: Namespaces in which a pod waits because of the limit. Later pods of the namespace also wait, so that they do not
+    #: take the IPUs that this pod waits for.
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
@@ -164,8 +163,7 @@ class _Places:
         if namespace not in self.full and self.used.get(namespace, 0) + pod.size <= limit:
             return True
         self.limited.add(pod.uid)
-        if pod.size <= limit:
-            self.full.add(namespace)
+        self.full.add(namespace)
         return False
 
     def _count(self, pod: Pod) -> None:

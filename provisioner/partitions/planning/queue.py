@@ -156,7 +156,7 @@ class Wait(Enum):
     QUEUE = "queue"
     #: The limit of the namespace is used, or older pods of the namespace wait for the rest of the limit.
     LIMIT = "limit"
-    #: No server that the pod may use has, or may have, an allocation that is large enough.
+    #: The pod exceeds the limit of its namespace, or no server that it may use may have a large enough allocation.
     IMPOSSIBLE = "impossible"
     #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
     OTHERS = "others"
@@ -255,6 +255,13 @@ def queue_of(
 def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], ctx: Round) -> Candidate:
     if pod.held_by_others:
         return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
+    limit = ctx.settings.limit_of(pod.namespace)
+    if limit is not None and pod.size > limit:
+        why = (
+            f"{pod.size} IPUs are more than namespace {pod.namespace} may have by the setting NAMESPACE_IPU_LIMITS: "
+            f"{limit}. Request fewer IPUs, or ask the administrator to raise the limit."
+        )
+        return Candidate(pod=pod, wait=Wait.IMPOSSIBLE, why=why)
     wait, words, possible = choose(pod.servers, pod.told_server, pod.size)
     refusals = ctx.memory.refusals.get(pod.uid, {})
     if wait is not Wait.QUEUE or not (refusals or stays):

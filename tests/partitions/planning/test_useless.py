@@ -76,6 +76,16 @@ def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit()
     assert story.pods[0].told_server == SERVER.address
 
 
+def test_pod_above_the_limit_of_its_namespace_gets_a_warning_with_the_limit() -> None:
+    """The pod never gets its IPUs, so the text must not advise to wait."""
+    story = Story(settings=PartitionSettings(servers=(), namespace_limits=(("team", 4),)))
+    story.pods = [make_pod("large", size=8), make_pod("next", size=4)]
+    (event,) = (event for event in events_of(story.settle()) if event.pod.name == "large")
+    assert "8 IPUs are more than namespace team may have by the setting NAMESPACE_IPU_LIMITS: 4." in event.message
+    assert event.warning
+    assert story.entries().keys() == {"next"}
+
+
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
