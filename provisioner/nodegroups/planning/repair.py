@@ -85,7 +85,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     works = _works(running, ctx)
     since = [entry.stopped_since if works else entry.since for entry in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
-    return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, ctx)
+    return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, shape, loss, first, ctx)
 
 
 def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
@@ -125,11 +125,14 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     return lost
 
 
-def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, ctx: Round) -> Loss:
-    """Return the loss with the time at which the slice is recreated, which the limit on recreations may delay."""
+def _with_limit(group: TpuNodeGroup, shape: GroupShape, loss: Loss, since: datetime, ctx: Round) -> Loss:
+    """Return the loss with the time at which the slice is recreated, which limits may delay or prevent."""
     settings, counted = ctx.settings, recreations(group, ctx.now)
     if settings.repairs_per_day <= 0:
         return loss
+    if 0 < settings.machines_per_namespace < shape.node_count:
+        limit = f"MAX_MACHINES_PER_NAMESPACE ({settings.machines_per_namespace})"
+        return replace(loss, note=f". The slice is not recreated: {shape.node_count} machines exceed {limit}")
     due_at = waits.after(since, settings.repair_after_seconds)
     if len(counted) < settings.repairs_per_day:
         return replace(loss, due_at=due_at)

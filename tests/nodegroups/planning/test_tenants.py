@@ -367,6 +367,17 @@ def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None
     assert world.is_ready("second")
 
 
+def test_slice_above_a_lowered_limit_keeps_its_machines_after_a_loss() -> None:
+    """The recreation would delete machines that the limit does not allow to create again."""
+    world = ready_world(topology="4x4")
+    world.restart(machines_per_namespace=2)
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait(4 * SETTINGS.repair_after_seconds)
+    assert len(world.machines("train")) == 4
+    assert world.reason("train") == Reason.NODE_LOST
+    assert "MAX_MACHINES_PER_NAMESPACE (2)" in world.message("train")
+
+
 def test_waiting_groups_are_not_written_when_another_group_is_deleted() -> None:
     """If one delete changed the message of each waiting group, N deletes of N groups would cause N * N writes."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
