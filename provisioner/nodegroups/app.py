@@ -110,9 +110,7 @@ def build(
     loop = Loop(
         settings=planning_settings(settings, plugin),
         watches=make_watches(api, replica.wake.set, served=settings.served_namespaces),
-        cluster=ClusterReader(
-            api=api, clock=clock, api_server=settings.api_server, kubernetes_version=settings.kubernetes_version
-        ),
+        cluster=ClusterReader(api=api, clock=clock, kubernetes_version=settings.kubernetes_version),
         actor=actor,
         reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run, clock=clock),
         metrics=metrics,

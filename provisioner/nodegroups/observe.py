@@ -175,8 +175,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 class ClusterReader(Rereading):
     """Reads the data about the cluster that machines need to join. Only the loop's thread calls `read`."""
 
-    #: API_SERVER_ADDRESS, which overrides the cluster's address; empty if not set. The next field: KUBERNETES_VERSION.
-    api_server: str = ""
+    #: KUBERNETES_VERSION, which overrides the cluster's version; empty if not set.
     kubernetes_version: str = ""
     cluster: Cluster | None = None
 
@@ -199,7 +198,7 @@ class ClusterReader(Rereading):
         found = Cluster(
             uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
             ca_hash=ca_hash_of(self._config_map(_ROOT_CA)),
-            api_server=self.api_server or api_server_of(self._config_map(_CLUSTER_INFO)),
+            api_server=api_server_of(self._config_map(_CLUSTER_INFO)),
             kubernetes_version=self.kubernetes_version
             or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )

@@ -72,8 +72,8 @@ class NodeGroupSettings:
         "and pods on a slice that lacks machines, at most 1m. Unfinished pods with chips keep them without limit.")
     api_server: str = _option(
         "API_SERVER_ADDRESS", _address, "",
-        "HOST:PORT at which machines reach the API server over IPv4, e.g. 10.128.0.2:6443. Empty: that of the "
-        "ConfigMap cluster-info in kube-public.")
+        "HOST:PORT at which machines read the ConfigMap cluster-info in kube-public, e.g. 10.128.0.2:6443. They join "
+        "at the server in it. Empty: that server.")
     kubernetes_version: str = _option(
         "KUBERNETES_VERSION", forms.matching(_VERSION, "a minor version such as 1.31"), "",
         "The minor version of the kubelet that machines install, e.g. 1.31. Empty: the API server's.")

@@ -138,7 +138,7 @@ def test_settings_reach_decisions_cluster_reader_and_watches() -> None:
     assert loop.settings == app.planning_settings(read_options(NodeGroupSettings, environment), plugin)
     assert loop.settings.startup_script == startup_script("https://mirror.example.com")
     assert loop.settings.device_plugin_version == version_of(plugin)
-    assert loop.cluster.api_server == "lb.example.com:6443"
+    assert loop.settings.api_server == "lb.example.com:6443"
     assert loop.cluster.kubernetes_version == "1.30"
     process.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
     loop.watches.groups.step()

@@ -159,9 +159,7 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            cluster=ClusterReader(
-                api=self.kube, clock=self.time, api_server="10.0.0.2:6443", kubernetes_version="1.31"
-            ),
+            cluster=ClusterReader(api=self.kube, clock=self.time, kubernetes_version="1.31"),
             actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics, dry_run=self.dry_run),
             metrics=self.metrics,
@@ -296,6 +294,9 @@ class World:
         )
         root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
         self.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate()}})
+        kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
+        info = object_path("configmaps", "cluster-info", namespace="kube-public")
+        self.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
 
     def _watches(self) -> Watches:
         def of_kind(kind: Kind) -> FakeWatch[Any]:

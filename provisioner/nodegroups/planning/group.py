@@ -84,7 +84,7 @@ def _with_shape(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
         *seen.notes,
         joining.problem_of(group, ctx),
         joining.refused_join(group, fleet, ctx),
-        joining.left_to_image(group, fleet),
+        joining.advice(group, fleet, ctx),
         nodes.refused_metadata(fleet),
         f"the node of an earlier machine is not deleted{refused}" if refused else "",
         "the startup-script in metadata runs at each boot, before the join" if users_script(group) else "",

@@ -47,10 +47,12 @@ def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, ctx)
+    # kubeadm uses an address in the spec or the settings only to read cluster-info. Kubelets use the server in it.
+    address = join.api_server and ctx.snapshot.cluster.api_server
     missing = [
         words
         for words, known in (
-            ("an IPv4 address or name of the API server (set API_SERVER_ADDRESS)", join.api_server),
+            ("an IPv4 address or name of the API server (server in ConfigMap kube-public/cluster-info)", address),
             ("its certificate authority (ConfigMap kube-root-ca.crt in kube-system)", join.ca_hash),
             ("the version of Kubernetes (set bootstrapKubernetes.version)", join.kubernetes_version),
         )
@@ -70,11 +72,15 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
     return ""
 
 
-def left_to_image(group: TpuNodeGroup, fleet: Fleet | None) -> str:
-    """Return advice if a machine has no node and only its image can make it join; otherwise an empty text."""
-    members = fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is None else ()
+def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
+    """Return advice if a machine has no node and joins by its image or at another address than the one it is given."""
+    members = fleet.members if fleet is not None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""
+    if group.spec.bootstrap_kubernetes is not None:
+        given, used = _join(group, ctx).api_server, ctx.snapshot.cluster.api_server
+        words = f"read the ConfigMap cluster-info in kube-public at {given}, and then join at its server {used}"
+        return f"machines {words}: if they cannot reach it, correct the ConfigMap" if used and given != used else ""
     return (
         "without bootstrapKubernetes, the image has to join the cluster on its own; if it does not, correct the image, "
         "or create the group again with instanceConfig and bootstrapKubernetes"
@@ -174,9 +180,9 @@ def _key(member: Member) -> tuple[str, str]:
 
 
 def _join(group: TpuNodeGroup, ctx: Round, token: str = "") -> metadata.Join:
-    """Return the data to join. Values in the spec precede those of the cluster."""
+    """Return the data to join. Values in the spec precede those of the settings and of the cluster."""
     given, known = group.spec.bootstrap_kubernetes, ctx.snapshot.cluster
-    address = known.api_server
+    address = ctx.settings.api_server or known.api_server
     if given is not None and given.control_plane_ip:
         address = metadata.api_server(given.control_plane_ip, given.control_plane_port)
     return metadata.Join(

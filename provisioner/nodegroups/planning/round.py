@@ -129,7 +129,7 @@ class Cluster:
     uid: str
     #: sha256:HEX of each CA that may have signed the API server's certificate, separated by commas.
     ca_hash: str = ""
-    #: HOST:PORT of the API server, as machines reach it.
+    #: HOST:PORT of the API server in cluster-info, at which kubelets reach it.
     api_server: str = ""
     kubernetes_version: str = ""
 

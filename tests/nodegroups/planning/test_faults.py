@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.specs import ProvisioningModel, SizePolicyMode
+from provisioner.nodegroups.api.specs import BootstrapConfig, ProvisioningModel, SizePolicyMode
 from provisioner.nodegroups.api.statuses import Reason
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.actions import Call, Insert, PatchNode, ReadMachines, Target
@@ -279,16 +279,52 @@ def test_machines_that_never_become_ready_get_one_warning() -> None:
     assert "has 0 of 4 chips" in warnings[0].message
 
 
-def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that cannot join would only cost money."""
-    world = World()
+_GIVEN = "10.128.0.2:6443"
+
+
+def _with_address(name: str) -> TpuNodeGroup:
+    group, bootstrap = make_group(name), BootstrapConfig(control_plane_ip="10.128.0.2")
+    return replace(group, spec=replace(group.spec, bootstrap_kubernetes=bootstrap))
+
+
+@pytest.mark.parametrize(
+    ("setting", "group"),
+    [("", make_group("train")), (_GIVEN, make_group("train")), ("", _with_address("train"))],
+    ids=["no address", "API_SERVER_ADDRESS", "controlPlaneIP"],
+)
+def test_no_machines_are_created_while_data_to_join_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, setting: str, group: TpuNodeGroup
+) -> None:
+    """At the given address, kubeadm only reads cluster-info. It continues at the address in cluster-info."""
+    world = World(settings=replace(SETTINGS, api_server=setting))
     with monkeypatch.context() as unknown:
         unknown.setattr(cluster, "FACTS", replace(cluster.FACTS, api_server=""))
-        world.kube.create_group(make_group("train"))
+        world.kube.create_group(group)
         world.wait(600.0)
         assert not world.machines("train")
         assert "an IPv4 address or name of the API server" in world.message("train")
     world.wait_until(lambda: world.is_ready("train"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "group", "reports"),
+    [
+        (cluster.FACTS.api_server, make_group("train"), False),
+        (_GIVEN, make_group("train"), True),
+        ("", _with_address("train"), True),
+    ],
+    ids=["same address", "API_SERVER_ADDRESS", "controlPlaneIP"],
+)
+def test_address_that_differs_from_cluster_info_is_reported_until_machines_join(
+    *, setting: str, group: TpuNodeGroup, reports: bool
+) -> None:
+    world = World(settings=replace(SETTINGS, api_server=setting))
+    world.kube.create_group(group)
+    world.wait_until(lambda: "has not joined" in world.message("train"))
+    note = "ConfigMap cluster-info in kube-public at 10.128.0.2:6443, and then join at its server 10.0.0.2:6443"
+    assert (note in world.message("train")) == reports
+    world.wait_until(lambda: world.is_ready("train"))
+    assert not world.message("train")
 
 
 @pytest.mark.parametrize(
