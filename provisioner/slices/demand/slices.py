@@ -335,17 +335,18 @@ def _slice(
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
-        share=_share(workload, requirements, mark, shape) if workload.kind is WorkloadKind.POD else None,
+        share=_share(workload, requirements, (mark, host), shape) if workload.kind is WorkloadKind.POD else None,
     )
 
 
-def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape | None) -> Hashable:
+def _share(workload: Workload, asked: Requirements, place: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
+    """Return `Slice.share`; `place` is the mark and the selected host of the slice."""
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
         # Pods of a StatefulSet have different claims, so only the zones and disks of their volumes are compared.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
-    return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
+    return (workload.namespace, place, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

@@ -443,6 +443,19 @@ def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use(
     assert world.sizes == [2, 1]
 
 
+@pytest.mark.parametrize("owner", ["a-pinned", "z-pinned"])
+def test_marked_pod_that_selects_a_host_shares_no_pool_with_other_pods(owner: str) -> None:
+    """The selected host does not exist, so a pool for this pod and the others would have one node too many."""
+    world = cluster()
+    world.scale(1, owner=owner, marked=True)
+    (pod,) = world.pods.values()
+    selector = {**pod.requirements.node_selector, constants.HOSTNAME: "lost"}
+    world.put(replace(pod, requirements=replace(pod.requirements, node_selector=selector)))
+    world.scale(3, marked=True)
+    world.run(8)
+    assert world.sizes == [3]
+
+
 def test_pod_without_a_mark_does_not_wait_for_a_pool_that_marked_pods_use() -> None:
     world = cluster()
     world.scale(3, marked=True)
