@@ -312,6 +312,16 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
     assert world.pools == {}
 
 
+def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() -> None:
+    """Slices of buffers have no place in line, so in the past all of them were created at the same time."""
+    world = Asking(raw_buffer(replicas=5))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
+    world.run(3)
+    world.refuse_create = lambda _: None
+    world.run(10, seconds=60)
+    assert len(world.pools) == 1
+
+
 def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
     """Otherwise one small CapacityBuffer could cost as much work as thousands of pods and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)

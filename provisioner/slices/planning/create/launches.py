@@ -320,6 +320,8 @@ class Launches:
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
+        # The places in line count the other creates of this decision, but slices of buffers have no place.
+        self._in_flight[capacity] += slice_.spare
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
