@@ -67,6 +67,8 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     # A problem that concerns all workloads is shown as a banner instead of as the reason of each slice.
     seen = banners if cause.for_all else [f"{row['reason']} {row['next_step']}" for row in rows]
     assert [words for words in said if words not in flat("; ".join(seen))] == []
+    # The summary at the top of the page shows only the cause and the next step.
+    assert cause.for_all or all(cause.step in row["next_step"] for row in rows if row["state"] == "waiting")
     assert page["leading"], "the page says who leads"
     # The slice of the second JobSet runs, because the fault does not concern it.
     if document.view is not None:

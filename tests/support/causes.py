@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import requests
 
@@ -36,6 +37,7 @@ _QUOTA = (
 )
 _BAD_DISK = "pd-extreme is not supported with machine type ct4p-hightpu-4t and cannot be used for the boot disk."
 _AWAY = "503 The service is currently unavailable."
+_UNKNOWN = "The service is currently unavailable."
 _NO_CLUSTER = "Not found: projects/project-1/locations/us-central2/clusters/other-cluster."
 
 
@@ -89,6 +91,31 @@ def failing() -> World:
         world.finish_deletes()
         world.rounds(11, every_seconds=3)
     return world
+
+
+def failing_for_long() -> World:
+    """Let creates for two slices have an unknown outcome and no effect, until the count of failures causes a wait."""
+    return refused_pair(FailureKind.UNKNOWN_OUTCOME, _UNKNOWN, rounds=30)
+
+
+def refused_pair(kind: FailureKind, message: str, *, rounds: int = 6) -> World:
+    """Let GKE reject the creates for a JobSet of two slices."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("create_node_pool", kind, message=message)
+    put_pair(world)
+    world.rounds(rounds, every_seconds=3)
+    return world
+
+
+def put_pair(world: World, **pod: Any) -> None:
+    """Add JobSet "train" of two slices, with the leader pod of each slice."""
+    spec = pod_spec(**{"topology": "2x2x1", "tolerations": [toleration()], **pod})
+    parts: dict[str, Any] = {"namespace": NAMESPACE, "job": "workers"}
+    raw = raw_jobset("train", replicas=2, parallelism=1, pod=spec, uid="uid-of-train", **parts)
+    world.kube.put_object(jobset_path("train"), raw)
+    for number in range(2):
+        leader = raw_leader("train", number=number, spec=spec, **parts)
+        world.kube.put_object(object_path("pods", leader["metadata"]["name"], namespace=NAMESPACE), leader)
 
 
 def rejected() -> World:
@@ -320,6 +347,32 @@ CAUSES = {
         place="next try 00:18:20 UTC",
         short="failed create of on-demand in us-central2-b: Internal error.",
     ),
+    "failing creates for long": Cause(
+        play=failing_for_long,
+        words=("failed create, next try", _UNKNOWN),
+        step="If it lasts, allow other capacity types",
+        place="next try 00:18:43 UTC",
+        short=f"failed create: {_UNKNOWN}",
+    ),
+    "failing creates of two slices": Cause(
+        play=lambda: refused_pair(FailureKind.UNAVAILABLE, "Internal error.", rounds=30),
+        words=("failed create", "Internal error."),
+        step="If it lasts, allow other capacity types",
+        place="next try 00:18:25 UTC",
+    ),
+    "quota of two slices": Cause(
+        play=lambda: refused_pair(FailureKind.QUOTA, _QUOTA),
+        words=("quota since", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"),
+        step="Request more quota from Google",
+        place="next try 00:17:38 UTC",
+        short="Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2",
+    ),
+    "request of two slices rejected by GKE": Cause(
+        play=lambda: refused_pair(FailureKind.INVALID, _BAD_DISK),
+        words=(_BAD_DISK.removesuffix("."),),
+        step="Correct it in the",
+        **_REJECTED,
+    ),
     "request rejected by GKE": Cause(
         play=rejected, words=(_BAD_DISK.removesuffix("."),), step="Correct it in the", **_REJECTED
     ),
@@ -331,8 +384,7 @@ CAUSES = {
     ),
     "larger than a limit": Cause(
         play=too_large,
-        words=("at most 4 chips", "this slice needs 8"),
-        short="limit of all node pools",
+        words=("Limit of all node pools: at most 4 chips", "this slice needs 8"),
         step="Request fewer chips, or ask the administrator to raise MAX_CHIPS.",
         **_REJECTED,
     ),

@@ -5,13 +5,12 @@ from datetime import datetime
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
-from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
@@ -27,7 +26,7 @@ _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.CATALOGUE: "the request",
     WaitKind.REQUEST: "the request",
     WaitKind.PAUSE: "pause of creation",
-    WaitKind.FAILURES: "failed creates",
+    WaitKind.FAILURES: "failed create",
     WaitKind.HOLD: "slices that start together",
     WaitKind.TOGETHER: "slices that start together",
     WaitKind.LIMIT: "a limit",
@@ -53,9 +52,14 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
     FailureKind.UNAVAILABLE: "If it lasts, allow other capacity types or zones, and see https://status.cloud.google.com.",
+    FailureKind.INVALID: _CORRECT,
 }
 #: Kinds of failures that users read in other words.
-_KINDS = {FailureKind.PERMISSION.value: "missing permission", FailureKind.UNAVAILABLE.value: "failed create"}
+_KINDS = {
+    FailureKind.PERMISSION.value: "missing permission",
+    FailureKind.UNAVAILABLE.value: "failed create",
+    FailureKind.INVALID.value: "rejected request",
+}
 
 
 def cause(wait: WaitsFor) -> str:
@@ -64,7 +68,8 @@ def cause(wait: WaitsFor) -> str:
         return f"limit of {wait.scope.counted}"
     if wait.kind is WaitKind.PAUSE:
         return _CAUSES[wait.kind]
-    return " and ".join(map(failure_in_words, wait.causes)) or _CAUSES[wait.kind]
+    kinds = wait.causes if wait.failure is None else (wait.failure.kind.value,)
+    return " and ".join(map(failure_in_words, kinds)) or _CAUSES[wait.kind]
 
 
 def failure_in_words(kind: str) -> str:
@@ -86,12 +91,16 @@ def next_step(wait: WaitsFor) -> str:
     if wait.kind is WaitKind.CHOICES and wait.final:
         rejections = " ".join(blocker.last.failure.message for blocker in wait.blockers)
         return _NEW_ACCOUNT if "service account" in rejections.lower() else _CORRECT
-    return next_step_after(*(blocker.last for blocker in wait.blockers if not blocker.rejected))
+    return next_step_after(wait.failure, *(each.last.failure for each in wait.blockers if not each.rejected))
 
 
-def next_step_after(*failures: Backoff) -> str:
-    """Return what to do, apart from waiting, after failures of choices of capacity; empty if nothing helps."""
-    return " ".join(dict.fromkeys(filter(None, (_NEXT_STEPS.get(last.failure.kind) for last in failures))))
+def next_step_after(*failures: Failure | None) -> str:
+    """Return what to do, apart from waiting, after failed creates; empty if nothing helps."""
+    found = [failure for failure in failures if failure is not None]
+    # The message about a missing permission ends with the permission to grant.
+    grants = (failure.message.partition(". Grant ") for failure in found if failure.kind is FailureKind.PERMISSION)
+    steps = [_NEXT_STEPS.get(failure.kind, "") for failure in found] + [f"Grant {end}" for _, _, end in grants if end]
+    return " ".join(dict.fromkeys(filter(None, steps)))
 
 
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
@@ -131,7 +140,7 @@ def notices(
         rejected = wait.kind is WaitKind.CHOICES and wait.final
         event = constants.CREATION_FAILED if rejected else _EVENTS.get(wait.kind, constants.CREATION_WAITING)
         text, step = message(wait, ctx), next_step(wait)
-        text = f"{text.rstrip('.')}. {step}" if step else text
+        text = f"{text.rstrip('.')}. {step}" if step and not text.endswith(step) else text
         key = _key(wait)
         # Keys for sharing slices lack the name of the pool, because it changes with each of them and would cause new
         # Events.
@@ -160,7 +169,9 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.PAUSE:
             return _of_pause(ctx.snapshot.paused_since)
         case WaitKind.FAILURES:
-            return f"{waiting}: {_of_failures(wait, ctx.now)}"
+            due = f", next try {clock(wait.until, ctx.now)}" if wait.until is not None else ""
+            why = f"too many creates of this workload or of its namespace have failed ({cause(wait)}{due})"
+            return f"{waiting} because {why}: {wait.failure.message if wait.failure is not None else ''}"
         case WaitKind.HOLD:
             return f"{waiting}: {_of_hold(wait, ctx.now)}"
         case WaitKind.TOGETHER if wait.first is not None:
@@ -189,12 +200,6 @@ def _of_pause(since: datetime | None) -> str:
         cause = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
         end = "deletes it"
     return f"{cause}: no node pools are created until the administrator {end}."
-
-
-def _of_failures(wait: WaitsFor, now: datetime) -> str:
-    due = f"; next try {clock(wait.until, now)}" if wait.until is not None else ""
-    last = f"; the last attempt failed: {wait.own.failure.message}" if wait.own is not None else ""
-    return f"too many creates of this workload or of its namespace have failed{due}{last}"
 
 
 def _of_hold(wait: WaitsFor, now: datetime) -> str:

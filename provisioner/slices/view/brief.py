@@ -8,17 +8,20 @@ from provisioner.slices.view.types import SliceView, State
 
 #: Maximum number of characters of a reason that is not shortened; longer headlines exceed three lines of 80 characters.
 _MAX_REASON = 140
-#: Pattern of the next step at the end of a reason, by state. Reasons of other states contain no next step.
+#: Pattern of the next step at the end of a reason, by state. Reasons of WAITING and of missing states have none.
 _STEPS = {
     State.REJECTED: f"{NO_POOL}.*; (.+)",
     State.SPLIT: r".*; (.+)",
     State.NONE: r".*; (if .+)",
-    State.WAITING: r".*?\. (Grant .+)",
+    State.WAITING: "(?!)",
 }
-#: Pattern of the reason after failed creates: the choice of capacity, if it is named, and the end of GKE's message.
+#: Pattern of the reason after failed creates: the choice of capacity, if it is named, and the end of GKE's message; and
+#: pattern of the reason of a rejection: GKE's message, or the limit that the slice exceeds.
 _FAILURE = re.compile(
-    r"Node pool \S+ waits for (?P<choice>[^(]+) \((?!missing)[^)]*\): (?:.*creation failed: )?(?P<said>.+)"
-    r"|.* rejects node pool \S+ \([^)]*\): (?P<rejection>.+)",
+    r"Node pool \S+ waits (?:for (?P<choice>[^(]+)|because .+ have failed) \((?!missing)[^)]*\): "
+    r"(?:.*creation failed: )?(?P<said>.+)"
+    r"|(?:.* rejects node pool \S+ \([^)]*\): |.*(?=Limit of .* will not help))"
+    r"(?P<rejection>.+?)(?:, so waiting will not help.)?$",
     re.DOTALL,
 )
 #: Maximum number of characters of a cause, with as much of GKE's message as fits, and of the message of a rejection.
@@ -41,7 +44,8 @@ def brief(slice_: SliceView) -> tuple[str, str]:
     cause = "" if slice_.state is State.SPLIT else slice_.cause if has_cause else first
     if (failure := _FAILURE.match(reason)) is not None:
         choice, said, rejection = (part.rstrip(" .") if part else "" for part in failure.groups())
-        causes = (f"{cause} of {choice}: {said}", f"{cause}: {said}", f"{cause} of {choice}")
+        of_choice = f"{cause} of {choice}" if choice else cause
+        causes = (f"{of_choice}: {said}", f"{cause}: {said}", of_choice)
         cause = next((text for text in causes if len(text) <= _MAX_CAUSE), cause)
         cause = bounds.cut(rejection, _MAX_REJECTION) or cause
     short = ". ".join(filter(None, (cause, f"{step[:1].upper()}{step[1:]}")))

@@ -270,7 +270,9 @@ class _Round(texts.Known):
             shown, reason = State.WAITING, f"Nothing has been decided since {clock(now, now)}: {self.undecided}"
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy, self)
-        failed = texts.last_failure(state, self) if state is not None else None
+        last = texts.last_failure(state, self) if state is not None else None
+        failed = last.failure if last is not None else None
+        step = waits.next_step(wait) if wait is not None else waits.next_step_after(failed)
         waiting_since = leader.unschedulable_since if leader is not None and cause else None
         since = state.since if state is not None else waiting_since
         since_start = state is not None and state.since_start
@@ -288,9 +290,9 @@ class _Round(texts.Known):
             state=shown,
             since=since,
             since_start=since_start,
-            reason=_shortened(reason),
+            reason=_shortened(reason.removesuffix(step).rstrip()),
             cause=waits.cause(wait) if wait is not None else cause,
-            next_step=waits.next_step(wait) if wait is not None else waits.next_step_after(*filter(None, (failed,))),
+            next_step=step,
             next_try_at=state.next_at if state is not None and not created and not self.undecided else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,

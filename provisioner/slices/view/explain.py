@@ -238,10 +238,11 @@ def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tu
     return tuple(replace(entry, message=_short(view, each, entry.message)) for entry in news)
 
 
-def _short(view: View, each: SliceView, text: str) -> str:
+def _short(view: View, each: SliceView | None, text: str) -> str:
     """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
+    backoffs = backoffs_of(view, each) if each is not None else ()
     # In the back-off, "…" replaces the name of the instance that GKE could not create.
-    failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs_of(view, each) if backoff.message)
+    failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs if backoff.message)
     return reduce(lambda short, failure: re.sub(failure.replace("…", "[^']*"), "as above", short), failures, text)
 
 
@@ -261,7 +262,7 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
         what = f"{backoff.zone} {backoff.terms}".strip() or "this request"
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
         # The reason already contains the message if only one choice failed.
-        message = f": {backoff.message}" if backoff.message not in each.reason else ""
+        message = f": {backoff.message}" if backoff.message not in f"{each.reason} {each.next_step}" else ""
         yield f"paused: {what}", f"{failure_in_words(backoff.kind)} {when}{message}"
 
 
@@ -335,25 +336,31 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
     first = in_order[0] if in_order and in_order[0].reason != RUNS else None
     by_state = ", ".join(f"{count} {state.value}" for state, count in counts.items())
-    doing = f" {_WORKLOAD_DOING.get(each.state, each.state)}"
-    if first is None or len(slices) != 1:
-        doing += f"; slices: {by_state}" if slices else "; no slice has pods"
-    elif each.state == "lives":
-        doing = ""
-    headline = f"{each.kind} {each.namespace}/{each.name}{doing}{'.' if doing else ':'}"
+    by_slices = f"slices: {by_state}" if slices else "no slice has pods"
+    doing = f" {_WORKLOAD_DOING.get(each.state, each.state)}; {by_slices}."
+    if first is not None and each.state == "lives":
+        # A short beginning leaves room for the cause and the next step on the first three lines.
+        doing = f": {by_state};" if len(slices) > 1 else ":"
+    headline = f"{each.kind} {each.namespace}/{each.name}{doing}"
     if first is not None:
-        headline += f" {'Slice' if doing else 'slice'} {first.group} {_answer(view, first, now)}"
+        answer = _answer(view, first, now)
+        answer = answer.replace(_DOING[State.WAITING], "waits", 1) if len(slices) > 1 else answer
+        headline += f" {'Slice' if doing.endswith('.') else 'slice'} {first.group} {answer}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline has the reason of the first slice, so facts about slices with the same reason do not repeat it.
+    said = first.reason if first is not None else ""
+    # The headline has the reason of the first slice, so facts about other slices do not repeat it.
     facts += [
-        (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
+        (
+            f"slice {one.group}",
+            _doing(replace(one, reason="" if one.reason == said else _short(view, first, one.reason)), now),
+        )
         for one in slices
         if one is not first
     ]
     pools = [
-        (f"node pool {one.name}", _short(view, first, one.reason) if first is not None else one.reason)
+        (f"node pool {one.name}", _short(view, first, one.reason))
         for one in view.pools
         if one.workload == each.id and not one.slice
     ]

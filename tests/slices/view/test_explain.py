@@ -44,7 +44,7 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
 def test_headline_of_a_workload_explains_its_first_slice_and_facts_the_other_slices() -> None:
     view = view_of(World(make_jobset("both", replicas=2)))
     (found,) = explain(view, view.at, (), (), "both")
-    assert "Slice both-slice-0 " in found.headline
+    assert "; slice both-slice-0 waits" in found.headline
     assert [name for name, _ in found.facts if name.startswith("slice")] == ["slice both-slice-1"]
 
 

@@ -66,7 +66,7 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
     (found,) = explain(view, view.at, (), (), only_slice(view).id)
     assert found.headline.count("Bad disk.") == 1
-    assert dict(found.facts)["paused: this request"].startswith("invalid since"), found.facts
+    assert dict(found.facts)["paused: this request"].startswith("rejected request since"), found.facts
 
 
 @pytest.mark.parametrize(

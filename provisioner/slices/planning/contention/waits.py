@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple
 
-from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.choices import CapacityChoice, CapacityKey
 from provisioner.model.workloads import Workload
 from provisioner.slices.demand import Slice, SliceId
@@ -106,8 +106,8 @@ class WaitsFor(NamedTuple):
     #: Hold or pause of the accelerator; None if other workloads are only ahead in the line for the accelerator.
     hold: Hold | None = None
     accelerator: str = ""
-    #: Back-off of the slice itself; None if its own creates have not failed.
-    own: Backoff | None = None
+    #: Last of the failed creates of the workload or the namespace; None unless `kind` is FAILURES.
+    failure: Failure | None = None
     #: Slice of the same workload that is tried first, because the supplier rejected the request of this slice before.
     first: Slice | None = None
     #: Pool whose nodes have the labels of the slice although the pool is for another slice; empty for other causes.

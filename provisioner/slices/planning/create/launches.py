@@ -300,10 +300,11 @@ class Launches:
                     self.waits[slice_id] = self.waits[slice_id].in_line(place, ids, using)
 
     def _too_many_failures(self, slice_: Slice) -> WaitsFor | None:
-        until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
-        waits_on = until is not None and until > self._round.now
-        own = self._round.memory.slice(slice_.id).backoff
-        return WaitsFor(kind=WaitKind.FAILURES, own=own, until=until, failed=True) if waits_on else None
+        counted = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
+        if counted is None or counted[0] <= self._round.now:
+            return None
+        until, failure = counted
+        return WaitsFor(kind=WaitKind.FAILURES, failure=failure, until=until, failed=True)
 
     def _create(self, candidate: _Candidate, offer: Specification) -> None:
         slice_, capacity = candidate.slice_, offer.blueprint.capacity

@@ -109,11 +109,11 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
         pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
-        if owner is not None:
-            tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
         # The request of the create is more exact: the listed pool lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
+        if owner is not None:
+            tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now, failure)
         if failure.kind is FailureKind.INVALID:
             lasting[pool.ownership.workload.namespace] = now
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)

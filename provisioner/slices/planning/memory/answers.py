@@ -111,7 +111,8 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
         # Until the next list of pools shows the outcome, no create with another name is sent for the slice.
-        return memory.with_pool(name, create=replace(call, state=CallState.UNKNOWN, since=answer.at))
+        unknown = replace(call, state=CallState.UNKNOWN, since=answer.at, error=failure.message)
+        return memory.with_pool(name, create=unknown)
     # A rejected create does not count for MAX_CREATES_PER_HOUR, because no pool can have existed.
     created_at = list(memory.created_at)
     if call.since in created_at:
@@ -126,7 +127,7 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
         return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
-    memory, capacity = _counted(memory, call, at), capacity_key(call.request)
+    memory, capacity = _counted(memory, call, failure, at), capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
     before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else None
@@ -140,8 +141,8 @@ def _failed_for_good(memory: Memory, call: CreateCall, at: datetime) -> Memory:
     return replace(memory, lasting_failures={**memory.lasting_failures, call.namespace: at})
 
 
-def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
-    return replace(memory, tallies=backoff.create_counted(memory.tallies, call.slice_id, call.namespace, at))
+def _counted(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
+    return replace(memory, tallies=backoff.create_counted(memory.tallies, call.slice_id, call.namespace, at, failure))
 
 
 def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Memory:
@@ -178,9 +179,10 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         if answer.exists or create is None:
             return memory
         # The pool does not exist. After the slice's back-off, a create with the same name is sent again.
-        own = backoff.slice_failed(memory.slice(create.slice_id).backoff, _NOT_MADE, create.slice_id, answer.at)
+        not_made = replace(_NOT_MADE, message=create.error or _NOT_MADE.message)
+        own = backoff.slice_failed(memory.slice(create.slice_id).backoff, not_made, create.slice_id, answer.at)
         without = memory.with_pool(name, create=None)
-        return _counted(without, create, answer.at).with_backoff(create.slice_id, own)
+        return _counted(without, create, not_made, answer.at).with_backoff(create.slice_id, own)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
@@ -202,7 +204,7 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     """Return the memory after a create failed with `failure`; without `failure`, the memory is unchanged."""
     if failure is None:
         return memory
-    memory = _counted(memory, call, at)
+    memory = _counted(memory, call, failure, at)
     memory = _failed_for_good(memory, call, at) if failure.kind is FailureKind.INVALID else memory
     capacity, digest = capacity_key(call.request), call.request.digest
     backoffs = backoff.pool_failed(memory.backoffs, failure, capacity, digest, at, call.slice_id)

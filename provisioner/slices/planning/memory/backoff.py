@@ -238,11 +238,11 @@ def still_lasting(failures: Mapping[str, datetime], now: datetime) -> dict[str, 
     return {namespace: at for namespace, at in failures.items() if (now - at).total_seconds() < _STALE_SECONDS}
 
 
-def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
+def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime, failure: Failure) -> Tallies:
     """Return the counts with one more failed create of a slice's workload and of its namespace."""
     counted = dict(tallies)
     for key, _, seconds in _tallied(slice_id, namespace):
-        counted[key] = Tally(count=_count(tallies.get(key), seconds, now) + 1, at=now)
+        counted[key] = Tally(count=_count(tallies.get(key), seconds, now) + 1, at=now, failure=failure)
     return counted
 
 
@@ -268,15 +268,16 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
     return {**tallies, **over} if over else tallies
 
 
-def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
-    """Return the time, past or future, before which a workload sends no create; None if few of its creates failed."""
-    until = None
-    for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
-        tally = tallies.get(key)
-        if tally is not None and tally.count > most:
-            over = tally.at + timedelta(seconds=min(1.0, tally.count - most) * seconds)
-            until = over if until is None else max(until, over)
-    return until
+def counted_until(
+    tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int
+) -> tuple[datetime, Failure] | None:
+    """Return the time, past or future, before which a workload sends no create, and the last failure; None if few."""
+    over = (
+        (tally.at + timedelta(seconds=min(1.0, tally.count - most) * seconds), tally.failure)
+        for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload)
+        if (tally := tallies.get(key)) is not None and tally.count > most
+    )
+    return max(over, key=lambda end: end[0], default=None)
 
 
 def still_counted(tallies: Tallies, now: datetime) -> Tallies:

@@ -87,6 +87,8 @@ class CreateCall:
     #: Time of the last `LookUp` of the create; None before the first one.
     looked_up_at: datetime | None = None
     namespace: str = ""
+    #: Message of the error that left the outcome unknown; empty without such an error.
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,8 @@ class Tally:
 
     count: float
     at: datetime
+    #: Failure of the last of these creates.
+    failure: Failure
 
 
 #: Counts by namespace and workload UID. An entry with an empty UID counts all workloads of the namespace.
