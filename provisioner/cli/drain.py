@@ -162,7 +162,9 @@ class Look:
         try:
             pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
         except SupplierError as error:
-            return Left({}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"])
+            return Left(
+                {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error.failure.message}"]
+            )
         membership = Membership.of(pools)
         left = {
             pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))

@@ -237,7 +237,9 @@ class PoolList:
             self.failures += 1
             if not self.problem:
                 _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
-            self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {with_remedy(error)}"
+            # The text of the error would name the list a second time.
+            remedy = with_remedy(error, error.failure.message)
+            self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {remedy}"
             return False
         if self.problem:
             _log.info("pools.list_recovered", failures=self.failures)

@@ -53,11 +53,12 @@ class SupplierError(CallError):
     """The only exception that a supplier raises."""
 
 
-def with_remedy(error: Exception) -> str:
+def with_remedy(error: Exception, message: str = "") -> str:
     """Return the message of an error; if the supplier is unavailable or knows no such cluster, with what to do."""
+    message = message or str(error)
     remedies = {FailureKind.UNAVAILABLE: _AWAY, FailureKind.NOT_FOUND: _NO_CLUSTER}
     remedy = remedies.get(error.failure.kind) if isinstance(error, CallError) else None
-    return f"{str(error).rstrip('.')}. {remedy}" if remedy else str(error)
+    return f"{message.rstrip('.')}. {remedy}" if remedy else message
 
 
 class UnmeetableError(ValueError):

@@ -208,7 +208,7 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
     )
     if exclusive or not annotation:
         return f"{policy}, then {restart}"
-    return f"{restart} with the annotation {annotation}: {constants.NODE_POOL}, or {policy} before"
+    return f"{restart} with the annotation {annotation}: {constants.NODE_POOL}, or {policy} before the restart"
 
 
 def of_stuck(found: Stuck, ctx: Round) -> Notice:

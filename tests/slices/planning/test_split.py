@@ -48,7 +48,7 @@ def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> 
     assert first.message == (
         f"The pods of job a-slice-0 are on 2 node pools: {names}, which pods of other slices use as well; "
         f"restart the JobSet with the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the "
-        f"placement policy and label namespace default with {constants.PLACEMENT}=assign before"
+        f"placement policy and label namespace default with {constants.PLACEMENT}=assign before the restart"
     )
     assert second.key == first.key, "a pod more on another pool is no other Event"
     assert {slice_.group_key for slice_ in plan.split_slices} == {
