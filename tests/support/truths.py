@@ -161,7 +161,7 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     if wait is None:
         return
     note, message = waits.note(wait, plan.decided), waits.message(wait, plan.decided)
-    if each.reason != note:
+    if each.reason != note.removesuffix(each.next_step).rstrip():
         yield f"the record says {note!r}, the reason is {each.reason!r}"
     told = [notice.message for notice in each.notices if notice.reason in _WAITS]
     false = [text for text in told if not text.startswith(message.rstrip("."))]
