@@ -100,7 +100,7 @@ def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
 )
 def test_deployment_is_rejected_if_its_pods_are_served_and_fit_no_host(serve_pods: str, outcome: str) -> None:
     asked = {"google.com/tpu": "4", "memory": "9Ti"}
-    pod = pod_spec(topology="2x2x1", containers=[{"name": "main", "resources": {"requests": asked}}])
+    pod = pod_spec(topology="2x2x1", containers=[{"name": "main", "resources": {"requests": asked, "limits": asked}}])
     raw = {**raw_stateful_set(pod=pod), "kind": "Deployment"}
     found = answered("/validate/deny", raw, outcome, SERVE_PODS=serve_pods)
     assert ("9216Gi memory" in json.dumps(found)) == (outcome == "denied")
