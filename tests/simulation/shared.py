@@ -5,7 +5,8 @@ get more nodes than it had pods at any time within the lag of a cache. So a roll
 hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
-- pools with labels of one slice, or that another process created after this process had last listed the pools;
+- pools with labels of one slice or another namespace, or that another process created after the last list of pools by
+  this process;
 - nodes with pods of other classes, or with pods that are past their grace period.
 """
 
@@ -23,7 +24,7 @@ from provisioner.model.workloads import WorkloadKind, group_key, uid_in
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.admission import is_shared, mark_of
 from tests.simulation.jobs import JobRun
-from tests.simulation.objects import SLICE, PodRun, raw_pod
+from tests.simulation.objects import PodRun, raw_pod
 from tests.simulation.pools import chips_in, hosts, is_ours, namespace_of, owner_of, workload_name
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Shared:
                 continue
             others = {pod.node for pod in self._cluster.pods_on_pool(pool.name) if self._blocks(process, pod, class_)}
             taken += len(others)
-            if self._is_steady(pool) and not self._checker._in_flight_of_another(process, pool):
+            if self._is_steady(pool, class_[0]) and not self._checker._in_flight_of_another(process, pool):
                 found[pool.name] = hosts(pool) - len(others)
         return {name: count for name, count in found.items() if count}, taken
 
@@ -212,11 +213,12 @@ class Shared:
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
 
-    def _is_steady(self, pool: Pool) -> bool:
+    def _is_steady(self, pool: Pool, namespace: str) -> bool:
         """Whether a pool is up, and none of its nodes was unusable within the time that a cache may lag."""
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         deletes = [process.loop.memory.deletes for process in self._simulation.processes]
         nodes = [node for node in self._cluster.nodes.values() if node.pool_name == pool.name]
+        marks = {mark_of(node.labels) for node in nodes}
         begun = self._checker.created_by.get(pool.name, (None, 0.0))[1]
         late = pool.status is PoolStatus.PROVISIONING and now - begun > _LATE_SECONDS
         broke_at = self._cluster.pool_broke_at.get(pool.name, -math.inf)
@@ -226,7 +228,7 @@ class Shared:
             and not (late or broken or pool.name in self._checker.deleted_by_hand)
             and self._checker.healthy(pool)
             and not any(PoolName(pool.name) in known for known in deletes)
-            and all(SLICE not in node.labels or is_shared(mark_of(node.labels)) for node in nodes)
+            and all(not mark[0] or (is_shared(mark) and mark[1] == namespace) for mark in marks)
         )
 
     # --- limits on chips
