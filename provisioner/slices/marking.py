@@ -14,8 +14,9 @@ from provisioner import constants
 from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
 from provisioner.model.placement import labels_of, slice_key
+from provisioner.workloads.kind import controller_of
 
-#: Formats that the expressions of the policy read as well.
+#: Formats of a topology and of an amount of chips. The admission policy reads the same formats.
 _TOPOLOGY, _NUMBER = re.compile("[0-9]{1,4}(x[0-9]{1,4}){1,2}"), re.compile("[0-9]{1,6}")
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -41,9 +42,8 @@ def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
     topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
     if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
         return ""
-    owners = fields.mappings(metadata.get("ownerReferences"))
-    sets = (owner for owner in owners if owner.get("controller") is True and owner.get("kind") == "StatefulSet")
-    return next((fields.text(owner.get("uid")) for owner in sets), "")
+    owner = controller_of(metadata)
+    return owner.uid if owner is not None and owner.kind == "StatefulSet" else ""
 
 
 def _limit_of_chips(spec: dict[str, Any]) -> int:

@@ -60,9 +60,9 @@ class CreatePartition:
 class RemovePartition:
     """Remove a partition of this cluster. A plan contains no remove of a partition that a pod may still use.
 
-    Right before the remove, the pod that had the partition is read from the API server. `pod` is the namespace, name
-    and UID of that pod; if `pod` is None, all pods are searched for the pod that the partition's id belongs to. The
-    remove is not sent if this pod exists and is neither finished nor released, unless
+    Right before the remove, the pod of the partition is read from the API server. `pod` is the namespace, name and UID
+    of the pod; None if the pod has to be found among all pods by the id of the partition. The remove is not sent if the
+    pod exists and is neither finished nor released, unless
 
     - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
     - the pod's annotation names another partition (`Pod.told_partition`);

@@ -27,6 +27,7 @@ from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.refusals import (
     FreePools,
     Refusal,
+    kept_for,
     settings_of,
     settings_of_pool,
     why_unfit,
@@ -373,7 +374,7 @@ class Matcher:
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
-        asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
+        asked = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
         whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
         key = fitting, zone, own, whose, limited, asked
         if key not in self._searches:

@@ -125,11 +125,8 @@ class FreePools:
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
-        self._growing = growing_marks(pools)
-
-    def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the result of the function `kept_for` for these pools."""
-        return kept_for(slice_, self._growing)
+        #: Marks for `kept_for`.
+        self.growing = growing_marks(pools)
 
     def fitting(self, slice_: Slice) -> int:
         """Return the bits of the specified and existing nodes that fit the pods of a slice, in the order of `_fits`."""
@@ -162,7 +159,7 @@ class FreePools:
         # Equal slices have the same shape object. Hosts in no pool are equal, and so are numbers of nodes in no pool.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
-        key = id(slice_.shape), nodes, host, self.kept_for(slice_)
+        key = id(slice_.shape), nodes, host, kept_for(slice_, self.growing)
         if key not in self._alike:
             right = (place for place, pool in enumerate(self._pools) if why_wrong_kind(slice_, pool) is None)
             self._alike[key] = sum(1 << place for place in right)

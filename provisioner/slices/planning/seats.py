@@ -174,7 +174,7 @@ class Seats:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
-        # The nodes of a pool with marked users keep their labels, and so do those of a pool that other parties use.
+        # The nodes of a pool keep their labels while slices with marks, or slices of other parties, use the pool.
         if parties and not slice_.mark and pool.assigned_to is not None:
             return False
         if parties and party == _creator_of(pool) and (not slice_.mark or pool.assigned_to == mark):
