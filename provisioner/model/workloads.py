@@ -151,6 +151,11 @@ class Requirements:
     #: Message that the pod exceeds a limit of `model.bounds`, so that other fields are incomplete; empty if not.
     problem: str = ""
 
+    @property
+    def has_chips(self) -> bool:
+        """Whether the pod requests chips, as a resource or by claims whose chips the catalogue may not know."""
+        return self.chips > 0 or self.claims
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:

@@ -15,6 +15,7 @@ from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
 from provisioner.model.placement import labels_of, slice_key
 from provisioner.workloads.kind import controller_of
+from provisioner.workloads.leaderworkerset import is_excluded
 
 #: Formats of a topology and of an amount of chips. The admission policy reads the same formats.
 _TOPOLOGY, _NUMBER = re.compile("[0-9]{1,4}(x[0-9]{1,4}){1,2}"), re.compile("[0-9]{1,6}")
@@ -29,9 +30,10 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
         return Answer()
     metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))
     chips = _requests_chips(spec)
-    if not (chips or podspec.uses_claims(spec)):
+    devices = chips or podspec.uses_claims(spec)
+    if not (devices or _may_lead(metadata, spec)):
         return Answer()
-    if assigned and _is_served(metadata, spec, chips=chips):
+    if assigned and _is_served(metadata, spec, chips=chips, leads=not devices):
         key = slice_key(fields.mapping(metadata.get("labels")), _stateful_set_of(metadata, spec))
         return Answer(patch=tuple(_marks(spec, labels_of(key, request.namespace))))
     return Answer(patch=tuple(_affinity(spec)))
@@ -60,13 +62,20 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
         return True
 
 
-def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
+def _may_lead(metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
+    """Return whether a pod without chips may be the leader of a LeaderWorkerSet on a host of its slice."""
+    of_set = constants.LWS_NAME in fields.mapping(metadata.get("labels"))
+    on_slice = constants.TPU_ACCELERATOR in fields.mapping(spec.get("nodeSelector"))
+    return of_set and on_slice and not is_excluded(metadata)
+
+
+def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, leads: bool) -> bool:
     """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
+    asks = chips or (podspec.has_claims(spec) and constants.TPU_ACCELERATOR in selector)
     return (
-        constants.TPU_TOPOLOGY in selector
-        and (chips or (podspec.has_claims(spec) and constants.TPU_ACCELERATOR in selector))
+        (leads or (asks and constants.TPU_TOPOLOGY in selector))
         and "true" not in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
         and constants.SLICE_TOPOLOGY not in annotations
     )

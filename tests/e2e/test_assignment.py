@@ -118,6 +118,38 @@ def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) 
 
 
 @pytest.mark.usefixtures("leaderworkersets")
+def test_leader_without_chips_takes_no_pool_of_another_namespace(assigned: Ground) -> None:
+    """The leader selects and tolerates the nodes of a TPU slice, and any node has room for a pod without chips."""
+    assigned.provisioner(environment={"MAX_CHIPS": "8"})
+    assigned.post(train(assigned, "train", exclusive=False))
+    assigned.wait(lambda: len(running(assigned)) == 2, "the JobSet runs")
+    before = nodes_of(running(assigned))
+    others = []
+    for name, labels in (("open", {}), ("labelled", {constants.PLACEMENT: constants.PLACEMENT_ASSIGN})):
+        namespace = f"{assigned.namespace}-{name}"
+        assigned.rehearsal.create_namespace(namespace, labels=labels)
+        worker, tolerant = pod_spec(), pod_spec(chips=0, tolerations=_TOLERATES_ALL)
+        lws = raw_lws(
+            "front", namespace=namespace, uid="", replicas=1, size=3, pod=worker, metadata={"annotations": {}}
+        )
+        lws["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": tolerant}
+        assigned.api.post(collection_path("leaderworkersets", namespace=namespace, root=LEADER_WORKER_SET.root), lws)
+        others.append(namespace)
+
+    def waiting() -> list[Json]:
+        listed = [assigned.rehearsal.objects(collection_path("pods", namespace=namespace)) for namespace in others]
+        return [pod for pods in listed for pod in pods if pod["metadata"]["name"] == "front-0"]
+
+    assigned.wait(lambda: len(waiting()) == 2, "both leaders exist")
+    for _ in range(2):
+        restart(assigned, "train")
+        assert nodes_of(running(assigned)) == before
+    assert [pod["spec"].get("nodeName") for pod in waiting()] == [None, None]
+    assigned.delete("train")
+    assigned.wait(lambda: any("nodeName" in pod["spec"] for pod in waiting()), "a leader runs on a pool of its own")
+
+
+@pytest.mark.usefixtures("leaderworkersets")
 def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
     """Only the marks keep the groups of the LeaderWorkerSet apart: it has no exclusive placement."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})

@@ -273,6 +273,24 @@ def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> Non
     assert (marks(spec), terms(spec)) == ({}, [])
 
 
+def test_leader_without_chips_is_marked_or_kept_off_if_it_selects_an_accelerator(admission: Admission) -> None:
+    """A LeaderWorkerSet's leader may request no chips; any node of the accelerator has room for such a pod."""
+    labels = {constants.LWS_NAME: "serve", constants.LWS_GROUP_KEY: "b" * 40}
+    for selector in ({constants.TPU_ACCELERATOR: "tpu-v4-podslice"}, pod_spec()["nodeSelector"]):
+        spec = pod_spec(chips=0, nodeSelector=selector)
+        assert marks(admission.admit(_ASSIGNED, spec, labels=labels)) == labels_of(slice_key(labels), _ASSIGNED)
+        assert terms(admission.admit(_OPEN, spec, labels=labels)) == [{"matchExpressions": [_KEPT_OFF]}]
+    disabled = admission.admit(_ASSIGNED, spec, labels={**labels, constants.DISABLE: "true"})
+    assert (marks(disabled), terms(disabled)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
+    excluded = {constants.LWS_SUBGROUP_POLICY_TYPE: "LeaderExcluded"}
+    for unchanged in (
+        admission.admit(_ASSIGNED, spec, labels=labels, annotations=excluded),
+        admission.admit(_ASSIGNED, pod_spec(chips=0, nodeSelector={}), labels=labels),
+        admission.admit(_ADMIN_ASSIGNED, spec, labels=labels),
+    ):
+        assert (marks(unchanged), terms(unchanged)) == ({}, [])
+
+
 def test_only_groups_with_chips_are_marked_in_namespaces_for_administrators(admission: Admission) -> None:
     """In namespaces for administrators, the webhook that can replace the policy gets only pods that request chips."""
     marked = admission.admit(_ADMIN_ASSIGNED, pod_spec(), labels=_GROUP)

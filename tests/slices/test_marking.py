@@ -10,7 +10,7 @@ from hypothesis import given
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Request
-from provisioner.model.placement import SHARED, labels_of
+from provisioner.model.placement import SHARED, labels_of, slice_key
 from provisioner.slices.marking import review_placement
 from tests.support.any_json import ANY_JSON
 from tests.support.objects import Json, pod_spec, reference
@@ -18,6 +18,7 @@ from tests.support.patches import apply_patch
 
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _GROUP = {"labels": {constants.JOB_KEY: "abc"}}
+_LEADER = {"labels": {constants.LWS_NAME: "serve", constants.LWS_GROUP_KEY: "abc"}}
 _CLAIMS: Json = {"resourceClaims": [{"name": "tpu"}]}
 
 
@@ -46,6 +47,15 @@ def _required(*terms: Json) -> Json:
         ({**_GROUP, "annotations": {constants.DISABLE: "true"}}, pod_spec(), True, "kept off"),
         ({**_GROUP, "annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}, pod_spec(), True, "kept off"),
         (_GROUP, pod_spec(chips=0), True, "unchanged"),
+        (_LEADER, pod_spec(chips=0), True, "marked"),
+        (_LEADER, pod_spec(chips=0), False, "kept off"),
+        (_LEADER, pod_spec(chips=0, nodeSelector={}), True, "unchanged"),
+        (
+            {**_LEADER, "annotations": {constants.LWS_SUBGROUP_POLICY_TYPE: "LeaderExcluded"}},
+            pod_spec(chips=0),
+            True,
+            "unchanged",
+        ),
     ],
     ids=[
         "pod of a group",
@@ -60,6 +70,10 @@ def _required(*terms: Json) -> Json:
         "disabled by an annotation",
         "dynamic slice",
         "no chips",
+        "leader without chips",
+        "leader without chips in a namespace that is not assigned",
+        "leader on other nodes",
+        "leader in no subgroup",
     ],
 )
 def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Json, assigned: bool, want: str) -> None:
@@ -67,7 +81,7 @@ def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Jso
     pod = {"metadata": metadata, "spec": spec}
     patched = apply_patch(pod, _review(pod, assigned=assigned).patch)
     if want == "marked":
-        marks = labels_of("j-abc" if metadata else SHARED, "research")
+        marks = labels_of(slice_key(metadata.get("labels", {})), "research")
         assert patched == {**pod, "spec": {**spec, "nodeSelector": {**spec.get("nodeSelector", {}), **marks}}}
     elif want == "kept off":
         assert patched == {**pod, "spec": {**spec, **_required({"matchExpressions": [_KEPT_OFF]})}}

@@ -288,7 +288,7 @@ def _slice(
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
     # A leader pod without chips runs on a node of its workers, so the workers' template has the requirements.
-    if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
+    if leader is not None and (leader.requirements.has_chips or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
         requirements = with_host_chips(requirements)

@@ -30,7 +30,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     chips: cached pods may be outdated. Then each remaining node is assigned, after a live check of this node.
     """
     found: list[Assignment] = []
-    occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished}
+    occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished and pod.requirements.has_chips}
     for pool in ctx.supply.values():
         if (wanted := _wanted(pool, ctx, matching, partial)) is None:
             continue

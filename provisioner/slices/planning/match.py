@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import TypeVar
 
 from provisioner.model.capacity import PoolName, Zone
-from provisioner.model.placement import MARKS
-from provisioner.model.workloads import WorkloadKind, WorkloadUid
+from provisioner.model.placement import MARKS, labels_of, mark_of
+from provisioner.model.workloads import Pod, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
@@ -461,12 +461,13 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
     Occupants are the holders, and slices with pods whose grace period has passed: the chips of these pods are not free.
     """
     workloads, now = ctx.workloads, ctx.now
+    labels_of_node = {node.name: node.labels for node in ctx.snapshot.nodes}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
     elsewhere: set[SliceId] = set()
     for pod in ctx.snapshot.pods:
-        if not pod.node_name or pod.finished:
+        if not pod.node_name or pod.finished or _is_guest(pod, labels_of_node.get(pod.node_name, {})):
             continue
         slice_id = slice_id_of(pod, workloads)
         name = ctx.memory.membership.seen.get(pod.node_name)
@@ -482,6 +483,17 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
         if slice_id is not None and pod.deletion_deadline is None:
             held[slice_id].add(name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
+
+
+def _is_guest(pod: Pod, labels: Mapping[str, str]) -> bool:
+    """Whether a pod without chips is on a node that is free or assigned to another slice, and so holds no pool.
+
+    Admission marks such pods only if they already have the labels of a leader when they are created.
+    """
+    asked = pod.requirements
+    if asked.has_chips or labels.keys().isdisjoint(MARKS):
+        return False
+    return labels_of(mark_of(asked, pod.namespace), pod.namespace) != {key: labels.get(key) for key in MARKS}
 
 
 def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:

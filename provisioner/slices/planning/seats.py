@@ -86,7 +86,8 @@ class Seats:
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
         """Give each node of the pools a bit; return the nodes in the order of the bits."""
-        busy = {pod.node_name for pod in self._round.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
+        pods = (pod for pod in self._round.snapshot.pods if pod.requirements.has_chips and not pod.finished)
+        busy = {pod.node_name for pod in pods if not self._is_leaving(pod)}
         views: list[NodeView] = []
         for pool in pools:
             # Nodes that have been missing or unready for too long do not count.

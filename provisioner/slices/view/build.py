@@ -151,7 +151,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         notices=notices,
         policy=decided.policy,
         prices=settings.prices,
-        occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
+        occupied={pod.node_name for pod in snapshot.pods if not pod.finished and pod.requirements.has_chips},
         split=plan.split_slices,
         memory=plan.memory,
         undecided=undecided,

@@ -17,7 +17,7 @@ from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_asks import Asking
-from tests.support.models import make_jobset, make_marks, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_lws, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -146,6 +146,22 @@ def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
     world.run(3)
     assert labels(world) == [KEY, KEY]
     assert world.deleted == []
+
+
+@pytest.mark.parametrize("before", [KEY, FREE], ids=["assigned", "free"])
+@pytest.mark.parametrize("pods", [True, False], ids=["pods wait", "between two attempts"])
+def test_pod_without_chips_and_marks_holds_no_pool_of_another_slice(pods: bool, before: dict[str, str]) -> None:
+    """A pod gets no marks if it became the leader of a LeaderWorkerSet after its creation, by new labels."""
+    world = marked_world(TRAIN)
+    put_pool(world, TRAIN, **before)
+    world.pods = world.pods if pods else {}
+    rival = make_lws("rival", namespace="other")
+    world.workloads[rival.uid] = rival
+    leader = make_pod(rival, node=min(world.nodes))
+    world.put(replace(leader, requirements=replace(leader.requirements, chips=0)))
+    world.run(3)
+    assert labels(world) == ([KEY, KEY] if pods else [before, before])
+    assert world.created == []
 
 
 # --- Pools that change their slice ---

@@ -155,7 +155,7 @@ def _cordoned_by_us(pool: Supply) -> list[str]:
 def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
     """Return the accelerators and topologies that unbound pods select."""
     pending = (pod for pod in ctx.snapshot.pods if not pod.node_name and not pod.finished)
-    asking = (pod.requirements for pod in pending if pod.requirements.chips or pod.requirements.claims)
+    asking = (pod.requirements for pod in pending if pod.requirements.has_chips)
     return {_selected(requirements.node_selector) for requirements in asking}
 
 
