@@ -73,9 +73,9 @@ def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, l
     """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
-    asks = chips or (podspec.has_claims(spec) and constants.TPU_ACCELERATOR in selector)
     return (
-        (leads or (asks and constants.TPU_TOPOLOGY in selector))
+        constants.TPU_TOPOLOGY in selector
+        and (chips or leads or (podspec.has_claims(spec) and constants.TPU_ACCELERATOR in selector))
         and "true" not in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
         and constants.SLICE_TOPOLOGY not in annotations
     )

@@ -276,12 +276,15 @@ def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> Non
 def test_leader_without_chips_is_marked_or_kept_off_if_it_selects_an_accelerator(admission: Admission) -> None:
     """A LeaderWorkerSet's leader may request no chips; any node of the accelerator has room for such a pod."""
     labels = {constants.LWS_NAME: "serve", constants.LWS_GROUP_KEY: "b" * 40}
-    for selector in ({constants.TPU_ACCELERATOR: "tpu-v4-podslice"}, pod_spec()["nodeSelector"]):
-        spec = pod_spec(chips=0, nodeSelector=selector)
-        assert marks(admission.admit(_ASSIGNED, spec, labels=labels)) == labels_of(slice_key(labels), _ASSIGNED)
-        assert terms(admission.admit(_OPEN, spec, labels=labels)) == [{"matchExpressions": [_KEPT_OFF]}]
-    disabled = admission.admit(_ASSIGNED, spec, labels={**labels, constants.DISABLE: "true"})
-    assert (marks(disabled), terms(disabled)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
+    spec, without_topology = pod_spec(chips=0), pod_spec(chips=0, nodeSelector={constants.TPU_ACCELERATOR: "any"})
+    assert marks(admission.admit(_ASSIGNED, spec, labels=labels)) == labels_of(slice_key(labels), _ASSIGNED)
+    for kept_off in (
+        admission.admit(_OPEN, spec, labels=labels),
+        # The topology may be in the affinity of all pods of the group, and then the workers get no marks either.
+        admission.admit(_ASSIGNED, without_topology, labels=labels),
+        admission.admit(_ASSIGNED, spec, labels={**labels, constants.DISABLE: "true"}),
+    ):
+        assert (marks(kept_off), terms(kept_off)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
     excluded = {constants.LWS_SUBGROUP_POLICY_TYPE: "LeaderExcluded"}
     for unchanged in (
         admission.admit(_ASSIGNED, spec, labels=labels, annotations=excluded),

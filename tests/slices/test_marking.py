@@ -49,6 +49,7 @@ def _required(*terms: Json) -> Json:
         (_GROUP, pod_spec(chips=0), True, "unchanged"),
         (_LEADER, pod_spec(chips=0), True, "marked"),
         (_LEADER, pod_spec(chips=0), False, "kept off"),
+        (_LEADER, pod_spec(chips=0, nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"}), True, "kept off"),
         (_LEADER, pod_spec(chips=0, nodeSelector={}), True, "unchanged"),
         (
             {**_LEADER, "annotations": {constants.LWS_SUBGROUP_POLICY_TYPE: "LeaderExcluded"}},
@@ -72,6 +73,7 @@ def _required(*terms: Json) -> Json:
         "no chips",
         "leader without chips",
         "leader without chips in a namespace that is not assigned",
+        "leader without a topology",
         "leader on other nodes",
         "leader in no subgroup",
     ],
