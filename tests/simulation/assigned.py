@@ -61,7 +61,8 @@ class Assigned:
             return
         now = self._stage.agenda.now
         for other in self._cluster.pods:
-            if other is pod or not other.reviewed or not other.blocks(now):
+            # A pod whose node has been removed uses no chips, although its object still exists.
+            if other is pod or not other.reviewed or not other.blocks(now) or other.node not in self._cluster.nodes:
                 continue
             if _group(other) == _group(pod):
                 alone = not is_shared(mark_of(pod.selector))

@@ -32,6 +32,8 @@ _PREDICTED = (
 _UNKNOWN = {"example.com/fuse": "1"}
 #: Maximum time in seconds from the readiness of a pool to its delete, and maximum number of pools of a workload.
 _KEPT_SECONDS, _MAX_POOLS = 120.0, 6
+#: The maximum time if the scheduler's message about the pods is still the same, so that a new attempt cannot be seen.
+_KEPT_WITHOUT_NEWS_SECONDS = 600.0 + 120.0
 
 
 class Misfits:
@@ -42,8 +44,8 @@ class Misfits:
         self._rng = random.Random(f"misfits {hostile.stage.seed}")
         chance = _CHANCE * (hostile.resource in _RESOURCES and hostile.hang is None and not hostile.hangs_operations)
         self._present = self._rng.random() < chance and hostile.present
-        #: Time since which each pool of the tenants has been ready and unused.
-        self._ready_since: dict[str, float] = {}
+        #: Time since which each pool of the tenants has been ready and unused, and the messages about pods then.
+        self._ready_since: dict[str, tuple[float, set[str]]] = {}
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 
     def begin_calm(self) -> None:
@@ -69,5 +71,8 @@ class Misfits:
             used = any(not pod.finished for pod in simulation.cluster.pods_on_pool(pool.name))
             if pool.status is not PoolStatus.RUNNING or used or not simulation.checker.healthy(pool):
                 self._ready_since.pop(pool.name, None)
-            elif now - self._ready_since.setdefault(pool.name, now) > _KEPT_SECONDS:
-                self._stage.violate(FIT, f"{pool.name} is kept for {now - self._ready_since[pool.name]:.0f} s")
+                continue
+            messages = {pod.message for pod in simulation.cluster.pods if pod.workload and pod.workload.uid == uid}
+            since, before = self._ready_since.setdefault(pool.name, (now, messages))
+            if now - since > (_KEPT_WITHOUT_NEWS_SECONDS if messages == before else _KEPT_SECONDS):
+                self._stage.violate(FIT, f"{pool.name} is kept for {now - since:.0f} s")
