@@ -249,7 +249,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 
 
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield warnings about a pod that may not find the REST API by DNS, which is too uncertain to reject the pod."""
+    """Yield warnings about a pod that may not reach the REST API or its IPUs, but that may also work."""
     spec, host = fields.mapping(raw.get("spec")), urlsplit(_api_url(settings)).hostname or ""
     # In the compatible mode, the patch replaces CLUSTER_DNS, so that it causes no warning.
     replaced = settings.ipu_injection == _COMPATIBLE and spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS
@@ -259,6 +259,16 @@ def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
             f"where the pod's DNS servers know the cluster's Services; set dnsPolicy: {HOST_DNS}, or name them in "
             "dnsConfig."
         )
+    if settings.ipu_injection != _COMPATIBLE and not settings.ipu_rdma_resource and not _may_use_rdma(spec):
+        yield (
+            "its containers get no RDMA devices, by which IPUs are reached; the administrator can set "
+            "IPU_RDMA_RESOURCE, or IPU_INJECTION=compatible."
+        )
+
+
+def _may_use_rdma(spec: Mapping[str, Any]) -> bool:
+    contexts = [fields.mapping(container.get("securityContext")) for _, container in _containers(spec)]
+    return any(each.get("privileged") is True or {_IPC_LOCK, "ALL"} & _capabilities(each, "add") for each in contexts)
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
