@@ -63,6 +63,8 @@ class Line:
                 and own != mark
                 and is_assigned(own)
                 and fits(workload, job, pool)
+                # Nodes of the pools of other workloads do not have this account.
+                and not workload.service_account
                 and self._seconds(workload, job) > self._checker.stale_seconds()
                 and not self._has_pool(workload, job, own)
             ):
