@@ -85,12 +85,12 @@ def board(remote: Remote) -> Document:
 def settings(remote: Remote) -> dict[str, str]:
     """Return the settings of the controller of slices as texts by environment variable. Raises RemoteError."""
     raw = _ask(remote, _SETTINGS)
-    found = raw.get("settings") if isinstance(raw, dict) else None
-    if not isinstance(found, dict) or not found:
+    values = raw.get("settings") if isinstance(raw, dict) else None
+    if not isinstance(values, dict) or not values:
         raise RemoteError(
             "the controller has no settings to show yet: it has not decided anything, or it does not lead"
         )
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in values.items()}
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
@@ -127,11 +127,11 @@ def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
         yield f"as of {moment(view.at)}{ago}"
 
 
-def _converted(raw: Any, kind: type[_T], what: str) -> _T:
+def _converted(raw: Any, kind: type[_T], title: str) -> _T:
     try:
         return msgspec.convert(raw, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise RemoteError(f"{what} is not in the format of this release: {error}") from error
+        raise RemoteError(f"{title} is not in the format of this release: {error}") from error
 
 
 def _ask(remote: Remote, path: str) -> Any:

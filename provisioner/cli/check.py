@@ -30,15 +30,15 @@ def command(kubeconfig: str | None, form: str | None) -> int:
     """
     # Only unexpected errors are logged, because findings are printed.
     logs.configure("error", stream=sys.stderr)
-    found, width = [], output.terminal_width()
+    findings, width = [], output.terminal_width()
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
-        found.append(finding)
+        findings.append(finding)
         if form not in FORMATS:
             # The status takes 9 columns; further lines of a finding begin after these columns.
-            output.show("\n".join(output.wrapped(str(finding), width, hanging=" " * 9)))
+            output.show("\n".join(output.wrapped(str(finding), width, indent=" " * 9)))
     if form in FORMATS:
-        output.write({"checks": found}, form)
-    return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in found) else ExitCode.OK
+        output.write({"checks": findings}, form)
+    return ExitCode.ERROR if any(finding.status is Status.FAILED for finding in findings) else ExitCode.OK
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -85,7 +85,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
 
     left = drain(look, patience, say=say, wait=time.sleep, monotonic=time.monotonic)
     if form in FORMATS:
-        pools = [{"name": name, "reason": why} for name, why in left.pools.items()]
+        pools = [{"name": name, "reason": reason} for name, reason in left.pools.items()]
         write({"node_pools": pools, "messages": left.messages}, form)
     return ExitCode.ERROR if any(left) else ExitCode.OK
 
@@ -99,13 +99,13 @@ def drain(
     monotonic: Callable[[], float],
 ) -> Left:
     """Read the remaining pools every 10 s for `patience_seconds`, or until none is left; return the last result."""
-    began = said_at = monotonic()
+    began = printed_at = monotonic()
     last: list[str] = []
     while any(left := look.left()):
         lines = list(look.lines(left))
-        if lines != last or monotonic() - said_at >= _REMIND_SECONDS:
+        if lines != last or monotonic() - printed_at >= _REMIND_SECONDS:
             say("\n".join(lines))
-            last, said_at = lines, monotonic()
+            last, printed_at = lines, monotonic()
         left_seconds = patience_seconds - (monotonic() - began)
         if left_seconds <= 0:
             if patience_seconds:
@@ -150,7 +150,7 @@ class Look:
         if pools := left.pools:
             yield f"{len(pools)} node pool{'s are' if len(pools) > 1 else ' is'} left in {self.settings.cluster_name}:"
             width = max(map(len, pools))
-            yield from (f"  {name.ljust(width)}  {why}" for name, why in pools.items())
+            yield from (f"  {name.ljust(width)}  {reason}" for name, reason in pools.items())
         yield from left.messages
 
     def left(self) -> Left:
@@ -166,10 +166,10 @@ class Look:
                 {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error.failure.message}"]
             )
         membership = Membership.of(pools)
-        left = {
+        reasons = {
             pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))
         }
-        return Left(left, [*self._messages(any_left=bool(left)), *self._node_groups(left)])
+        return Left(reasons, [*self._messages(any_left=bool(reasons)), *self._node_groups(reasons)])
 
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
         """Yield a line about the TPUNodeGroups that still exist, except for groups that `pools` already contains."""
@@ -186,8 +186,8 @@ class Look:
                 "--all-namespaces"
             )
             return
-        own = self.settings.node_groups_in if self.settings.on_gce else ""
-        groups = [f"{namespace}/{name}" for namespace, name in listed if namespace != own or name not in pools]
+        of_slices = self.settings.node_groups_in if self.settings.on_gce else ""
+        groups = [f"{namespace}/{name}" for namespace, name in listed if namespace != of_slices or name not in pools]
         if groups:
             yield (
                 f"TPUNodeGroups are left, and their machines cost money: {first_of(groups)}. Delete them, and keep "
@@ -209,7 +209,7 @@ class Look:
                 "Creation is not paused: the controller continues to create node pools. To pause it: "
                 f"kubectl --namespace={namespace} create configmap {constants.PAUSE_CONFIGMAP_NAME}"
             )
-        idle = self._why_nobody_leads() if any_left or waiting else ""
+        idle = self._no_leader_reason() if any_left or waiting else ""
         if idle:
             yield (
                 f"{idle}. Unless a controller runs without --leader-elect, nothing deletes node pools. To start it "
@@ -250,7 +250,7 @@ class Look:
         served = self.settings.namespaces
         return [f"{pod.namespace}/{pod.name}" for pod in pods if not served or pod.namespace in served]
 
-    def _why_nobody_leads(self) -> str:
+    def _no_leader_reason(self) -> str:
         """Return a sentence that no controller leads; empty if a controller leads, or if the Lease cannot be read."""
         namespace = self.settings.own_namespace
         try:

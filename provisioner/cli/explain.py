@@ -35,27 +35,27 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
         view_of(document)
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
-    asked = documents(remote)
-    problems = [plain(f"ATTENTION: {asked.problem}")] if asked.problem else []
+    answers = documents(remote)
+    problems = [plain(f"ATTENTION: {answers.problem}")] if answers.problem else []
     explained: list[str] = []
     missing: list[str] = []
-    if asked.partitions is not None:
-        explained += ipus.explain(asked.partitions, name, namespace)
-    if asked.slices is not None:
-        problems += attention(asked.slices)
-        found = explanations(asked.slices, name, namespace)
+    if answers.partitions is not None:
+        explained += ipus.explain(answers.partitions, name, namespace)
+    if answers.slices is not None:
+        problems += attention(answers.slices)
+        found = explanations(answers.slices, name, namespace)
         explained += [line for explanation in found for line in lines(explanation)]
-        missing += nothing_found(asked.slices, name, namespace)
-    elif not asked.problem:
+        missing += nothing_found(answers.slices, name, namespace)
+    elif not answers.problem:
         missing.append(f"tpu-provisioner: the controller of IPU partitions knows no pod or partition {name!r}")
     if problems or explained:
         width = terminal_width()
         show("\n".join(part for line in (*problems, *explained) for part in wrapped(line, width)))
     if explained:
         return ExitCode.OK
-    if asked.partitions is not None:
+    if answers.partitions is not None:
         # The document omits entries above a limit, and the pod may be one of them.
-        missing += ipus.left_out(asked.partitions)
+        missing += ipus.left_out(answers.partitions)
     print("".join(f"{line}\n" for line in missing), end="", file=sys.stderr)
     return ExitCode.ERROR
 
@@ -71,8 +71,8 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     """Yield lines about a name that has no explanation: the problem, or the possible causes."""
     view = document.view
     if view is None:
-        known = "nothing has been decided yet: see ATTENTION above" if document.problems else view_problem(document)
-        yield f"tpu-provisioner: {known}"
+        problem = "nothing has been decided yet: see ATTENTION above" if document.problems else view_problem(document)
+        yield f"tpu-provisioner: {problem}"
         return
     if kind := unknown_kind(name):
         near = nearest_kind(kind)

@@ -54,31 +54,30 @@ def left_out(document: Document) -> Iterator[str]:
         (document.left_out.rejected, "more rejected pods"),
         (document.left_out.partitions, "more partitions"),
     )
-    said = [f"{count} {what}" for count, what in counts if count]
-    if said:
-        yield f"Not shown: {', '.join(said)}."
+    omitted = [f"{count} {noun}" for count, noun in counts if count]
+    if omitted:
+        yield f"Not shown: {', '.join(omitted)}."
 
 
 def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
     """Yield lines about the pods and partitions of this name; no line if the name is unknown."""
-    kind, _, rest = name.rpartition("/")
+    kind, _, id_ = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return
     waiting = [
         waiting_line
         for waiting_line in document.waiting
-        if waiting_line.pod == rest and namespace in ("", waiting_line.namespace)
+        if waiting_line.pod == id_ and namespace in ("", waiting_line.namespace)
     ]
     held = [
         partition
         for partition in document.partitions
-        if rest in (partition.id, partition.pod.partition("/")[2])
-        and namespace in ("", partition.pod.partition("/")[0])
+        if id_ in (partition.id, partition.pod.partition("/")[2]) and namespace in ("", partition.pod.partition("/")[0])
     ]
     rejected = [
         rejected_line
         for rejected_line in document.rejected
-        if rejected_line.pod == rest and namespace in ("", rejected_line.namespace)
+        if rejected_line.pod == id_ and namespace in ("", rejected_line.namespace)
     ]
     if waiting or rejected or held:
         yield from _attention(document)
@@ -91,11 +90,11 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
             f"at place {line.place} of {_waiting(document)}: {line.why}"
         )
     for partition_line in held[:_MAX_EXPLAINED]:
-        since = for_how_long(partition_line.since, document.served_at)
-        whose = f"of pod {partition_line.pod}" if partition_line.pod else "of no pod"
+        age = for_how_long(partition_line.since, document.served_at)
+        owner = f"of pod {partition_line.pod}" if partition_line.pod else "of no pod"
         meaning = _MEANINGS.get(partition_line.phase, partition_line.phase)
-        why = f": {partition_line.why}" if partition_line.why else ""
-        yield plain(f"partition {partition_line.id} {whose}, {partition_line.ipus} IPUs, {meaning} ({since}){why}")
+        reason = f": {partition_line.why}" if partition_line.why else ""
+        yield plain(f"partition {partition_line.id} {owner}, {partition_line.ipus} IPUs, {meaning} ({age}){reason}")
         where = [("  server", partition_line.server), ("  allocation", partition_line.allocation or "unknown")]
         yield from aligned([*where, ("  since", moment(partition_line.since))])
 

@@ -45,12 +45,12 @@ def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifest
     for name in dict.fromkeys(names):
         try:
             for source, content in _contents(name, recursive=recursive):
-                found, wrong = read_documents(source, content)
-                documents += found
+                parsed, wrong = read_documents(source, content)
+                documents += parsed
                 problems += wrong
         except OSError as error:
             problems.append(Problem(source=name, line=0, message=f"cannot be read: {error.strerror or error}"))
-    objects = [each for document in documents for each in objects_of(document)]
+    objects = [object_ for document in documents for object_ in objects_of(document)]
     return Manifests(documents=tuple(objects), problems=tuple(problems))
 
 
@@ -60,8 +60,8 @@ def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
         return
     path = Path(name)
     if path.is_dir():
-        found = path.rglob("*") if recursive else path.iterdir()
-        files = sorted(entry for entry in found if entry.suffix in _SUFFIXES and entry.is_file())
+        paths = path.rglob("*") if recursive else path.iterdir()
+        files = sorted(entry for entry in paths if entry.suffix in _SUFFIXES and entry.is_file())
         if not files:
             raise OSError(f"no file in it ends with {', '.join(_SUFFIXES)}")
     else:
@@ -83,12 +83,12 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
                 documents.append(Document(value, source, partial(_line_of, node)))
     except yaml.MarkedYAMLError as error:
         mark, began = error.problem_mark or error.context_mark, error.context_mark
-        words = f"is not YAML: {error.problem}"
+        message = f"is not YAML: {error.problem}"
         if error.context and began is not None:
-            words += f" ({error.context} that begins in line {began.line + 1})"
-        if "token" in words:
-            words += "; indent with spaces, not tabs"
-        return documents, [Problem(source, mark.line + 1 if mark is not None else 0, words)]
+            message += f" ({error.context} that begins in line {began.line + 1})"
+        if "token" in message:
+            message += "; indent with spaces, not tabs"
+        return documents, [Problem(source, mark.line + 1 if mark is not None else 0, message)]
     except yaml.reader.ReaderError as error:
         raw = content.encode() if isinstance(content, str) else content
         line = raw.count(b"\n", 0, error.position) + 1
@@ -106,7 +106,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         self.flatten_mapping(node)
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line
@@ -115,11 +115,11 @@ class _Loader(_LOADER):  # type: ignore[misc]
             # A key that `<<` adds is on a line of another mapping, and a key of this mapping may override it.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
-                    words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
-                    raise yaml.constructor.ConstructorError(None, None, words, key.start_mark)
+                    message = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
+                    raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
                 lines[key.value] = line
-            found[key.value] = self.construct_object(value, deep=deep)
-        return found
+            mapping[key.value] = self.construct_object(value, deep=deep)
+        return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         """Return a number; for a value such as 1:30, which YAML 1.1 reads in base 60, return the text."""
@@ -141,12 +141,12 @@ def _line_of(node: yaml.Node, path: FieldPath) -> int:
     for step in path:
         if isinstance(node, yaml.MappingNode):
             # If a key occurs twice, the last pair counts, because keys that `<<` adds come first.
-            found = [pair for pair in node.value if pair[0].value == step][-1:]
+            pairs = [pair for pair in node.value if pair[0].value == step][-1:]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-            found = [(item, item) for item in node.value[step : step + 1]]
+            pairs = [(item, item) for item in node.value[step : step + 1]]
         else:
-            found = []
-        if not found:
+            pairs = []
+        if not pairs:
             break
-        line, node = found[0][0].start_mark.line, found[0][1]
+        line, node = pairs[0][0].start_mark.line, pairs[0][1]
     return int(line) + 1

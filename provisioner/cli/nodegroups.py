@@ -42,8 +42,8 @@ def command(
 
     Other settings come from the environment; see docs/settings.md.
     """
-    found = {} if os.environ.get(_PROJECT, "").strip() else metadata.read_surroundings(os.environ)
-    inferred = {_PROJECT: found.get("project", "")} if found else {}
+    metadata_values = {} if os.environ.get(_PROJECT, "").strip() else metadata.read_surroundings(os.environ)
+    inferred = {_PROJECT: metadata_values.get("project", "")} if metadata_values else {}
     effective = settings.read(NodeGroupSettings, os.environ, inferred=inferred)
     api = connect(kubeconfig)
     try:

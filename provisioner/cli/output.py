@@ -106,23 +106,23 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
     kept = len(rows[0]) if rows else 0
     while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
         kept -= 1
-    found = []
+    table = []
     for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
-        found.append(line)
+        table.append(line)
         # Below a row, each cell has the heading of its column before it, except for the last cell, which is a sentence.
         named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
         below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
         if any(below) and row is not rows[0]:
-            found += wrapped(f"{_INDENT}{plain('; '.join(filter(None, below)))}", width, most=_LINES_OF_WORDS)
-    return found
+            table += wrapped(f"{_INDENT}{plain('; '.join(filter(None, below)))}", width, limit=_LINES_OF_WORDS)
+    return table
 
 
-def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
-    """Return a line wrapped to `width`, with at most `most` lines. All lines after the first begin with `hanging`."""
+def wrapped(line: str, width: int | None, *, indent: str = _INDENT, limit: int | None = None) -> list[str]:
+    """Return a line wrapped to `width`, with at most `limit` lines. All lines after the first begin with `indent`."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
-        line, max(width, _NARROWEST), subsequent_indent=hanging, max_lines=most, placeholder="…", break_on_hyphens=False
+        line, max(width, _NARROWEST), subsequent_indent=indent, max_lines=limit, placeholder="…", break_on_hyphens=False
     )
 
 

@@ -130,5 +130,5 @@ def _credentials(folder: str, host: str, port: int) -> Path | None:
     """Return the subfolder with a server's credentials, or `folder` if that is missing; None if `folder` is empty."""
     if not folder:
         return None
-    own = Path(folder) / f"{host}_{port}"
-    return own if own.is_dir() else Path(folder)
+    server_folder = Path(folder) / f"{host}_{port}"
+    return server_folder if server_folder.is_dir() else Path(folder)

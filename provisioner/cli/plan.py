@@ -79,9 +79,9 @@ def _settings_of(variables: Mapping[str, str], documents: Iterable[Document]) ->
     return PlanSettings(settings=effective, remarks=tuple(remarks))
 
 
-def _listed(words: Iterable[str]) -> str:
-    *some, last = words
-    return f"{', '.join(some)} and {last}" if some else last
+def _listed(items: Iterable[str]) -> str:
+    *first, last = items
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _read_settings_file(name: str) -> dict[str, str]:
@@ -94,7 +94,7 @@ def _read_settings_file(name: str) -> dict[str, str]:
 
 
 def _of_lines(name: str, text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
         bare = line.strip()
@@ -103,10 +103,10 @@ def _of_lines(name: str, text: str) -> dict[str, str]:
         key, separator, value = bare.partition("=")
         if not separator or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", key):
             problems.append(f"{name}:{number} is not of the form NAME=value")
-        found[key] = value
+        values[key] = value
     if problems:
         raise settings.SettingsError(problems)
-    return found
+    return values
 
 
 def _of_config_map(name: str, text: str) -> dict[str, str]:
@@ -182,10 +182,10 @@ def command(
         effective = read_plan_settings(settings_file, remote if live else None, manifests.documents)
     except OSError as error:
         return output.refuse(f"{settings_file}: cannot be read: {error.strerror or error}")
-    found = forecast(
+    planned = forecast(
         manifests.documents, effective.settings, rules_of(effective.settings.provider), default_namespace=namespace
     )
-    result = _Result(manifests, effective, found)
+    result = _Result(manifests, effective, planned)
     if form in ("json", "yaml"):
         output.write(_data(result), form)
         return result.exit_code
@@ -196,32 +196,32 @@ def command(
 class _Result(NamedTuple):
     manifests: Manifests
     effective: PlanSettings
-    found: Forecast
+    planned: Forecast
 
     @property
     def exit_code(self) -> int:
         if self.manifests.problems or not self.manifests.documents:
             return output.ExitCode.ERROR
-        return output.ExitCode.OK if self.found.all_served else output.ExitCode.NOT_SERVED
+        return output.ExitCode.OK if self.planned.all_served else output.ExitCode.NOT_SERVED
 
 
 def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
-    found = result.found
-    groups = _groups(found.pools)
+    planned = result.planned
+    groups = _groups(planned.pools)
     if groups:
         yield from _table(groups, result.effective.settings.prices, wide=wide)
         yield ""
     mistakes = list(map(str, result.manifests.problems))
-    mistakes += [str(finding) for finding in found.remarks if finding.severity.refused]
-    notes = [str(finding) for finding in found.remarks if not finding.severity.refused]
+    mistakes += [str(finding) for finding in planned.remarks if finding.severity.refused]
+    notes = [str(finding) for finding in planned.remarks if not finding.severity.refused]
     for head, lines, colour in (("Not served:", mistakes, "red"), ("Notes:", notes, "yellow")):
         if lines:
             yield click.style(head, fg=colour, bold=True)
             yield from (f"  {output.plain(line)}" for line in lines)
             yield ""
-    for kind, count, first in found.ignored:
+    for kind, count, first in planned.ignored:
         yield output.plain(f"Ignored: {_count(count, kind)} ({first.source}:{first.line})")
-    if found.ignored:
+    if planned.ignored:
         kinds = "JobSets, LeaderWorkerSets, RayClusters, pods and their controllers"
         yield f"plan reads {kinds}, if they request {constants.TPU_RESOURCE}."
         yield ""
@@ -230,17 +230,17 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
         return
     for remark in result.effective.remarks:
         yield from textwrap.wrap(output.plain(remark), _COLUMNS, break_on_hyphens=False)
-    if any(not pool.named for pool in found.pools):
+    if any(not pool.named for pool in planned.pools):
         yield "* stands for a random suffix."
-    yield _summary(found, result.effective.settings.prices)
+    yield _summary(planned, result.effective.settings.prices)
 
 
-def _summary(found: Forecast, prices: Prices) -> str:
-    if not found.pools:
+def _summary(planned: Forecast, prices: Prices) -> str:
+    if not planned.pools:
         return "No node pools would be created."
-    pools, hosts = len(found.pools), sum(pool.request.hosts for pool in found.pools)
-    chips = sum(pool.chips for pool in found.pools)
-    cost = _cost(found.pools, prices)
+    pools, hosts = len(planned.pools), sum(pool.request.hosts for pool in planned.pools)
+    chips = sum(pool.chips for pool in planned.pools)
+    cost = _cost(planned.pools, prices)
     priced = f", {cost_in_words(cost, prices.currency)}" if cost is not None else ""
     return f"{_count(pools, 'node pool')} would be created: {_count(hosts, 'host')}, {_count(chips, 'chip')}{priced}."
 
@@ -250,15 +250,15 @@ def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
     costs = [
         prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
         for pool in pools
-        for option in [each for each in pool.options if not each.problem][:1]
+        for option in [possible for possible in pool.options if not possible.problem][:1]
         if pool.slice_.shape is not None
     ]
     priced = [cost for cost in costs if cost is not None]
     return sum(priced) if priced else None
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
@@ -307,7 +307,7 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
     """Yield the lines below a row: names, choices of capacity and cost of pools; if `wide`, also labels and taints."""
     pool = pools[0]
     request = _shown_request(pool)
-    names = dict.fromkeys(output.plain(each.shown_name) for each in pools)
+    names = dict.fromkeys(output.plain(planned.shown_name) for planned in pools)
     yield f"    {'name' if len(pools) == 1 else 'names'}: {', '.join(names)}"
     for number, option in enumerate(pool.options, start=1):
         impossible = f" (not possible: {output.plain(option.problem)})" if option.problem else ""
@@ -335,8 +335,8 @@ def _shown_request(pool: PlannedPool) -> NodePoolRequest:
 
 
 def _data(result: _Result) -> dict[str, Any]:
-    effective, found = result.effective.settings, result.found
-    counts = Counter(pool.slice_.workload.owner_kind for pool in found.pools)
+    effective, planned = result.effective.settings, result.planned
+    counts = Counter(pool.slice_.workload.owner_kind for pool in planned.pools)
     return {
         "nodePools": [
             {
@@ -362,7 +362,7 @@ def _data(result: _Result) -> dict[str, Any]:
                 "nodeLabels": job_labels(pool.request.labels, pool.request.taints),
                 "request": _request_json(effective, _shown_request(pool)),
             }
-            for pool in found.pools
+            for pool in planned.pools
         ],
         "problems": [
             *(
@@ -371,7 +371,7 @@ def _data(result: _Result) -> dict[str, Any]:
             ),
             *(
                 {"file": finding.document.source, "line": finding.line, "message": finding.message}
-                for finding in found.remarks
+                for finding in planned.remarks
                 if not finding.subject
             ),
         ],
@@ -385,19 +385,19 @@ def _data(result: _Result) -> dict[str, Any]:
                 "served": not finding.severity.refused,
                 "slices": finding.slices,
             }
-            for finding in found.remarks
+            for finding in planned.remarks
             if finding.subject
         ],
         "ignored": [
             {"kind": kind, "count": count, "file": first.source, "line": first.line}
-            for kind, count, first in found.ignored
+            for kind, count, first in planned.ignored
         ],
         "assumptions": list(result.effective.remarks),
         "totals": {
-            "nodePools": len(found.pools),
-            "hosts": sum(pool.request.hosts for pool in found.pools),
-            "chips": sum(pool.chips for pool in found.pools),
-            "costPerHour": _cost(found.pools, effective.prices),
+            "nodePools": len(planned.pools),
+            "hosts": sum(pool.request.hosts for pool in planned.pools),
+            "chips": sum(pool.chips for pool in planned.pools),
+            "costPerHour": _cost(planned.pools, effective.prices),
             "currency": effective.prices.currency,
             "nodePoolsByKind": dict(counts),
         },

@@ -82,8 +82,8 @@ def command(
         if value is not None:
             _log.warning("flag.ignored", remark=f"--{name.replace('_', '-')} has no effect here")
     _log.info("settings.read", **settings.readable(effective))
-    for words in inferred_words(tried.inferred):
-        _log.info("settings.inferred", words=words)
+    for sentence in inferred_words(tried.inferred):
+        _log.info("settings.inferred", words=sentence)
     for warning in (*settings.warnings_about_environment(os.environ), *settings.warnings_about(effective)):
         _log.warning("settings.warning", warning=warning)
     log_checks(checking.Subject(settings=effective, api=api, gke=tried.gke))

@@ -57,9 +57,9 @@ def prepare(
     Raises SettingsError if only settings are wrong. If there are other problems, such as `problems`, raises StartError.
     """
     tried = attempt(kubeconfig, environment)
-    others = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
-    if others:
-        raise StartError([*tried.settings_problems, *others])
+    more_problems = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
+    if more_problems:
+        raise StartError([*tried.settings_problems, *more_problems])
     if tried.settings is None or tried.api is None:
         raise settings.SettingsError(tried.settings_problems)
     return tried.settings, tried.api, tried
@@ -100,16 +100,16 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
     """Return a sentence about each inferred setting."""
-    found = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
-    return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in found)
+    inferred_values = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
+    return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in inferred_values)
 
 
 def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
         return {}
-    found = metadata.read_surroundings(environment)
+    values = metadata.read_surroundings(environment)
     return {
-        variable: found.get(key, "")
+        variable: values.get(key, "")
         for variable, (key, _) in _INFERRED.items()
         if not environment.get(variable, "").strip()
     }

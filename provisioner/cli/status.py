@@ -66,14 +66,14 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
     width = terminal_width()
-    found = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
+    answers = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
     lines: list[str] = []
-    if found.problem:
-        lines += wrapped(plain(f"ATTENTION: {found.problem}"), width)
-    if found.slices is not None:
-        lines += page(found.slices, namespace, state, wide=wide, width=width)
-    if found.partitions is not None:
-        lines += [*([""] if lines else []), *ipus.page(found.partitions, namespace, width=width)]
+    if answers.problem:
+        lines += wrapped(plain(f"ATTENTION: {answers.problem}"), width)
+    if answers.slices is not None:
+        lines += page(answers.slices, namespace, state, wide=wide, width=width)
+    if answers.partitions is not None:
+        lines += [*([""] if lines else []), *ipus.page(answers.partitions, namespace, width=width)]
     return lines
 
 
@@ -115,31 +115,31 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload requests TPUs")
     shown = {slice_.pool for slice_ in view.slices}
-    left = [pool for pool in view.pools if pool.name not in shown and namespace in ("", pool.namespace) and not state]
-    if left:
+    others = [pool for pool in view.pools if pool.name not in shown and namespace in ("", pool.namespace) and not state]
+    if others:
         yield ""
         yield "other node pools:"
-        yield from aligned_with_words([*_left(left, now)], width=width)
+        yield from aligned_with_words([*_pools_without_slices(others, now)], width=width)
 
 
 def _chips(view: View) -> str:
-    told = [f"{count} {state}" for state, count in view.capacity.chips.items() if count]
+    counts = [f"{count} {state}" for state, count in view.capacity.chips.items() if count]
     priced = [pool.cost_per_hour for pool in view.pools if pool.cost_per_hour is not None]
     cost = f"; {cost_in_words(sum(priced), view.capacity.currency)}" if priced else ""
     operations = view.capacity.operations
-    most = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
+    of_limit = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
     paused = "; creation is paused" if view.capacity.creation_paused else ""
-    return f"chips: {', '.join(told) or 'none'}{cost}; operations in progress: {operations}{most}{paused}"
+    return f"chips: {', '.join(counts) or 'none'}{cost}; operations in progress: {operations}{of_limit}{paused}"
 
 
 def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
     """Yield a line about rejected slices and a line about waiting slices with the causes, each if there are any."""
-    for state, words in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
-        found = [slice_ for slice_ in slices if slice_.state is state]
-        causes = Counter(view.cause for view in found if view.cause).most_common(_MAX_CAUSES)
-        why = f": {', '.join(f'{count} {cause}' for cause, count in causes)}" if state is State.WAITING else ""
-        if found:
-            yield f"{words}: {_counted(found)}{why}"
+    for state, heading in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
+        matching = [slice_ for slice_ in slices if slice_.state is state]
+        causes = Counter(view.cause for view in matching if view.cause).most_common(_MAX_CAUSES)
+        by_cause = f": {', '.join(f'{count} {cause}' for cause, count in causes)}" if state is State.WAITING else ""
+        if matching:
+            yield f"{heading}: {_counted(matching)}{by_cause}"
 
 
 def _counted(slices: Sequence[SliceView]) -> str:
@@ -171,21 +171,21 @@ def _table(
             pool.zone if pool else "-",
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
-        why = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
-        if slice_.cause and len(why) > _MAX_WHY:
-            why = " ".join(brief(slice_))
+        reason = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
+        if slice_.cause and len(reason) > _MAX_WHY:
+            reason = " ".join(brief(slice_))
         due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
         # The reason of a back-off already contains the time of the next try.
-        if due not in why:
-            why = f"(next try {due}) {why}"
-        yield (*row, *(more if wide else ()), why)
+        if due not in reason:
+            reason = f"(next try {due}) {reason}"
+        yield (*row, *(more if wide else ()), reason)
 
 
 def _lasting(item: SliceView | PoolView, now: datetime) -> str:
     return "-" if item.since is None else f"{'>' if item.since_start else ''}{for_how_long(item.since, now)}"
 
 
-def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
+def _pools_without_slices(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
     yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
     for pool in pools:
         due = "-"

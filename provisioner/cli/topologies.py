@@ -48,9 +48,9 @@ def _page(rows: Sequence[dict[str, Any]], notes: list[str], width: int | None) -
         notes.append(f"* only if the pod selects {constants.INSTANCE_TYPE}; otherwise another machine type is used.")
     head, *lines = output.aligned([_HEAD, *map(_cells, rows)])
     yield head
-    for heading, same in groupby(zip(rows, lines, strict=True), key=lambda pair: _heading(pair[0])):
+    for heading, group in groupby(zip(rows, lines, strict=True), key=lambda pair: _heading(pair[0])):
         yield heading
-        yield from (line for _, line in same)
+        yield from (line for _, line in group)
     if notes:
         yield ""
         yield from (line for note in notes for line in output.wrapped(note, width))
@@ -79,8 +79,8 @@ def _rows(offer: Accelerator, *, everything: bool) -> Iterator[dict[str, Any]]:
         for shape in (tpu.shapes_of(offer, topology) if everything or offer.documents(topology) else ())
         if not shape.machine_type.only_on_request
     )
-    for (topology, machine), same in groupby(shapes, key=lambda shape: (shape.topology, shape.machine_type)):
-        layouts = list(same)
+    for (topology, machine), group in groupby(shapes, key=lambda shape: (shape.topology, shape.machine_type)):
+        layouts = list(group)
         yield {
             "accelerator": offer.label,
             "generation": offer.generation,
