@@ -117,8 +117,8 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
     if re.search(NO_SUCH_ACCOUNT, text, re.IGNORECASE):
         return f"Create it, or name another in {accounts}; the {again}."
-    found = re.search(_LACKS, text)
-    return otherwise.replace(PERMISSION, found[1]) if found is not None else otherwise
+    match = re.search(_LACKS, text)
+    return otherwise.replace(PERMISSION, match[1]) if match is not None else otherwise
 
 
 #: Texts of failed preconditions that end without a change by users. Used only if no rule matches the text.
@@ -185,8 +185,8 @@ CODES: Mapping[int, CodeRow] = {
 def row_of(code: int) -> CodeRow:
     """Return the kinds of failure of an HTTP code, used if the text matches no rule."""
     # A 3xx comes from an address that redirects instead of serving the API.
-    known = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
-    return CODES.get(code, known if 300 <= code < 500 else LOST)
+    unlisted = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
+    return CODES.get(code, unlisted if 300 <= code < 500 else LOST)
 
 
 def status_label(code: int) -> str:
@@ -250,8 +250,8 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
     text = text[:_LONGEST_TEXT]
     parts = {part for value in values for part in _parts(value) if len(part) >= _SHORTEST_VALUE}
     # An alphabetic value is removed only after a quote or in a path, because elsewhere it may be Google's word.
-    words = set(filter(str.isalpha, parts))
-    for removed, before in ((parts - words, r"(?<![\w-])"), (words, r"(?<=['\"`/=:])")):
+    alphabetic = set(filter(str.isalpha, parts))
+    for removed, before in ((parts - alphabetic, r"(?<![\w-])"), (alphabetic, r"(?<=['\"`/=:])")):
         if removed:
             # Longer values come first; otherwise a value that is their prefix could match instead.
             alternatives = "|".join(map(re.escape, sorted(removed, key=len, reverse=True)))

@@ -63,32 +63,32 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
     """Return the client's error for an exception of Google's libraries. `subject` names the call in the error."""
     retry_after: float | None = None
     code = 0
-    words = str(error) or type(error).__name__
+    message = str(error) or type(error).__name__
     login_help = _LOGIN_HELP.format(api.login_in_cluster)
     answer = _answer_of(error)
     if answer is not None:
         kind = api.kind_of_answer(answer)
-        words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
+        message, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
         if kind is FailureKind.PERMISSION and answer.from_google:
-            words = f"{words} {login_help if answer.code == 401 else api.help_of(words)}"
+            message = f"{message} {login_help if answer.code == 401 else api.help_of(message)}"
     elif isinstance(error, auth_exceptions.GoogleAuthError):
         # Tokens are fetched before the call is sent, or after a 401. So the call had no effect.
         kind = _kind_of_auth_error(error)
         if kind is FailureKind.PERMISSION:
-            help_ = _ENABLE_HELP if _NOT_ENABLED in words else login_help
-            words = f"No credentials for {api.name}: {words} {help_}"
+            help_ = _ENABLE_HELP if _NOT_ENABLED in message else login_help
+            message = f"No credentials for {api.name}: {message} {help_}"
     elif isinstance(error, _BAD_ADDRESS):
         kind = FailureKind.INVALID
-        words = f"{words} Check the address in {api.address_option} and the proxy settings."
+        message = f"{message} Check the address in {api.address_option} and the proxy settings."
     elif _never_sent(error):
         kind = FailureKind.UNAVAILABLE
-        words = _why_not_connected(error) or words
+        message = _connection_problem(error) or message
     else:
         # A read that timed out, a broken connection, an unreadable response, or an unknown error.
         kind = LOST.of(call)
     # A proxy's address may contain its password.
-    words = _PASSWORD.sub("//…@", words)
-    failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
+    message = _PASSWORD.sub("//…@", message)
+    failure = Failure(kind=kind, message=message[:_LONGEST_MESSAGE])
     return api.error(failure, subject, retry_after_seconds=retry_after, code=code)
 
 
@@ -100,8 +100,8 @@ def _answer_of(error: Exception) -> Answer | None:
         return _read_answer(response)
     if not isinstance(code, int):
         return None
-    words = str(getattr(error, "message", error))
-    return Answer(code=code, message=words, status="", reasons=frozenset(), retry_after_seconds=None, from_google=True)
+    text = str(getattr(error, "message", error))
+    return Answer(code=code, message=text, status="", reasons=frozenset(), retry_after_seconds=None, from_google=True)
 
 
 def _read_answer(response: requests.Response) -> Answer:
@@ -158,7 +158,7 @@ def _never_sent(error: Exception) -> bool:
     return any(isinstance(cause, _NOT_CONNECTED) for cause in _chain(error))
 
 
-def _why_not_connected(error: Exception) -> str:
+def _connection_problem(error: Exception) -> str:
     """Return the operating system's reason for a failed connection; empty if unknown."""
     for cause in _chain(error):
         if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
@@ -172,10 +172,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     todo: list[BaseException] = [error]
     seen: set[int] = set()
     while todo:
-        one = todo.pop()
-        if id(one) in seen:
+        exception = todo.pop()
+        if id(exception) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        inner = (one.__cause__, getattr(one, "reason", None), *one.args)
+        seen.add(id(exception))
+        yield exception
+        inner = (exception.__cause__, getattr(exception, "reason", None), *exception.args)
         todo.extend(item for item in inner if isinstance(item, BaseException))

@@ -16,18 +16,18 @@ _FLAVOR = "Metadata-Flavor"
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
     """Return the known ones of `project`, `zone` of the machine, and `location` (region or zone) of the `cluster`."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     # If the server does not exist or a read fails, the values that were read before are returned.
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
         contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,
     ):
-        found["project"] = _read(connection, "project/project-id")
+        values["project"] = _read(connection, "project/project-id")
         # The response is projects/NUMBER/zones/ZONE.
-        found["zone"] = _read(connection, "instance/zone").rpartition("/")[2]
-        found["location"] = _read(connection, "instance/attributes/cluster-location")
-        found["cluster"] = _read(connection, "instance/attributes/cluster-name")
-    return {key: value for key, value in found.items() if value}
+        values["zone"] = _read(connection, "instance/zone").rpartition("/")[2]
+        values["location"] = _read(connection, "instance/attributes/cluster-location")
+        values["cluster"] = _read(connection, "instance/attributes/cluster-name")
+    return {key: value for key, value in values.items() if value}
 
 
 def _read(connection: http.client.HTTPConnection, path: str) -> str:

@@ -56,7 +56,7 @@ POOL_SIZE = 64
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
-def _left_seconds() -> float:
+def _remaining_seconds() -> float:
     deadline = _DEADLINE.get()
     return inf if deadline is None else deadline - time.monotonic()
 
@@ -73,10 +73,10 @@ class _Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left = min(self._silence_seconds, _left_seconds())
-        if left <= 0:
+        seconds = min(self._silence_seconds, _remaining_seconds())
+        if seconds <= 0:
             raise TimeoutError("the deadline of the call has passed")
-        self._sock.settimeout(left)
+        self._sock.settimeout(seconds)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class KubeApi(Api):
                 finally:
                     response.close()
                 raise wire.error_of(request.title, response, data)
-        return wire.LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
+        return wire.LineStream(response, title=request.title, read_seconds=timeouts.read_seconds)
 
     def _read(self, request: Request, *, accept: str) -> bytes:
         with self._transport(request):
@@ -160,20 +160,20 @@ class KubeApi(Api):
     @contextmanager
     def _transport(self, request: Request) -> Iterator[None]:
         """Convert errors of the transport to Unavailable. At the end, remove the deadline that `_send` has set."""
-        what, timeouts = request.title, request.timeouts
+        title, timeouts = request.title, request.timeouts
         try:
             yield
         except wire.TRANSPORT_ERRORS as error:
             # urllib3's errors are in reference cycles, so their tracebacks would keep callers' variables in memory.
             traceback.clear_frames(error.__traceback__)
-            words = f"can't be reached: {error}"
+            problem = f"can't be reached: {error}"
             if isinstance(error, NewConnectionError):
                 # This check comes first, because urllib3's NewConnectionError is a subclass of its TimeoutError.
-                words = f"can't be reached: {_plain(error)}"
+                problem = f"can't be reached: {_plain(error)}"
             elif isinstance(error, Urllib3TimeoutError):
                 seconds = f"{timeouts.connect_seconds:g} s (connect) or {timeouts.read_seconds:g} s (read)"
-                words = f"did not answer within {seconds}"
-            raise errors.Unavailable(f"{what}: {self.server} {words}") from error
+                problem = f"did not answer within {seconds}"
+            raise errors.Unavailable(f"{title}: {self.server} {problem}") from error
         finally:
             _DEADLINE.set(None)
 
@@ -191,13 +191,13 @@ class KubeApi(Api):
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
-            left = max(_left_seconds(), 0.001)
+            seconds_left = max(_remaining_seconds(), 0.001)
             return self._pool.request(
                 request.method,
                 url,
                 body=data,
                 headers=headers,
-                timeout=urllib3.Timeout(left, connect=timeouts.connect_seconds, read=timeouts.read_seconds),
+                timeout=urllib3.Timeout(seconds_left, connect=timeouts.connect_seconds, read=timeouts.read_seconds),
                 retries=False,
                 redirect=False,
                 preload_content=False,
@@ -299,9 +299,9 @@ def _plain(error: BaseException) -> str:
     """Return the operating system's message about an error, with the file if known; otherwise the error's text."""
     while not isinstance(error, OSError) and error.__cause__ is not None:
         error = error.__cause__
-    words = error.strerror if isinstance(error, OSError) else ""
+    text = error.strerror if isinstance(error, OSError) else ""
     name = error.filename if isinstance(error, OSError) else ""
-    return (f"{name}: {words}" if name else words) if words else str(error)
+    return (f"{name}: {text}" if name else text) if text else str(error)
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:

@@ -92,7 +92,7 @@ class EventRecorder:
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
         #: Dropped Events: total since the start, numbers by namespace since the last log line, and last reason.
-        self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
+        self.dropped_total, self._drops, self._last_reason = 0, Counter[str](), ""
         self._tidied_at = clock()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
@@ -178,7 +178,7 @@ class EventRecorder:
             drops, self._drops = self._drops, Counter()
         if drops:
             shown = dict(drops.most_common(_NAMED_NAMESPACES))
-            _log.warning("event.dropped", count=drops.total(), namespaces=shown, last_why=self._last_why)
+            _log.warning("event.dropped", count=drops.total(), namespaces=shown, last_why=self._last_reason)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -218,23 +218,23 @@ class EventRecorder:
     def _failed(self, series: _Series, error: Exception) -> None:
         namespace = series.ref.namespace
         space = self._namespaces.get(namespace) or _Namespace()
-        known = space.known.get(series.digest) is series
+        is_current = space.known.get(series.digest) is series
         if isinstance(error, errors.Unavailable | errors.TooManyRequests):
             space.paused_until = self._clock() + _PAUSE_SECONDS
-            if known:
+            if is_current:
                 space.waiting[series.digest] = series
                 return
-        if known:
+        if is_current:
             # Without an entry, the next repetition counts as a new Event, which is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
             self._drop(namespace, str(error) if isinstance(error, errors.ClusterError) else repr(error))
 
-    def _drop(self, namespace: str, why: str) -> bool:
+    def _drop(self, namespace: str, reason: str) -> bool:
         self._drops[namespace] += 1
         self.dropped_total += 1
-        self._last_why = why
+        self._last_reason = reason
         return False
 
     def _forget(self, series: _Series) -> bool:

@@ -25,10 +25,10 @@ _MAX_BITS = 1024
 class BoundedReader:
     """Reads texts with a limit on the sum of their characters, which also counts in the reader `within`, if given."""
 
-    def __init__(self, what: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
+    def __init__(self, title: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
         #: Message about the first limit that was exceeded; empty if none was.
         self.problem = ""
-        self.what = what
+        self.title = title
         self._left = self.max_characters = max_characters
         self._within = within
 
@@ -36,18 +36,18 @@ class BoundedReader:
         """Set `problem`, the message about an exceeded limit, unless it is set already."""
         self.problem = self.problem or problem
 
-    def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut if longer than `most`; empty for other types, or if the limit on the sum is exceeded."""
+    def text(self, part: str, raw: object, *, limit: int = bounds.LABEL_KEY) -> str:
+        """Return a text, cut if longer than `limit`; empty for other types, or if the limit on the sum is exceeded."""
         if not isinstance(raw, str):
             return ""
-        if len(raw) > most:
-            self.refuse(bounds.too_long(what, raw, most))
+        if len(raw) > limit:
+            self.refuse(bounds.too_long(part, raw, limit))
             return bounds.cut(raw)
         full = self.count(len(raw))
         if full is None:
             return shared(raw)
         self.refuse(
-            f"labels, selectors, tolerations, affinity and annotations of {full.what} have more than "
+            f"labels, selectors, tolerations, affinity and annotations of {full.title} have more than "
             f"{full.max_characters:,} characters, and no more are read; use fewer"
         )
         return ""
@@ -59,34 +59,34 @@ class BoundedReader:
             return self
         return self._within.count(characters) if self._within is not None else None
 
-    def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
+    def labels(self, part: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
         """Return the texts of a map by key; only the keys in `keep` if the map has more than MAP_ENTRIES entries."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
-            self.refuse(f"{what} {bounds.too_many('entries', len(raw), bounds.MAP_ENTRIES)}")
+            self.refuse(f"{part} {bounds.too_many('entries', len(raw), bounds.MAP_ENTRIES)}")
             raw = {key: raw[key] for key in keep if key in raw}
         return {
-            self.text(f"a key of {what}", key): self.text(f"{what} {bounds.cut(key)}", value, most=bounds.LABEL_VALUE)
+            self.text(f"a key of {part}", key): self.text(f"{part} {bounds.cut(key)}", value, limit=bounds.LABEL_VALUE)
             for key, value in raw.items()
             if isinstance(key, str) and isinstance(value, str)
         }
 
     def annotations(self, raw: object) -> dict[str, str]:
         """Return the annotations whose keys are in READ_ANNOTATIONS."""
-        found = ((key, mapping(raw).get(key)) for key in constants.READ_ANNOTATIONS)
+        texts = ((key, mapping(raw).get(key)) for key in constants.READ_ANNOTATIONS)
         return {
-            key: self.text(f"annotation {key}", value, most=bounds.ANNOTATION)
-            for key, value in found
+            key: self.text(f"annotation {key}", value, limit=bounds.ANNOTATION)
+            for key, value in texts
             if isinstance(value, str)
         }
 
-    def entries(self, what: str, raw: object, most: int) -> list[dict[str, Any]]:
-        """Return the objects in a list, empty if the list has more than `most` entries."""
+    def entries(self, part: str, raw: object, limit: int) -> list[dict[str, Any]]:
+        """Return the objects in a list, empty if the list has more than `limit` entries."""
         if not isinstance(raw, list):
             return []
-        if len(raw) > most:
-            self.refuse(f"{what} {bounds.too_many('entries', len(raw), most)}")
+        if len(raw) > limit:
+            self.refuse(f"{part} {bounds.too_many('entries', len(raw), limit)}")
             return []
         return [entry for entry in raw if isinstance(entry, dict)]
 
@@ -115,14 +115,14 @@ def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
     return namespace, own_name, uid
 
 
-def deletion_deadline(what: str, metadata: dict[str, Any]) -> datetime | None:
+def deletion_deadline(title: str, metadata: dict[str, Any]) -> datetime | None:
     """Return deletionTimestamp, None if absent. Raises MalformedObject if the value is not a time."""
     raw = metadata.get("deletionTimestamp")
     if raw is None:
         return None
     deadline = parse_timestamp(raw)
     if deadline is None:
-        raise MalformedObject(f"{what}: deletionTimestamp {shown(raw)} is not an RFC 3339 time")
+        raise MalformedObject(f"{title}: deletionTimestamp {shown(raw)} is not an RFC 3339 time")
     return deadline
 
 

@@ -39,10 +39,10 @@ class NamespaceBound(Generic[T]):
     @property
     def problem(self) -> str:
         """Message for users in reduced records: the namespace exceeds its bound."""
-        most = f"{self.max_bytes >> 20} MiB of memory"
-        most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
+        limits = f"{self.max_bytes >> 20} MiB of memory"
+        limits += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
-            f"the {self.plural} of its namespace exceed {most}, and only the oldest are read; delete {self.plural} "
+            f"the {self.plural} of its namespace exceed {limits}, and only the oldest are read; delete {self.plural} "
             "that are not needed"
         )
 

@@ -113,8 +113,8 @@ class LeaseElector:
     def remaining_seconds(self) -> float:
         """Return the seconds for which no other process can lead; 0 if this process does not lead."""
         with self._lock:
-            left = self._seconds_to_deadline() if self._leading else 0.0
-        return left + _DURATION_SECONDS - _RENEW_DEADLINE_SECONDS if left > 0 else 0.0
+            seconds = self._seconds_to_deadline() if self._leading else 0.0
+        return seconds + _DURATION_SECONDS - _RENEW_DEADLINE_SECONDS if seconds > 0 else 0.0
 
     @property
     def is_leader(self) -> bool:
@@ -158,8 +158,8 @@ class LeaseElector:
         while not self._stopping.is_set():
             self._notice_loss()
             with self._lock:
-                left = self._seconds_to_deadline() if self._leading else _LONGEST_LOOK_SECONDS
-            self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
+                seconds = self._seconds_to_deadline() if self._leading else _LONGEST_LOOK_SECONDS
+            self._stopping.wait(min(max(seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
         """Return the seconds until the next step: a random pause, but at most until leadership would end."""
@@ -219,8 +219,8 @@ class LeaseElector:
     def _deadline(self) -> float:
         """Return the time at which leadership ends without a renewal; -inf if this process lacks a Lease."""
         confirmed = [lease.confirmed_at for lease in self._leases]
-        known = [moment for moment in confirmed if moment is not None]
-        return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
+        moments = [moment for moment in confirmed if moment is not None]
+        return min(moments) + _RENEW_DEADLINE_SECONDS if len(moments) == len(confirmed) else float("-inf")
 
     def _seconds_to_deadline(self) -> float:
         return self._deadline() - self._clock()
@@ -292,9 +292,9 @@ class _Claim:
             return None
         if holder not in ("", self.identity) and self._seconds_to_wait(spec) > 0:
             self.confirmed_at = None
-            who = "the Go provisioner" if self.optional else "another instance"
+            owner = "the Go provisioner" if self.optional else "another instance"
             return (
-                f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends or "
+                f"lease {self.namespace}/{self.name} is held by {owner}, {str(holder)[:100]}: waiting until it ends or "
                 "stops renewing the lease"
             )
         try:
@@ -331,19 +331,19 @@ class _Claim:
             # Without a resourceVersion, this write could overwrite another client's write.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
         moment = fields.format_micro_time(self.now())
-        ours = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
+        new_spec = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
         if taking:
             before = spec.get("leaseTransitions")
             count = (before if isinstance(before, int) else 0) + (current is not None)
-            ours |= {"acquireTime": moment, "leaseTransitions": count}
+            new_spec |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
             # `current` has a resourceVersion, so the call fails if another client wrote the Lease after the last read.
-            self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
+            self._held = self.api.put(self._path, {**current, "spec": spec | new_spec}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
             metadata = {"name": self.name, "namespace": self.namespace}
-            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": ours}
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": new_spec}
             self._held = self.api.post(path, body, timeouts=_TIMEOUTS)
         self.holder, self.confirmed_at = self.identity, sent
 

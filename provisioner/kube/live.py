@@ -87,32 +87,32 @@ def find_nodes_of_pool(
 
 
 def list_nodes_of_pool(
-    api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", others: Iterable[str] = ()
+    api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", names: Iterable[str] = ()
 ) -> list[PoolNode]:
-    """Return the nodes of a pool, sorted by name. Searched are nodes with the pool's label, and the nodes in `others`.
+    """Return the nodes of a pool, sorted by name. Searched are nodes with the pool's label, and the nodes in `names`.
 
     Metadata do not show a cordon, so a second query returns the open nodes. A node that registers or is uncordoned
     between both queries counts as open.
     """
-    queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
-    found: dict[str, PoolNode] = {}
+    queries = [{"fieldSelector": f"metadata.name={name}"} for name in names]
+    by_name: dict[str, PoolNode] = {}
     for query in (*queries, {"labelSelector": f"{constants.NODE_POOL}={pool_name}"}):
         opened = ",".join(filter(None, (query.get("fieldSelector"), _OPEN)))
         nodes = {node.name: node for node in _list_metadata(api, query)}
         nodes |= {
             node.name: replace(node, open=True) for node in _list_metadata(api, query | {"fieldSelector": opened})
         }
-        found |= {name: replace(node, labelled="labelSelector" in query) for name, node in nodes.items()}
-    return [node for _, node in sorted(found.items()) if node.pool_by(membership, namespace) == pool_name]
+        by_name |= {name: replace(node, labelled="labelSelector" in query) for name, node in nodes.items()}
+    return [node for _, node in sorted(by_name.items()) if node.pool_by(membership, namespace) == pool_name]
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
     """Yield the provider IDs of up to 2,000 nodes without TPUs, page by page. The IDs identify the GKE cluster."""
-    pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), most=_IDENTITY_PAGE_SIZE)
+    pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), max_limit=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
-        found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
-        yield from (provider_id for provider_id in found if isinstance(provider_id, str))
+        ids = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
+        yield from (provider_id for provider_id in ids if isinstance(provider_id, str))
 
 
 def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
@@ -163,8 +163,8 @@ def release(api: Api, node_name: str) -> None:
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
-        others = [taint for taint in taints if taint.get("key") not in constants.HELD_KEYS]
-        return {"spec": {"taints": others or None}} if len(others) < len(taints) else None
+        kept = [taint for taint in taints if taint.get("key") not in constants.HELD_KEYS]
+        return {"spec": {"taints": kept or None}} if len(kept) < len(taints) else None
 
     _change_node(api, node_name, change)
 

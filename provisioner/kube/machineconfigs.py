@@ -66,9 +66,9 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
 
 
 def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.MachineType:
-    name, resources, own = str(raw["name"]), raw["resources"], raw.get("properties") or {}
+    name, resources, own_properties = str(raw["name"]), raw["resources"], raw.get("properties") or {}
     # A property that the machine type does not set has the value of the machine family.
-    properties = {**defaults, **{key: value for key, value in own.items() if value is not None}}
+    properties = {**defaults, **{key: value for key, value in own_properties.items() if value is not None}}
     accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
     chips, cpus, memory_gib = int(accelerator["fixedCount"]), int(resources["cpus"]), int(resources["memory"]) // 1024

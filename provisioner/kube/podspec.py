@@ -28,41 +28,41 @@ CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
-def pod_requests(what: str, spec: object, resource: str) -> Decimal:
+def pod_requests(title: str, spec: object, resource: str) -> Decimal:
     """Return the amount that the scheduler reserves for a pod: its overhead and its pod-level request.
 
     Without a pod-level request, the maximum amount that containers request at the same time is used.
     """
-    asked = fields.mapping(spec)
+    pod_spec = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
-    for container in _with_resources(asked.get("initContainers")):
-        amount = _container_request(what, container, resource)
+    for container in _with_resources(pod_spec.get("initContainers")):
+        amount = _container_request(title, container, resource)
         if container.get("restartPolicy") == "Always":
             sidecars += amount
             while_starting = max(while_starting, sidecars)
         else:
             while_starting = max(while_starting, sidecars + amount)
     running = sidecars
-    for container in _with_resources(asked.get("containers")):
-        running += _container_request(what, container, resource)
+    for container in _with_resources(pod_spec.get("containers")):
+        running += _container_request(title, container, resource)
     total = max(running, while_starting)
-    pod_level = fields.at(asked, "resources", "requests")
+    pod_level = fields.at(pod_spec, "resources", "requests")
     if resource in pod_level:
-        total = quantity_of(what, "pod-level request", resource, pod_level)
-    return total + quantity_of(what, "overhead", resource, fields.mapping(asked.get("overhead")))
+        total = quantity_of(title, "pod-level request", resource, pod_level)
+    return total + quantity_of(title, "overhead", resource, fields.mapping(pod_spec.get("overhead")))
 
 
-def requested_chips(what: str, spec: object) -> int:
+def requested_chips(title: str, spec: object) -> int:
     """Return the number of chips that a pod requests as a resource or by ResourceClaims. Raises MalformedObject."""
-    return counted_chips(what, spec) or _claimed_chips(spec)
+    return counted_chips(title, spec) or _claimed_chips(spec)
 
 
-def counted_chips(what: str, spec: object) -> int:
+def counted_chips(title: str, spec: object) -> int:
     """Return the number of chips that a pod requests as a resource. Raises MalformedObject if it is not an integer."""
-    chips = pod_requests(what, spec, constants.TPU_RESOURCE)
+    chips = pod_requests(title, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
-        raise fields.MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
+        raise fields.MalformedObject(f"{title}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
     return int(chips)
 
 
@@ -79,9 +79,9 @@ def _claimed_chips(spec: object) -> int:
 
 def node_selector_of(spec: object) -> dict[str, Any]:
     """Return a pod's nodeSelector, plus each label of OF_SLICES for which required node affinity allows one value."""
-    asked = fields.mapping(spec)
-    selector = fields.mapping(asked.get("nodeSelector"))
-    terms = fields.mappings(fields.mapping(_required_affinity(asked)).get("nodeSelectorTerms"))
+    pod_spec = fields.mapping(spec)
+    selector = fields.mapping(pod_spec.get("nodeSelector"))
+    terms = fields.mappings(fields.mapping(_required_affinity(pod_spec)).get("nodeSelectorTerms"))
     # To the scheduler, an affinity that allows one value is equal to a selector.
     missing = (key for key in OF_SLICES if terms and key not in selector)
     fixed = {key: value for key in missing if (value := _only_value(terms, key))}
@@ -112,10 +112,10 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 def other_dns(spec: object) -> str:
     """Return, as text, the fields because of which a pod does not use the cluster's DNS; empty if the pod uses it."""
-    asked = fields.mapping(spec)
-    policy = fields.text(asked.get("dnsPolicy")) or CLUSTER_DNS
+    pod_spec = fields.mapping(spec)
+    policy = fields.text(pod_spec.get("dnsPolicy")) or CLUSTER_DNS
     # With hostNetwork, Kubernetes treats this policy like "Default", which is the DNS of the node.
-    if policy == CLUSTER_DNS and asked.get("hostNetwork") is True:
+    if policy == CLUSTER_DNS and pod_spec.get("hostNetwork") is True:
         return f"dnsPolicy {policy} and hostNetwork"
     return f"dnsPolicy {policy}" if policy in ("Default", "None") else ""
 
@@ -127,8 +127,8 @@ def has_claims(spec: object) -> bool:
 
 def uses_claims(spec: object, status: object = None) -> bool:
     """Whether a pod has ResourceClaims, or requests an extended resource for which the scheduler creates a claim."""
-    asked = fields.mapping(spec)
-    containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
+    pod_spec = fields.mapping(spec)
+    containers = (*_with_resources(pod_spec.get("containers")), *_with_resources(pod_spec.get("initContainers")))
     resources = (fields.mapping(container["resources"]) for container in containers)
     names = (
         name for amounts in resources for part in ("requests", "limits") for name in fields.mapping(amounts.get(part))
@@ -146,15 +146,15 @@ def _with_resources(containers: object) -> Iterable[dict[str, Any]]:
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
-def _container_request(what: str, container: dict[str, Any], resource: str) -> Decimal:
+def _container_request(title: str, container: dict[str, Any], resource: str) -> Decimal:
     resources = fields.mapping(container.get("resources"))
     requests = fields.mapping(resources.get("requests"))
     if requests.get(resource) is not None:
-        return quantity_of(what, "request", resource, requests)
-    return quantity_of(what, "limit", resource, fields.mapping(resources.get("limits")))
+        return quantity_of(title, "request", resource, requests)
+    return quantity_of(title, "limit", resource, fields.mapping(resources.get("limits")))
 
 
-def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
+def quantity_of(title: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
     """Return the amount of a resource, 0 if absent. Raises MalformedObject if the value is not a quantity."""
     raw = amounts.get(resource)
     if raw is None:
@@ -162,18 +162,18 @@ def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) ->
     value = fields.parse_quantity(raw)
     if value is None:
         raise fields.MalformedObject(
-            f"{what}: {role} {resource} is {fields.shown(raw)}, which is not a quantity; use a form such as 4, 1500m "
+            f"{title}: {role} {resource} is {fields.shown(raw)}, which is not a quantity; use a form such as 4, 1500m "
             f"or 2Gi"
         )
     return value
 
 
 def requirements(
-    what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
+    title: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
     """Return a pod's requirements on its node. Raises MalformedObject if a requested amount is not a quantity."""
     reader = reader or reader_of_pod()
-    counted = counted_chips(what, spec)
+    counted = counted_chips(title, spec)
     claimed = 0 if counted else _claimed_chips(spec)
     # Only nodes with this label offer their chips to ResourceClaims.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
@@ -185,9 +185,9 @@ def requirements(
     return Requirements(
         chips=counted or claimed,
         claims=claimed > 0,
-        cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
-        memory_bytes=ceil(pod_requests(what, spec, "memory")),
-        other_bytes=_other_bytes(what, spec),
+        cpu_millicores=ceil(pod_requests(title, spec, "cpu") * 1000),
+        memory_bytes=ceil(pod_requests(title, spec, "memory")),
+        other_bytes=_other_bytes(title, spec),
         volumes=_volumes(reader, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
@@ -207,11 +207,11 @@ def requirements(
     )
 
 
-def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+def _other_bytes(title: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     parts = [spec, *_with_resources(spec.get("containers")), *_with_resources(spec.get("initContainers"))]
     resources = [fields.mapping(part.get("resources")) for part in parts] + [{"requests": spec.get("overhead")}]
     named = {key for entry in resources for role in ("requests", "limits") for key in fields.mapping(entry.get(role))}
-    amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
+    amounts = ((key, ceil(pod_requests(title, spec, key))) for key in BYTE_RESOURCES if key in named)
     return tuple((key, amount) for key, amount in amounts if amount > 0)
 
 
@@ -222,14 +222,14 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
     return Volumes(claims=claims) if claims else None
 
 
-def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
+def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
     """Return only the fields that identify the slice or decide whether it is served, with `labels` and `problem`."""
     return Requirements(
-        chips=asked.chips,
-        node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
-        labels=only(asked.labels, (*_KEPT_LABELS, *labels)),
-        annotations=only(asked.annotations, _KEPT_ANNOTATIONS),
-        problem=asked.problem or problem,
+        chips=full.chips,
+        node_selector=only(full.node_selector, (*_KEPT_SELECTORS, *MARKS)),
+        labels=only(full.labels, (*_KEPT_LABELS, *labels)),
+        annotations=only(full.annotations, _KEPT_ANNOTATIONS),
+        problem=full.problem or problem,
     )
 
 
@@ -251,18 +251,18 @@ def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, .
     terms = []
     expressions = values = 0
     for entry in fields.mappings(required.get("nodeSelectorTerms")):
-        found = [(expression, False) for expression in fields.mappings(entry.get("matchExpressions"))]
-        found += [(field_, True) for field_ in fields.mappings(entry.get("matchFields"))]
-        expressions += len(found)
-        values += sum(len(fields.sequence(expression.get("values"))) for expression, _ in found)
+        parts = [(expression, False) for expression in fields.mappings(entry.get("matchExpressions"))]
+        parts += [(field_, True) for field_ in fields.mappings(entry.get("matchFields"))]
+        expressions += len(parts)
+        values += sum(len(fields.sequence(expression.get("values"))) for expression, _ in parts)
         if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:
             reader.refuse(
                 f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
                 f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
             )
             return (MATCHES_NOTHING,)
-        if found:
-            terms.append(tuple(_expression(reader, expression, on_field=on_field) for expression, on_field in found))
+        if parts:
+            terms.append(tuple(_expression(reader, expression, on_field=on_field) for expression, on_field in parts))
     return tuple(terms) or (MATCHES_NOTHING,)
 
 

@@ -159,12 +159,12 @@ class Pager:
 
     api: Api
     request: Request
-    most: int = PAGE_SIZE
-    #: Maximum number of objects of the next page; at most `most`.
+    max_limit: int = PAGE_SIZE
+    #: Maximum number of objects of the next page; at most `max_limit`.
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limit = self.most
+        self.limit = self.max_limit
 
     def fetch(self, continue_token: str = "") -> Page:
         """Return the page at a continue token, or the first page. Raises TooLarge if a single object is too large."""
@@ -178,7 +178,7 @@ class Pager:
             else:
                 # A page with twice as many objects fits if this page has at most a third of the allowed bytes.
                 if page.size_bytes * 3 <= PAGE_BYTES:
-                    self.limit = min(self.most, self.limit * 2)
+                    self.limit = min(self.max_limit, self.limit * 2)
                 return page
 
     def pages(self) -> Iterator[Page]:

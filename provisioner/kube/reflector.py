@@ -362,8 +362,8 @@ class Reflector(Generic[T]):
         if record is not None:
             listing.records[key] = _same_or_new(self._records.get(key), record)
             listing.uids[key] = uid
-            for other, reduced in _reduced(listing.kept, key, raw, listing.records).items():
-                listing.records[other] = _same_or_new(self._records.get(other), reduced)
+            for reduced_key, reduced in _reduced(listing.kept, key, raw, listing.records).items():
+                listing.records[reduced_key] = _same_or_new(self._records.get(reduced_key), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
         """Replace all records by a complete list; return whether a record has a change that is not quiet."""
@@ -473,7 +473,7 @@ def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, 
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
     exceeding = kept.add(key, records[key], created_at.timestamp())
-    return {other: kept.bound.reduce(records[other], kept.bound.problem) for other in exceeding}
+    return {exceeding_key: kept.bound.reduce(records[exceeding_key], kept.bound.problem) for exceeding_key in exceeding}
 
 
 def _identity(raw: object) -> tuple[Key, str]:

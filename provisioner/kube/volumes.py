@@ -37,15 +37,15 @@ def parse_volume(raw: object) -> frozenset[str] | None:
 
 def parse_class(raw: object) -> StorageClass:
     """Read a StorageClass."""
-    found = fields.mapping(raw)
-    annotations = fields.at(found, "metadata", "annotations")
-    terms = fields.mappings(found.get("allowedTopologies"))
-    disk = fields.text(fields.mapping(found.get("parameters")).get("type")) or _DEFAULT_DISK
+    storage_class = fields.mapping(raw)
+    annotations = fields.at(storage_class, "metadata", "annotations")
+    terms = fields.mappings(storage_class.get("allowedTopologies"))
+    disk = fields.text(fields.mapping(storage_class.get("parameters")).get("type")) or _DEFAULT_DISK
     return StorageClass(
-        waits=found.get("volumeBindingMode") == "WaitForFirstConsumer",
+        waits=storage_class.get("volumeBindingMode") == "WaitForFirstConsumer",
         default=annotations.get(_DEFAULT) == "true",
         zones=_zones(fields.mappings(term.get("matchLabelExpressions")) for term in terms),
-        disk=disk if found.get("provisioner") == _DISK_DRIVER else "",
+        disk=disk if storage_class.get("provisioner") == _DISK_DRIVER else "",
     )
 
 

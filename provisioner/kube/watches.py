@@ -102,7 +102,7 @@ class ListWatch(Reflector[T]):
 
     def _list(self) -> float:
         request = Request("GET", self.path, query=self.query, timeouts=self.list_timeouts)
-        pager = Pager(self._api, request, most=self.page_size)
+        pager = Pager(self._api, request, max_limit=self.page_size)
         # No variable refers to a page, because it would keep the page in memory while the next page is read.
         token = self.take_page(pager.fetch())
         while token and not self._interrupted:
@@ -233,7 +233,7 @@ def parse_node(raw: object) -> Node | None:
     if not (pool_name or constants.NODEPOOL_MANAGER in labels):
         return None
     name = fields.name(metadata.get("name"))
-    what = f"node {name}"
+    title = f"node {name}"
     created_at = fields.created_at(raw)
     if not name or created_at is None:
         raise fields.MalformedObject(
@@ -241,7 +241,7 @@ def parse_node(raw: object) -> Node | None:
             f"{fields.shown(metadata.get('creationTimestamp'))} is not an RFC 3339 time"
         )
     allocatable = fields.mapping(status.get("allocatable"))
-    chips = podspec.quantity_of(what, "allocatable", constants.TPU_RESOURCE, allocatable)
+    chips = podspec.quantity_of(title, "allocatable", constants.TPU_RESOURCE, allocatable)
     return Node(
         name=name,
         uid=fields.name(metadata.get("uid")),
@@ -260,11 +260,11 @@ def parse_node(raw: object) -> Node | None:
         cordoned_by_us=annotations.get(constants.CORDONED) == "true",
         # The amount is an integer, because device plugins report whole devices.
         allocatable_chips=int(chips),
-        allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
-        allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),
+        allocatable_cpu_millicores=int(podspec.quantity_of(title, "allocatable", "cpu", allocatable) * 1000),
+        allocatable_memory_bytes=int(podspec.quantity_of(title, "allocatable", "memory", allocatable)),
         allocatable_other_bytes=_shared_amounts(
             *(
-                (key, int(podspec.quantity_of(what, "allocatable", key, allocatable)))
+                (key, int(podspec.quantity_of(title, "allocatable", key, allocatable)))
                 for key in podspec.BYTE_RESOURCES
                 if key in allocatable
             )

@@ -37,9 +37,9 @@ _BY_STATUS: dict[int, type[errors.ClusterError]] = {
 class LineStream:
     """Lines of one streamed response. One thread reads them; any thread may close the stream."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, *, title: str, read_seconds: float) -> None:
         self._response = response
-        self._what = what
+        self._title = title
         self._read_seconds = read_seconds
         self._closed = threading.Event()
 
@@ -53,7 +53,7 @@ class LineStream:
         try:
             self._response.close()
         except TRANSPORT_ERRORS as problem:
-            _log.debug("stream.close_failed", what=self._what, error=str(problem))
+            _log.debug("stream.close_failed", what=self._title, error=str(problem))
 
     def close(self) -> None:
         """End the stream from any thread. A thread that waits for data returns immediately."""
@@ -64,7 +64,7 @@ class LineStream:
             # Closing the response would only free the file descriptor; a thread that waits in recv() would still wait.
             self._response.shutdown()
         except (*TRANSPORT_ERRORS, RuntimeError) as problem:
-            _log.debug("stream.close_failed", what=self._what, error=str(problem))
+            _log.debug("stream.close_failed", what=self._title, error=str(problem))
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines that are not empty, without line ends. Raises Unavailable if the last line is incomplete."""
@@ -81,9 +81,9 @@ class LineStream:
                     yield line
             pending += chunk[start:]
             if len(pending) > MAX_LINE_BYTES:
-                raise errors.Malformed(f"{self._what}: a line of more than {MAX_LINE_BYTES} bytes")
+                raise errors.Malformed(f"{self._title}: a line of more than {MAX_LINE_BYTES} bytes")
         if pending.strip() and not self._closed.is_set():
-            raise errors.Unavailable(f"{self._what}: the stream ended in the middle of a line")
+            raise errors.Unavailable(f"{self._title}: the stream ended in the middle of a line")
 
     def _read(self) -> bytes:
         try:
@@ -91,15 +91,15 @@ class LineStream:
         except Urllib3TimeoutError as error:
             if self._closed.is_set():
                 return b""
-            raise errors.Unavailable(f"{self._what}: nothing was received for {self._read_seconds:g} s") from error
+            raise errors.Unavailable(f"{self._title}: nothing was received for {self._read_seconds:g} s") from error
         except (*TRANSPORT_ERRORS, AttributeError) as error:
             # http.client and ssl raise AttributeError if another thread calls close() during the read.
             if self._closed.is_set():
                 return b""
-            raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
+            raise errors.Unavailable(f"{self._title}: the stream broke: {error}") from error
 
 
-def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int) -> bytes:
+def read_answer(title: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int) -> bytes:
     """Return the body of a response. If it has more than `max_bytes`, close the connection and raise TooLarge."""
     data = bytearray()
     length = response.headers.get("content-length", "")
@@ -113,32 +113,32 @@ def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int
             response.release_conn()
             return bytes(data)
     response.close()
-    raise errors.TooLarge(f"{what}: the answer has more than {max_bytes:,} bytes")
+    raise errors.TooLarge(f"{title}: the answer has more than {max_bytes:,} bytes")
 
 
-def decode_object(what: str, data: bytes) -> JsonObject:
+def decode_object(title: str, data: bytes) -> JsonObject:
     """Decode a response. Raises Malformed if it is not a JSON object."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise errors.Malformed(f"{what}: the answer is not JSON: {_excerpt(data)}") from error
+        raise errors.Malformed(f"{title}: the answer is not JSON: {_excerpt(data)}") from error
     if not isinstance(decoded, dict):
-        raise errors.Malformed(f"{what}: the answer is not a JSON object: {_excerpt(data)}")
+        raise errors.Malformed(f"{title}: the answer is not a JSON object: {_excerpt(data)}")
     return decoded
 
 
-def page_of(what: str, body: JsonObject) -> Page:
+def page_of(title: str, body: JsonObject) -> Page:
     """Read a list. Its `items` may be null, because Go encodes an empty list as null. Raises Malformed."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:
         items = []
     if not isinstance(metadata, dict) or not isinstance(items, list):
-        raise errors.Malformed(f"{what}: the answer is not a list: it lacks items or metadata")
+        raise errors.Malformed(f"{title}: the answer is not a list: it lacks items or metadata")
     version = metadata.get("resourceVersion")
     token = metadata.get("continue") or ""
     if not isinstance(version, str) or not version or not isinstance(token, str):
-        raise errors.Malformed(f"{what}: the list has no resourceVersion, or a continue token of a wrong type")
+        raise errors.Malformed(f"{title}: the list has no resourceVersion, or a continue token of a wrong type")
     return Page(items=items, resource_version=version, continue_token=token)
 
 
@@ -146,15 +146,15 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode("utf-8", "replace"))
 
 
-def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
+def error_of(title: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
     """Return the error for a response with an error status. Its message is that of the Status object, if any."""
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
         raw = None
     status = raw if isinstance(raw, dict) else {}
-    words = f"{what}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
-    return _error(response.status, status, words, header=response.headers.get("retry-after"))
+    fallback = f"{title}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
+    return _error(response.status, status, fallback, header=response.headers.get("retry-after"))
 
 
 def error_of_status(raw: JsonObject) -> errors.ClusterError:
@@ -166,11 +166,11 @@ def error_of_status(raw: JsonObject) -> errors.ClusterError:
     return _error(code, raw, "the API server ended the watch with an error")
 
 
-def _error(code: int, status: JsonObject, words: str, *, header: str | None = None) -> errors.ClusterError:
+def _error(code: int, status: JsonObject, fallback: str, *, header: str | None = None) -> errors.ClusterError:
     message, reason = status.get("message"), status.get("reason")
     kind = _BY_STATUS.get(code) or (errors.Invalid if 400 <= code < 500 else errors.Unavailable)
     return kind(
-        message if isinstance(message, str) and message else words,
+        message if isinstance(message, str) and message else fallback,
         status=code,
         reason=reason if isinstance(reason, str) else "",
         retry_after_seconds=_retry_after(header, status),

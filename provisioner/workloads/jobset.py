@@ -130,7 +130,7 @@ def parse_jobset(raw: object) -> Workload:
         job_spec = fields.mapping(job_template.get("spec"))
         of_job = fields.at(job_template, "metadata", "annotations")
         of_pod = podspec.reader_of_pod(within=reader)
-        group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
+        group_name = of_pod.text("the name of a replicated job", entry.get("name"), limit=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(need.get("name")) for need in fields.mappings(entry.get("dependsOn"))}
         first = (group.name for group in groups if (in_order or group.name in needs) and not group.template.chips)

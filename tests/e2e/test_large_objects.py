@@ -24,7 +24,7 @@ def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground)
     names = [f"object-{index:02}" for index in range(len(sizes))]
     for name, size in zip(names, sizes, strict=True):
         make(name, size)
-    pager = Pager(ground.api, Request("GET", path, query={"labelSelector": "paged=true"}), most=8)
+    pager = Pager(ground.api, Request("GET", path, query={"labelSelector": "paged=true"}), max_limit=8)
     pages: list[Page] = [pager.fetch()]
     # The later pages must not show these changes, because all pages have the version of the first page.
     ground.api.delete(object_path("configmaps", names[-1], namespace=ground.namespace))

@@ -216,7 +216,7 @@ class Sized(FakeKube):
 
 
 def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
-    pager, found, token = Pager(kube, Request("GET", "/p"), most=most), [], ""
+    pager, found, token = Pager(kube, Request("GET", "/p"), max_limit=most), [], ""
     while True:
         page = pager.fetch(token)
         found += page.items
