@@ -124,9 +124,9 @@ NODE_ENTRIES = 64
 COPIED_LABELS = 64
 
 
-def cut(text: str, most: int = QUOTED) -> str:
-    """Return a text of at most `most` characters; a longer text is cut, with an ellipsis as the last character."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+def cut(text: str, limit: int = QUOTED) -> str:
+    """Return a text of at most `limit` characters; a longer text is cut, with an ellipsis as the last character."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def size(text: str) -> int:
@@ -139,11 +139,11 @@ def quoted(text: str) -> str:
     return repr(cut(text))
 
 
-def too_many(what: str, count: int, most: int) -> str:
+def too_many(noun: str, count: int, limit: int) -> str:
     """Return a message that a count exceeds its limit."""
-    return f"has {count:,} {what}, and at most {most:,} are read; use fewer"
+    return f"has {count:,} {noun}, and at most {limit:,} are read; use fewer"
 
 
-def too_long(what: str, text: str, most: int) -> str:
+def too_long(title: str, text: str, limit: int) -> str:
     """Return a message that a text exceeds its limit."""
-    return f"{what} {quoted(text)} has {len(text):,} characters, and at most {most:,} are read; shorten it"
+    return f"{title} {quoted(text)} has {len(text):,} characters, and at most {limit:,} are read; shorten it"

@@ -44,14 +44,14 @@ class CapacityChoice:
 
     def __str__(self) -> str:
         reservation = "/".join(filter(None, reservation_parts(self.reservation)))
-        words = f"{self.kind.value} {reservation}" if reservation else self.kind.value
-        return f"{words} in {self.zone}" if self.zone else words
+        text = f"{self.kind.value} {reservation}" if reservation else self.kind.value
+        return f"{text} in {self.zone}" if self.zone else text
 
 
 def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
     """Return the choices in a comma-separated list, in its order. Raises ValueError with the mistake."""
     choices: dict[CapacityChoice, None] = {}
-    for part in comma_items(text, what="choices", most=bounds.CHOICES):
+    for part in comma_items(text, noun="choices", limit=bounds.CHOICES):
         choice = _choice(part)
         if choice in choices:
             raise ValueError(f"has {bounds.quoted(part)} twice; name each choice once, best first")
@@ -61,7 +61,7 @@ def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
 
 def parse_zones(text: str) -> tuple[Zone, ...]:
     """Return the different zones in a comma-separated list, in its order. Raises ValueError with the mistake."""
-    zones = comma_items(text, what="zones", most=bounds.ZONES)
+    zones = comma_items(text, noun="zones", limit=bounds.ZONES)
     for zone in zones:
         if not ZONE.fullmatch(zone):
             raise ValueError(f"has {bounds.quoted(zone)}, which is not a zone such as us-east5-b")
@@ -107,27 +107,27 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
     """Return the key of the back-off for a pool or request."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
-    own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
-    return CapacityKey(choice.zone, pool.machine_type, f"{pool.topology} on {pool.hosts}", f"{terms}{own}")
+    inputs = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
+    return CapacityKey(choice.zone, pool.machine_type, f"{pool.topology} on {pool.hosts}", f"{terms}{inputs}")
 
 
-def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
-    """Return the stripped, non-empty items of a comma-separated list. Raises ValueError above `most` items."""
-    if most is not None and (count := text.count(",") + 1) > most:
-        raise ValueError(bounds.too_many(what, count, most))
+def comma_items(text: str, *, noun: str = "", limit: int | None = None) -> tuple[str, ...]:
+    """Return the stripped, non-empty items of a comma-separated list. Raises ValueError above `limit` items."""
+    if limit is not None and (count := text.count(",") + 1) > limit:
+        raise ValueError(bounds.too_many(noun, count, limit))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
 
 
 def _choice(text: str) -> CapacityChoice:
-    words, separator, zone = text.partition("@")
-    words, zone = words.strip(), zone.strip()
+    choice_text, separator, zone = text.partition("@")
+    choice_text, zone = choice_text.strip(), zone.strip()
     if separator and not ZONE.fullmatch(zone):
         raise ValueError(f"has {bounds.quoted(text)}, where {bounds.quoted(zone)} is not a zone such as us-east5-b")
-    name, slash, rest = words.partition("/")
+    name, slash, reservation_text = choice_text.partition("/")
     kinds = {kind.value: kind for kind in CapacityKind}
     kind = kinds.get(name)
     if kind is CapacityKind.RESERVATION:
-        return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
+        return CapacityChoice(kind=kind, reservation=_reservation(reservation_text, text), zone=Zone(zone))
     if name == "queued":
         raise ValueError(f"has {bounds.quoted(text)}, and {QUEUED_NOT_SERVED}")
     if kind is None or slash:
@@ -136,10 +136,10 @@ def _choice(text: str) -> CapacityChoice:
     return CapacityChoice(kind=kind, zone=Zone(zone))
 
 
-def _reservation(rest: str, text: str) -> str:
-    parts = rest.split("/", _MAX_PARTS)
+def _reservation(path: str, text: str) -> str:
+    parts = path.split("/", _MAX_PARTS)
     # Reject a path in the form of the API, which would be read as a reservation of the project "projects".
-    if len(parts) > _MAX_PARTS or not all(parts) or rest.startswith(_PATH_START):
+    if len(parts) > _MAX_PARTS or not all(parts) or path.startswith(_PATH_START):
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
     if project and not PROJECT.fullmatch(project):

@@ -171,9 +171,9 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
         return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
     for key, value in requirements.node_selector.items():
         if view.labels.get(key) != value and not view.may_carry(key):
-            found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
-            found += _ADVICE.get(key, "") if view.predicted else ""
-            return f"the pod selects {key}={value}, the node has {found}"
+            label = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
+            label += _ADVICE.get(key, "") if view.predicted else ""
+            return f"the pod selects {key}={value}, the node has {label}"
     if requirements.affinity_terms and not any(
         all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
     ):
@@ -183,11 +183,11 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
     """Return the selectors and affinity keys of a pod that match only if the node gets labels beyond its prediction."""
-    found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
+    keys = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))
-        found += [expression.key for expression in next(terms, ()) if not _holds(expression, view, sure=True)]
-    return tuple(dict.fromkeys(found))
+        keys += [expression.key for expression in next(terms, ()) if not _holds(expression, view, sure=True)]
+    return tuple(dict.fromkeys(keys))
 
 
 def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:

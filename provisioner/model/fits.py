@@ -31,23 +31,23 @@ class Fits:
 
     def fitting(self, requirements: Requirements) -> int:
         """Return the nodes for which `misfit` returns no reason."""
-        found = self._with_room(requirements) & self.selected(requirements) & self._reaching_volumes(requirements)
+        fitting = self._with_room(requirements) & self.selected(requirements) & self._reaching_volumes(requirements)
         for taint, nodes in self._tainted.items():
             if not tolerated(taint, requirements.tolerations):
-                found &= ~nodes
-        return found
+                fitting &= ~nodes
+        return fitting
 
     def selected(self, requirements: Requirements) -> int:
         """Return the nodes for which `label_misfit` returns no reason."""
-        found, driver = self._all, constants.TPU_DRA_DRIVER
+        selected, driver = self._all, constants.TPU_DRA_DRIVER
         if requirements.node_selector.get(driver) != "true":
-            found &= ~self._of(driver).among(("true",))
+            selected &= ~self._of(driver).among(("true",))
         for key, value in requirements.node_selector.items():
-            known = self._of(key)
-            found &= known.among((value,)) | self._may_carry(key, known)
-        if found and requirements.affinity_terms:
-            found &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
-        return found
+            by_value = self._of(key)
+            selected &= by_value.among((value,)) | self._may_carry(key, by_value)
+        if selected and requirements.affinity_terms:
+            selected &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
+        return selected
 
     def _reaching_volumes(self, requirements: Requirements) -> int:
         volumes = requirements.volumes
@@ -57,53 +57,53 @@ class Fits:
         return 0 if volumes.problem else zones.among(volumes.zones or ()) | zones.lacking
 
     def _matching(self, term: Iterable[Expression]) -> int:
-        found = self._all
+        matching = self._all
         for expression in term:
-            found &= self._holding(expression)
-            if not found:
+            matching &= self._holding(expression)
+            if not matching:
                 break
-        return found
+        return matching
 
     def _holding(self, expression: Expression) -> int:
         operator, values = expression.operator, expression.values
-        known = self._names if expression.on_field else self._of(expression.key)
+        by_value = self._names if expression.on_field else self._of(expression.key)
         match operator:
             case "In":
-                found = known.among(values)
+                holding = by_value.among(values)
             case "NotIn":
-                found = self._all ^ known.among(values)
+                holding = self._all ^ by_value.among(values)
             case "Exists":
-                found = self._all ^ known.lacking
+                holding = self._all ^ by_value.lacking
             case "DoesNotExist":
-                found = known.lacking
+                holding = by_value.lacking
             case "Gt" | "Lt":
-                asked = number("".join(values))
-                numbers = known.numbers
-                found = 0 if asked is None else numbers.above(asked) if operator == "Gt" else numbers.below(asked)
+                bound = number("".join(values))
+                numbers = by_value.numbers
+                holding = 0 if bound is None else numbers.above(bound) if operator == "Gt" else numbers.below(bound)
             case _:
-                found = 0
+                holding = 0
         if operator in NEED_A_LABEL and not expression.on_field:
-            found |= self._may_carry(expression.key, known)
-        return found
+            holding |= self._may_carry(expression.key, by_value)
+        return holding
 
-    def _may_carry(self, key: str, known: _Values) -> int:
-        lacking = self._predicted & known.lacking
+    def _may_carry(self, key: str, by_value: _Values) -> int:
+        lacking = self._predicted & by_value.lacking
         return lacking if lacking and fit.may_be_there(key) else 0
 
     def _with_room(self, requirements: Requirements) -> int:
-        found = self._all
+        with_room = self._all
         for resource, amount in requested(requirements):
             if resource in self._room:
-                found &= self._room[resource].above(amount - 1)
-        return found
+                with_room &= self._room[resource].above(amount - 1)
+        return with_room
 
     def _of(self, key: str) -> _Values:
         if key not in self._keys:
             return self._nowhere
-        found = self._values.get(key)
-        if found is None:
-            found = self._values[key] = _Values([view.labels.get(key) for view in self._views])
-        return found
+        by_value = self._values.get(key)
+        if by_value is None:
+            by_value = self._values[key] = _Values([view.labels.get(key) for view in self._views])
+        return by_value
 
     @cached_property
     def _keys(self) -> frozenset[str]:
@@ -130,11 +130,11 @@ class Fits:
 
     @cached_property
     def _tainted(self) -> dict[Taint, int]:
-        found: dict[Taint, int] = defaultdict(int)
+        by_taint: dict[Taint, int] = defaultdict(int)
         for taints, nodes in _masks([view.taints for view in self._views]).items():
             for taint in taints:
-                found[taint] |= nodes
-        return {taint: nodes for taint, nodes in found.items() if taint.effect != "PreferNoSchedule"}
+                by_taint[taint] |= nodes
+        return {taint: nodes for taint, nodes in by_taint.items() if taint.effect != "PreferNoSchedule"}
 
 
 class _Values:
@@ -145,21 +145,21 @@ class _Values:
         self.lacking = self._by_value.get(None, 0)
 
     def among(self, values: Iterable[str]) -> int:
-        found = 0
+        union = 0
         for value in values:
             nodes = self._by_value.get(value)
             if nodes is not None:
-                found |= nodes
-        return found
+                union |= nodes
+        return union
 
     @cached_property
     def numbers(self) -> _Ordered:
-        found: dict[int, int] = defaultdict(int)
+        by_number: dict[int, int] = defaultdict(int)
         for value, nodes in self._by_value.items():
             amount = number(value or "")
             if amount is not None:
-                found[amount] |= nodes
-        return _Ordered(found)
+                by_number[amount] |= nodes
+        return _Ordered(by_number)
 
 
 class _Ordered:
@@ -179,10 +179,10 @@ class _Ordered:
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
     """Return the nodes by value, as bits. Equal neighbors, such as nodes of one pool, are added in one step."""
-    found: dict[_K, int] = defaultdict(int)
+    masks: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):
         length = sum(1 for _ in run)
-        found[value] |= ((1 << length) - 1) << start
+        masks[value] |= ((1 << length) - 1) << start
         start += length
-    return dict(found)
+    return dict(masks)

@@ -38,9 +38,9 @@ class Membership:
         """Return the membership of existing nodes in pools. `before` is the previous result, None if there was none."""
         by_name = {pool.name: pool for pool in pools}
         by_prefix = {prefix: pool.name for pool in by_name.values() for prefix in pool.node_prefixes}
-        known = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})
-        pool_of = ((node.name, known.pool_of(node.name, node.pool_name)) for node in nodes)
-        return replace(known, seen={name: pool for name, pool in pool_of if pool})
+        membership = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})
+        pool_of = ((node.name, membership.pool_of(node.name, node.pool_name)) for node in nodes)
+        return replace(membership, seen={name: pool for name, pool in pool_of if pool})
 
     def pool_of(self, node: str, reported: PoolName) -> PoolName:
         """Return the node pool of a node, empty if unknown; `reported` is the result of `reported_pool`.

@@ -97,7 +97,7 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
     # A term without expressions matches any node. Terms are alternatives, so all of them are removed.
-    asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
+    asks_nothing = any(term and not kept_term for term, kept_term in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 
 

@@ -58,19 +58,19 @@ class _Restriction(NamedTuple):
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
     """Yield all pods; those without a node get the restrictions by their volumes (`Requirements.volumes`)."""
     for pod in pods:
-        asked = pod.requirements
-        if asked.volumes is None or pod.node_name:
+        requirements = pod.requirements
+        if requirements.volumes is None or pod.node_name:
             yield pod
             continue
-        found = [_restriction(pod.namespace, name, storage) for name in asked.volumes.claims]
-        zones = [restriction.zones for restriction in found if restriction.zones is not None]
+        restrictions = [_restriction(pod.namespace, name, storage) for name in requirements.volumes.claims]
+        zones = [restriction.zones for restriction in restrictions if restriction.zones is not None]
         volumes = replace(
-            asked.volumes,
+            requirements.volumes,
             zones=tuple(sorted(frozenset.intersection(*zones))) if zones else None,
-            disks=tuple(restriction.disk for restriction in found if restriction.disk),
-            problem=next((restriction.problem for restriction in found if restriction.problem), ""),
+            disks=tuple(restriction.disk for restriction in restrictions if restriction.disk),
+            problem=next((restriction.problem for restriction in restrictions if restriction.problem), ""),
         )
-        yield replace(pod, requirements=replace(asked, volumes=volumes))
+        yield replace(pod, requirements=replace(requirements, volumes=volumes))
 
 
 def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:

@@ -10,10 +10,10 @@ class UserError(Exception):
     """Error that ends a command. The message contains the problem and the remedy for the user."""
 
 
-def first_of(what: Sequence[str], separator: str = ", ") -> str:
+def first_of(items: Sequence[str], separator: str = ", ") -> str:
     """Return the first three items as text, followed by the number of further items if there are any."""
-    more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
-    return f"{separator.join(what[:_NAMED])}{more}"
+    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
+    return f"{separator.join(items[:_NAMED])}{more}"
 
 
 def clock(moment: datetime, now: datetime) -> str:

@@ -73,8 +73,8 @@ class WorkloadName(NamedTuple):
 def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
     """Return kind and name in Kubernetes; a workload of pods with a controller has the name `<Kind>.<name>`."""
     # Names of pods have no capital letters, so a capital letter shows the kind of a controller.
-    owner, dot, rest = name.partition(".")
-    return (owner, rest) if kind is WorkloadKind.POD and dot and owner[:1].isupper() else (kind.value, name)
+    owner, dot, owned_name = name.partition(".")
+    return (owner, owned_name) if kind is WorkloadKind.POD and dot and owner[:1].isupper() else (kind.value, name)
 
 
 @lru_cache(maxsize=65536)
@@ -342,8 +342,8 @@ class Workloads:
         A pod that contains only the name belongs to the existing workload unless the pod is older than the workload.
         """
         if pod.kind is WorkloadKind.POD:
-            found = self.by_uid.get(WorkloadUid(pod.workload_uid))
-            return found.uid if found is not None and found.namespace == pod.namespace else None
+            workload = self.by_uid.get(WorkloadUid(pod.workload_uid))
+            return workload.uid if workload is not None and workload.namespace == pod.namespace else None
         uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
             return uid

@@ -153,8 +153,8 @@ def without_lost(
             memory = fold(memory, answer)
         except Exception:  # noqa: BLE001 - one call must not affect the others
             memory = answered(memory, answer)
-    left = {key: write for key, write in memory.writes.items() if not _is_over(write, now, live=key in live)}
-    return replace(memory, writes=left)
+    writes = {key: write for key, write in memory.writes.items() if not _is_over(write, now, live=key in live)}
+    return replace(memory, writes=writes)
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
@@ -193,11 +193,11 @@ def choose_writes(
         key = proposal.write.key
         if key in chosen:
             continue
-        until = _blocked_until(writes.get(key), proposal, now)
-        if until is None:
+        blocked_until = _blocked_until(writes.get(key), proposal, now)
+        if blocked_until is None:
             chosen[key] = proposal
         else:
-            later.append(until)
+            later.append(blocked_until)
     return list(chosen.values()), later
 
 

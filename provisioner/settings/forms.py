@@ -97,13 +97,13 @@ def go_bool(text: str) -> bool:
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Read "vpc1:subnet1, vpc2:subnet2". Raises ValueError with the mistake."""
     networks = []
-    for part in comma_items(text, what="networks", most=bounds.NETWORKS):
+    for part in comma_items(text, noun="networks", limit=bounds.NETWORKS):
         network, separator, subnetwork = (piece.strip() for piece in part.partition(":"))
         if not separator or not network or not subnetwork:
             raise ValueError(f'has {bounds.quoted(part)}, which is not of the form "vpc:subnet"')
-        for what, pattern, name in (("network", _NETWORK, network), ("subnetwork", _SUBNETWORK, subnetwork)):
+        for noun, pattern, name in (("network", _NETWORK, network), ("subnetwork", _SUBNETWORK, subnetwork)):
             if not pattern.fullmatch(name):
-                raise ValueError(f"has {bounds.quoted(part)}, where {bounds.quoted(name)} is not the name of a {what}")
+                raise ValueError(f"has {bounds.quoted(part)}, where {bounds.quoted(name)} is not the name of a {noun}")
         networks.append(Network(network=network, subnetwork=subnetwork))
     return tuple(networks)
 
@@ -119,11 +119,11 @@ def matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
     return read
 
 
-def list_of(pattern: re.Pattern[str], meaning: str, most: int | None = None) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of at most `most` comma-separated texts that match a pattern."""
+def list_of(pattern: re.Pattern[str], meaning: str, max_items: int | None = None) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of at most `max_items` comma-separated texts that match a pattern."""
 
     def read(text: str) -> tuple[str, ...]:
-        items = comma_items(text, what="entries", most=most)
+        items = comma_items(text, noun="entries", limit=max_items)
         for item in items:
             if not pattern.fullmatch(item):
                 raise ValueError(f"has {bounds.quoted(item)}, which is not {meaning}")
@@ -139,22 +139,22 @@ def nearest(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
     return next(iter(difflib.get_close_matches(name[: bounds.LABEL_KEY], names, n=1, cutoff=cutoff)), "")
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of integers from `least` to `most`."""
+def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+    """Return a reader of integers from `minimum` to `maximum`."""
 
     def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise ValueError(f"is not a whole number from {least} to {most}")
+        if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
+            raise ValueError(f"is not a whole number from {minimum} to {maximum}")
         return int(text)
 
     return read
 
 
-def power_of_two(most: int) -> Callable[[str], int]:
-    """Return a reader of powers of two from 1 to `most`."""
+def power_of_two(maximum: int) -> Callable[[str], int]:
+    """Return a reader of powers of two from 1 to `maximum`."""
 
     def read(text: str) -> int:
-        number = whole_number(1, most)(text)
+        number = whole_number(1, maximum)(text)
         if number & (number - 1):
             raise ValueError("is not a power of two")
         return number
@@ -162,19 +162,19 @@ def power_of_two(most: int) -> Callable[[str], int]:
     return read
 
 
-def number_up_to(most: int) -> Callable[[str], int]:
-    """Return a reader of integers from 1. A number above `most` is read as `most`."""
+def number_up_to(maximum: int) -> Callable[[str], int]:
+    """Return a reader of integers from 1. A number above `maximum` is read as `maximum`."""
 
     def read(text: str) -> int:
-        return most if is_more_than(text, most) else whole_number(1, most)(text)
+        return maximum if is_more_than(text, maximum) else whole_number(1, maximum)(text)
 
     return read
 
 
-def is_more_than(text: str, most: int) -> bool:
-    """Whether a text is an integer greater than `most`, with any number of digits."""
+def is_more_than(text: str, maximum: int) -> bool:
+    """Whether a text is an integer greater than `maximum`, with any number of digits."""
     digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
-    return len(digits) > len(str(most)) or (bool(digits) and int(digits) > most)
+    return len(digits) > len(str(maximum)) or (bool(digits) and int(digits) > maximum)
 
 
 def choice(*values: str) -> Callable[[str], str]:
@@ -271,20 +271,20 @@ def by_name(
     check: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[str, _T], ...]:
     """Read "a=1, b=2, *=3" as values by name. `form` describes an item in errors; `check` raises for unknown names."""
-    found: dict[str, _T] = {}
+    values: dict[str, _T] = {}
     for item in comma_items(text):
         name, separator, written = (piece.strip() for piece in item.partition("="))
         if not separator or not (name == OTHERS or pattern.fullmatch(name)):
             raise ValueError(f"has {item!r}, which is not {form}")
-        if name in found:
+        if name in values:
             raise ValueError(f"names {name!r} twice")
         if name != OTHERS:
             check(name)
         try:
-            found[name] = value(written)
+            values[name] = value(written)
         except ValueError as error:
             raise ValueError(f"has {item!r}, where {written!r} {error}") from error
-    return tuple(found.items())
+    return tuple(values.items())
 
 
 def amounts(
@@ -354,8 +354,8 @@ def check_accelerator(name: str) -> None:
 def parse_prices(text: str) -> Prices:
     """Read a comma-separated list of prices. Raises ValueError with the mistake."""
     currency = _CURRENCY.search(text)
-    found = by_name(_CURRENCY.sub("", text, count=1), _FORM, _NAME, _millionths, _check)
-    entries = tuple((*_parts(name), price) for name, price in found)
+    prices = by_name(_CURRENCY.sub("", text, count=1), _FORM, _NAME, _millionths, _check)
+    entries = tuple((*_parts(name), price) for name, price in prices)
     return Prices(entries=entries, currency=currency[1] if currency is not None else "")
 
 

@@ -50,13 +50,13 @@ class Row:
 
 def _linux(entries: Entries) -> Mapping[str, Any]:
     values, path = dict(entries), "config.linuxNodeConfig"
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         f"{path}.hugepages.{key}": values[name] for name, (_, key) in _PAGES.items() if name in values
     }
     if word := values.get("transparentHugepage"):
-        found[f"{path}.transparentHugepageEnabled"] = f"TRANSPARENT_HUGEPAGE_ENABLED_{word.upper()}"
+        config[f"{path}.transparentHugepageEnabled"] = f"TRANSPARENT_HUGEPAGE_ENABLED_{word.upper()}"
     sysctls = {name: value for name, value in entries if name in node_forms.SYSCTLS}
-    return found | ({f"{path}.sysctls": sysctls} if sysctls else {})
+    return config | ({f"{path}.sysctls": sysctls} if sysctls else {})
 
 
 def _idle_maintenance(idle_seconds: float) -> Mapping[str, Any]:
@@ -92,7 +92,7 @@ def _node(variable: str, read: Callable[[str], Any], default: Any, description: 
     return Group.NODES.option(variable, read, default, description, row=Row(**properties))
 
 
-def _own(name: str) -> str:
+def _annotation(name: str) -> str:
     return constants.NODE_SETTING_PREFIX + name
 
 
@@ -117,15 +117,15 @@ class NodeFields:
     node_tags: tuple[str, ...] = _node(
         "GCP_NODE_TAGS", forms.list_of(forms.RESOURCE_NAME, "a network tag", bounds.NETWORK_TAGS), (),
         "Comma-separated network tags of the nodes.",
-        write="config.tags", annotation=_own("tags"), adds=True, on_gce=True)
+        write="config.tags", annotation=_annotation("tags"), adds=True, on_gce=True)
     node_labels: Entries = _node(
         "GCP_NODE_LABELS", node_forms.ADMIN_LABELS, (),
         'Comma-separated labels of the nodes, "team=a, example.com/pool=tpu". Workloads cannot change them.',
-        annotation=_own("labels"), reads=node_forms.labels, adds=True, on_gce=True)
+        annotation=_annotation("labels"), reads=node_forms.labels, adds=True, on_gce=True)
     node_taints: tuple[Taint, ...] = _node(
         "GCP_NODE_TAINTS", node_forms.ADMIN_TAINTS, (),
         'Comma-separated taints of the nodes, "team=a:NoSchedule". Pods that do not tolerate them get no pools.',
-        annotation=_own("taints"), reads=node_forms.taints, adds=True, on_gce=True)
+        annotation=_annotation("taints"), reads=node_forms.taints, adds=True, on_gce=True)
     node_resource_labels: Entries = _node(
         "GCP_NODE_RESOURCE_LABELS", node_forms.resource_labels, "tpu-namespace={namespace}, tpu-workload={workload}",
         "Comma-separated labels of the machines on Google's bill. {namespace} and {workload} are those of the "
@@ -134,16 +134,16 @@ class NodeFields:
     node_disk_type: str = _node(
         "GCP_NODE_DISK_TYPE", forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"), "",
         "The boot disk type. Empty: the one that the machine type needs.",
-        write="config.diskType", annotation=_own("disk-type"), problem=_disk_problem,
+        write="config.diskType", annotation=_annotation("disk-type"), problem=_disk_problem,
         listed=lambda pool: pool.config.disk_type, on_gce=True)
     node_disk_size_gb: int | None = _node(
         "GCP_NODE_DISK_SIZE", forms.whole_number(10, 65_536), None,
         "The size of boot disks in GB, which limits the ephemeral storage of pods. Empty: 100, GKE's default.",
-        write="config.diskSizeGb", annotation=_own("disk-size"), listed=lambda pool: pool.config.disk_size_gb)
+        write="config.diskSizeGb", annotation=_annotation("disk-size"), listed=lambda pool: pool.config.disk_size_gb)
     node_image_type: str = _node(
         "GCP_NODE_IMAGE_TYPE", forms.choice("cos_containerd", "ubuntu_containerd"), "",
         "The image of the nodes: cos_containerd or, for single hosts, ubuntu_containerd. Empty: cos_containerd.",
-        write=lambda image: {"config.imageType": image.upper()}, annotation=_own("image-type"),
+        write=lambda image: {"config.imageType": image.upper()}, annotation=_annotation("image-type"),
         problem=lambda image, shape: "slices of several hosts need cos_containerd"
         if shape.multi_host and not image.startswith("cos") else "",
         listed=lambda pool: pool.config.image_type.lower())
@@ -161,17 +161,17 @@ class NodeFields:
         "GCP_NODE_ADDITIONAL_NETWORKS", forms.parse_networks, (),
         'Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
         write=lambda networks: {"networkConfig.additionalNodeNetworkConfigs": [
-            {"network": one.network, "subnetwork": one.subnetwork} for one in networks]},
+            {"network": entry.network, "subnetwork": entry.subnetwork} for entry in networks]},
         annotation=constants.ADDITIONAL_NODE_NETWORKS)
     node_private: bool | None = _node(
         "GCP_NODE_PRIVATE", forms.auto_upgrade, "auto",
         "auto, on or off: whether nodes have only internal addresses. auto: as the cluster's default.",
-        write="networkConfig.enablePrivateNodes", annotation=_own("private"),
+        write="networkConfig.enablePrivateNodes", annotation=_annotation("private"),
         listed=lambda pool: pool.network_config.enable_private_nodes)
     node_pod_range: str = _node(
         "GCP_NODE_POD_RANGE", forms.matching(forms.RESOURCE_NAME, "the name of a secondary range"), "",
         "The secondary range of the subnetwork for the addresses of pods. Empty: the cluster's.",
-        write="networkConfig.podRange", annotation=_own("pod-range"))
+        write="networkConfig.podRange", annotation=_annotation("pod-range"))
     node_confidential_storage: bool = _node(
         "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false",
         "Use confidential mode for hyperdisks.",
@@ -185,16 +185,16 @@ class NodeFields:
         'Comma-separated fields of kubeletConfig, "podPidsLimit=4096, topologyManager.policy=restricted": '
         f"{', '.join(node_forms.KUBELET)}.",
         write=lambda entries: {f"config.kubeletConfig.{path}": value for path, value in entries},
-        annotation=_own("kubelet-config"), adds=True)
+        annotation=_annotation("kubelet-config"), adds=True)
     node_linux_config: Entries = _node(
         "GCP_NODE_LINUX_CONFIG", node_forms.named(node_forms.LINUX), (),
         'Comma-separated numbers of huge pages and kernel parameters, "hugepages-2Mi=1024, hugepages-1Gi=4, '
         'net.core.somaxconn=4096"; transparentHugepage is always, madvise or never.',
-        write=_linux, annotation=_own("linux-config"), adds=True, listed=_listed_pages)
+        write=_linux, annotation=_annotation("linux-config"), adds=True, listed=_listed_pages)
     node_sandbox: str = _node(
         "GCP_NODE_SANDBOX", forms.choice(constants.GVISOR), "",
         "gvisor: nodes of GKE Sandbox, for pods of its RuntimeClass, on single hosts of TPU v4 to v6e. Empty: none.",
-        write=lambda sandbox: {"config.sandboxConfig.type": sandbox.upper()}, annotation=_own("sandbox"),
+        write=lambda sandbox: {"config.sandboxConfig.type": sandbox.upper()}, annotation=_annotation("sandbox"),
         selector=constants.SANDBOX_RUNTIME, problem=_sandbox_problem,
         listed=lambda pool: constants.GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
     node_max_run_seconds: float | None = _node(
@@ -202,7 +202,7 @@ class NodeFields:
         forms.duration_from(forms.SHORTEST_RUN_SECONDS, "is not from 10m to 2880h", _LONGEST_LIFE_SECONDS), None,
         "Google deletes nodes of all kinds of capacity this time after their creation, with the pods on them; 10m to "
         "2880h. For flex-start, MAX_RUN_DURATION takes precedence. Empty: never.",
-        annotation=_own("max-run-duration"))
+        annotation=_annotation("max-run-duration"))
     idle_maintenance_seconds: float = _node(
         "NODEPOOL_IDLE_MAINTENANCE", forms.go_duration_seconds, "0s",
         "Maintain a host as soon as its node has been idle for this time, with periodic host maintenance (v1beta1 of "
@@ -211,7 +211,7 @@ class NodeFields:
     max_pods_per_node: int = _node(
         "GKE_MAX_PODS_PER_NODE", forms.whole_number(8, 256), "15",
         "Maximum number of pods on a node. It determines the size of its pod address range.",
-        write=lambda most: {"maxPodsConstraint.maxPodsPerNode": str(most)},
+        write=lambda count: {"maxPodsConstraint.maxPodsPerNode": str(count)},
         listed=lambda pool: pool.max_pods_constraint.max_pods_per_node)
     # fmt: on
 
@@ -244,8 +244,8 @@ def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
 
 def listed_values(pool: Any) -> dict[str, Any]:
     """Return the non-empty values of an existing pool, from GKE's message, that affect which pods fit."""
-    found = ((name, row.listed(pool)) for name, row in ROWS.items() if row.listed is not None)
-    return {name: value for name, value in found if value}
+    listed = ((name, row.listed(pool)) for name, row in ROWS.items() if row.listed is not None)
+    return {name: value for name, value in listed if value}
 
 
 def boot_disk_gb(node: Mapping[str, Any]) -> int:

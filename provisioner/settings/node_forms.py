@@ -63,28 +63,28 @@ _BILL = re.compile(
 
 
 def _pairs(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for item in comma_items(text, what="entries", most=bounds.NODE_ENTRIES):
+    pairs: dict[str, str] = {}
+    for item in comma_items(text, noun="entries", limit=bounds.NODE_ENTRIES):
         name, separator, value = (part.strip() for part in item.partition("="))
-        if not separator or name in found:
+        if not separator or name in pairs:
             raise ValueError(f"has {bounds.quoted(item)}, which is not name=value with a new name")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
-def _known(name: str, names: Collection[str]) -> str:
+def _valid_name(name: str, names: Collection[str]) -> str:
     if name not in names:
         raise ValueError(f"has {bounds.quoted(name)}, which may not be set; did you mean {forms.nearest(name, names)}?")
     return name
 
 
-def named(known: Mapping[str, Callable[[str], Any]]) -> Callable[[str], Entries]:
-    """Return a reader of "name=value" entries. `known` has the valid names, and the reader of the values of each."""
+def named(readers: Mapping[str, Callable[[str], Any]]) -> Callable[[str], Entries]:
+    """Return a reader of "name=value" entries. `readers` has the valid names, and the reader of the values of each."""
 
     def read(text: str) -> Entries:
-        found = {name: (known[_known(name, known)], value) for name, value in _pairs(text).items()}
+        pairs = {name: (readers[_valid_name(name, readers)], value) for name, value in _pairs(text).items()}
         try:
-            return tuple((name, form(value)) for name, (form, value) in found.items())
+            return tuple((name, form(value)) for name, (form, value) in pairs.items())
         except ValueError as error:
             raise ValueError(f"has a value that {error}") from error
 
@@ -100,21 +100,21 @@ def _check_label(key: str, value: str, also: Collection[str]) -> None:
 
 def labels(text: str, also: Collection[str] = ()) -> Entries:
     """Read labels of nodes. Keys of Google, Kubernetes and the provisioner are errors, except Google's in `also`."""
-    found = _pairs(text)
-    for key, value in found.items():
+    pairs = _pairs(text)
+    for key, value in pairs.items():
         _check_label(key, value, also)
-    return tuple(found.items())
+    return tuple(pairs.items())
 
 
 def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
     """Read taints of nodes, "key=value:NoSchedule". Their keys are restricted like those of `labels`."""
-    split = [(key, rest.partition(":")) for key, rest in _pairs(text).items()]
-    found = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
-    for taint in found:
+    split = [(key, value_and_effect.partition(":")) for key, value_and_effect in _pairs(text).items()]
+    parsed = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
+    for taint in parsed:
         _check_label(taint.key, taint.value, also)
         if taint.effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
             raise ValueError(f'has {bounds.quoted(str(taint))}, which is not of the form "key=value:NoSchedule"')
-    return tuple(found)
+    return tuple(parsed)
 
 
 ADMIN_LABELS = partial(labels, also=OF_CREATORS)
@@ -123,30 +123,30 @@ ADMIN_TAINTS = partial(taints, also=OF_CREATORS)
 
 def resource_labels(text: str) -> Entries:
     """Read the labels of machines on Google's bill, "team={label:team}"."""
-    found = {} if text == forms.NONE else _pairs(text)
-    for key, value in found.items():
+    pairs = {} if text == forms.NONE else _pairs(text)
+    for key, value in pairs.items():
         if not _BILL.fullmatch(f"{key}={value}"):
             raise ValueError(
                 f"has {bounds.quoted(f'{key}={value}')}; keys begin with a letter, keys and values have at most 63 "
                 "lower-case letters, digits, _ and -, or the value is {namespace}, {workload} or {label:KEY}"
             )
-    return tuple(found.items())
+    return tuple(pairs.items())
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of a pool on Google's bill. `labels` are the pool's node labels, which name the workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
-    for form, key, other in (
+    for form, key, old_key in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),
         ("{workload}", constants.POOL_JOBSET_NAME, constants.POOL_WORKLOAD_NAME),
     ):
-        values[form] = labels.get(key) or labels.get(other, "")
-    found = {key: values.get(form, "" if form.startswith("{") else form) for key, form in entries}
-    return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in found.items() if value}
+        values[form] = labels.get(key) or labels.get(old_key, "")
+    values_by_key = {key: values.get(form, "" if form.startswith("{") else form) for key, form in entries}
+    return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in values_by_key.items() if value}
 
 
 def allowed_settings(text: str) -> Entries:
     """Read the node settings that workloads may choose, "node-disk-size=500, node-labels=team=*"."""
-    listed = () if text.strip() == forms.NONE else comma_items(text, what="settings", most=bounds.NODE_ENTRIES)
+    listed = () if text.strip() == forms.NONE else comma_items(text, noun="settings", limit=bounds.NODE_ENTRIES)
     split = [[part.strip() for part in item.partition("=")] for item in listed]
-    return tuple((_known(name, constants.NODE_SETTINGS), pattern or forms.OTHERS) for name, _, pattern in split)
+    return tuple((_valid_name(name, constants.NODE_SETTINGS), pattern or forms.OTHERS) for name, _, pattern in split)

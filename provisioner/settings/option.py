@@ -143,7 +143,7 @@ def read(
 
 def readable(effective: Any) -> dict[str, object]:
     """Return the effective settings by variable for the log, without empty values that are defaults."""
-    found: dict[str, object] = {}
+    texts: dict[str, object] = {}
     for option in options_of(type(effective)):
         value = getattr(effective, option.field)
         if value in ("", None, ()):
@@ -153,5 +153,5 @@ def readable(effective: Any) -> dict[str, object]:
             value = forms.NONE
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]
-        found[option.variable] = f"{value:g}s" if option.field.endswith("_seconds") else value
-    return found
+        texts[option.variable] = f"{value:g}s" if option.field.endswith("_seconds") else value
+    return texts

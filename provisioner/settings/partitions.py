@@ -31,7 +31,7 @@ class Server(NamedTuple):
 
 
 def _servers(text: str) -> tuple[Server, ...]:
-    found: dict[tuple[str, int], Server] = {}
+    servers: dict[tuple[str, int], Server] = {}
     for item in comma_items(text):
         match = _SERVER.fullmatch(item)
         port = int((match and match["port"]) or DEFAULT_PORT)
@@ -42,12 +42,12 @@ def _servers(text: str) -> tuple[Server, ...]:
         except ValueError as error:
             raise ValueError(f"has {item!r}, where {match['selector']!r} {error}") from error
         host = match["host"].strip("[]")
-        if (host, port) in found:
+        if (host, port) in servers:
             raise ValueError(f"names {match['host']}:{port} twice")
-        found[host, port] = Server(host, port, selector)
-    if len(found) > _MAX_SERVERS:
-        raise ValueError(f"names {len(found)} servers; at most {_MAX_SERVERS} are possible")
-    return tuple(found.values())
+        servers[host, port] = Server(host, port, selector)
+    if len(servers) > _MAX_SERVERS:
+        raise ValueError(f"names {len(servers)} servers; at most {_MAX_SERVERS} are possible")
+    return tuple(servers.values())
 
 
 _option = Group.PARTITIONS.option

@@ -64,11 +64,11 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     elif zone and location and region_of(zone) != region_of(location):
         yield f"GCP_ZONE={zone!r} is not in GCP_CLUSTER_LOCATION={location!r}; set a zone in {region_of(location)}."
     if location:
-        named = [(f"ZONES={each!r} is", each) for each in values.get("zones", ())]
-        named += [(f"CAPACITY names {each}, which is", each.zone) for each in values.get("capacity", ()) if each.zone]
-        for words, each in named:
-            if region_of(each) != region_of(location):
-                yield f"{words} not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
+        named = [(f"ZONES={item!r} is", item) for item in values.get("zones", ())]
+        named += [(f"CAPACITY names {item}, which is", item.zone) for item in values.get("capacity", ()) if item.zone]
+        for subject, item in named:
+            if region_of(item) != region_of(location):
+                yield f"{subject} not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
     seconds = values.get("max_run_seconds", 0.0)
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
         yield f"MAX_RUN_DURATION is {seconds:.0f} s; set 10 minutes to 7 days, or 0 for Google's default."
@@ -113,9 +113,9 @@ def warnings_about_environment(environment: Mapping[str, str]) -> Iterator[str]:
     if is_more_than(environment.get("CONCURRENCY", "").strip(), MAX_CONCURRENCY):
         yield f"CONCURRENCY is above the maximum and counts as {MAX_CONCURRENCY}."
     for name in sorted(environment.keys() - _NAMES):
-        known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
-        if known:
-            yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
+        reason = next((advice for key, advice in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
+        if reason:
+            yield f"{name} is an option of the Go provisioner and has no effect here: {reason}. Remove it."
         elif near := forms.nearest(name, _NAMES, 0.0 if name.startswith(_NODE_PREFIX) else _NEAR):
             yield f"{name} is not an option and has no effect; did you mean {near}?"
 
@@ -126,13 +126,13 @@ def _is(name: str, key: str) -> bool:
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
     """Return the texts of the options that are set, by variable, and of the cluster's inferred values."""
-    found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
-    found |= {
+    texts = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
+    texts |= {
         "GCP_PROJECT_ID": effective.project_id,
         "GCP_CLUSTER_LOCATION": effective.cluster_location,
         "GCP_ZONE": effective.zone,
         "GCP_CLUSTER": effective.cluster,
     }
     if effective.auto_upgrade is not None:
-        found["NODEPOOL_AUTO_UPGRADE"] = "on" if effective.auto_upgrade else "off"
-    return found
+        texts["NODEPOOL_AUTO_UPGRADE"] = "on" if effective.auto_upgrade else "off"
+    return texts

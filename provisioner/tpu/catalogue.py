@@ -75,17 +75,17 @@ _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _texts(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
 BELOW_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
-V4 = (*BELOW_CUBE, *_words("4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 16x16x16"))
+V4 = (*BELOW_CUBE, *_texts("4x4x4 4x4x8 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 16x16x16"))
 
 V5P = (
     *BELOW_CUBE,
-    *_words("""
+    *_texts("""
     4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 8x8x12 4x4x52 4x8x28 4x12x20 8x8x16
     4x4x68 8x12x12 4x4x76 8x8x20 4x12x28 4x8x44 4x4x92 8x12x16 4x20x20 4x8x52 12x12x12 8x8x28 4x4x116 8x12x20
     4x4x124 8x16x16 4x12x44 4x8x68 4x20x28 12x12x16 4x4x148 4x8x76 4x12x52 8x16x20 4x4x164 8x12x28 4x4x172 8x8x44
@@ -101,7 +101,7 @@ TPU7X = (
     *V5P,
     "16x16x32",
     "16x24x24",
-    *_words("""
+    *_texts("""
     4x4x16 4x4x24 4x8x16 4x4x32 4x12x16 4x8x24 4x8x32 4x16x16 4x12x24 4x16x20 8x8x24 4x16x24 8x8x32 4x16x32 8x12x24
     8x16x24 8x16x32
     """),
@@ -250,16 +250,16 @@ ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 @lru_cache(maxsize=1024)
 def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
     """Return a machine type with its accelerator; None if it is not in the catalogue."""
-    found = ((offer, type_) for offer in tuple(ACCELERATORS.values()) for type_ in offer.machine_types)
-    return next((pair for pair in found if pair[1].name == name), None)
+    pairs = ((offer, type_) for offer in tuple(ACCELERATORS.values()) for type_ in offer.machine_types)
+    return next((pair for pair in pairs if pair[1].name == name), None)
 
 
 def machine_of(name: str) -> tuple[str, int]:
     """Return the accelerator label and number of chips of a machine type; "" and 0 if unknown."""
     # Since tpu7, names of machine types contain both: tpu7x-standard-4t is a machine of tpu7x with 4 chips.
-    known, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
-    if known is not None:
-        return known[0].label, known[1].chips
+    entry, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
+    if entry is not None:
+        return entry[0].label, entry[1].chips
     return (named[1], int(named[2])) if named is not None else ("", 0)
 
 
@@ -271,20 +271,20 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}
     for offer in offers:
-        known, added = extended.get(offer.label, replace(offer, machine_types=())), []
+        existing, added = extended.get(offer.label, replace(offer, machine_types=())), []
         for machine in offer.machine_types:
             used = machines.setdefault(machine.name, (offer, machine))
             if used[1] is machine:
                 added.append(machine)
-            elif (listed := _in_words(offer, machine)) != _in_words(*used):
-                contradictions.append(f"{machine.name} is listed as {listed}, and used as {_in_words(*used)}")
-        valid = {str(topology) for topology in known.topologies()}
+            elif (listed := _description(offer, machine)) != _description(*used):
+                contradictions.append(f"{machine.name} is listed as {listed}, and used as {_description(*used)}")
+        valid = {str(topology) for topology in existing.topologies()}
         fresh = tuple(text for text in offer.listed_topologies if text not in valid)
         extended[offer.label] = replace(
-            known,
-            machine_types=(*known.machine_types, *added),
-            listed_topologies=known.listed_topologies + fresh,
-            documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
+            existing,
+            machine_types=(*existing.machine_types, *added),
+            listed_topologies=existing.listed_topologies + fresh,
+            documented_topologies=tuple(dict.fromkeys((*existing.documented_topologies, *offer.listed_topologies))),
         )
     usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
     # Each usable entry is replaced in place, so another thread always finds the old or the new entry.
@@ -295,5 +295,5 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
     return contradictions
 
 
-def _in_words(offer: Accelerator, machine: MachineType) -> str:
+def _description(offer: Accelerator, machine: MachineType) -> str:
     return f"{machine.chips} chips of {offer.label}, {machine.single_host_topology or 'no topology'} alone"

@@ -44,11 +44,11 @@ class Shape:
     @property
     def warning(self) -> str:
         """Warning for users that GKE may reject the slice; empty if none is needed."""
-        most = self.accelerator.documented_cubes * catalogue.CUBE_CHIPS
-        if most and self.topology.chips > most:
+        max_chips = self.accelerator.documented_cubes * catalogue.CUBE_CHIPS
+        if max_chips and self.topology.chips > max_chips:
             return (
                 f"topology {self.topology} has more chips than the largest {self.accelerator.label} slice in Google's "
-                f"documentation, which has {most:,}; GKE decides whether it creates the slice"
+                f"documentation, which has {max_chips:,}; GKE decides whether it creates the slice"
             )
         if self.documented:
             return ""
@@ -102,13 +102,13 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
     """Return the shape that a pod requests; `only_on_request` types need a `machine_type`. Raises ShapeError."""
-    for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
+    for title, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
-            raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
-    found = _outcome(accelerator, topology, chips_per_pod, machine_type)
-    if isinstance(found, Shape):
-        return found
-    raise ShapeError(found)
+            raise ShapeError(bounds.too_long(title, text, bounds.LABEL_VALUE))
+    outcome = _outcome(accelerator, topology, chips_per_pod, machine_type)
+    if isinstance(outcome, Shape):
+        return outcome
+    raise ShapeError(outcome)
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
@@ -200,21 +200,21 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
         return grid
     sorted_grid = tuple(sorted(grid.dimensions))
     if len(grid.dimensions) != len(valid[0].dimensions):
-        why = f"{offer.label} slices have {len(valid[0].dimensions)} dimensions"
+        reason = f"{offer.label} slices have {len(valid[0].dimensions)} dimensions"
     elif sorted_grid != grid.dimensions and Topology(sorted_grid) in valid:
-        why = "dimensions must be in ascending order"
+        reason = "dimensions must be in ascending order"
     elif grid.chips > valid[-1].chips:
-        why = f"the largest {offer.label} slice has {valid[-1].chips} chips, this has {grid.chips}"
+        reason = f"the largest {offer.label} slice has {valid[-1].chips} chips, this has {grid.chips}"
     elif offer.max_cubes:
         below = ", ".join(offer.listed_topologies)
-        why = (
+        reason = (
             f"Google offers {below}, and above those only slices with dimensions that are multiples of 4, up to "
             f"{LONGEST_AXIS}, in ascending order"
         )
     else:
-        why = "it is not among the sizes that Google offers"
+        reason = "it is not among the sizes that Google offers"
     raise ShapeError(
-        f"topology {text} is not valid for {offer.label}: {why}{_nearest_topologies(offer, grid.dimensions)}"
+        f"topology {text} is not valid for {offer.label}: {reason}{_nearest_topologies(offer, grid.dimensions)}"
     )
 
 
@@ -227,9 +227,9 @@ def _nearest_topologies(offer: Accelerator, target: tuple[int, ...]) -> str:
     valid = offer.topologies()
     if target:
 
-        def distance(other: Topology) -> tuple[int, int]:
-            same = sum(a == b for a, b in zip(other.dimensions, sorted(target), strict=False))
-            return abs(other.chips - math.prod(target)), -same
+        def distance(topology: Topology) -> tuple[int, int]:
+            equal_axes = sum(a == b for a, b in zip(topology.dimensions, sorted(target), strict=False))
+            return abs(topology.chips - math.prod(target)), -equal_axes
 
         valid = tuple(sorted(valid, key=distance))
     return f"; nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))}"
@@ -240,10 +240,10 @@ def _nearest_labels(text: str) -> str:
 
     generation = text.removeprefix("tpu-")
     # Copied, because another thread may extend the table.
-    known = dict(ACCELERATORS)
+    offers = dict(ACCELERATORS)
     close = (
-        [label for label in known if text and label.startswith(text)]
-        or [label for label, offer in known.items() if offer.generation == generation]
-        or difflib.get_close_matches(text, known, n=1)
+        [label for label in offers if text and label.startswith(text)]
+        or [label for label, offer in offers.items() if offer.generation == generation]
+        or difflib.get_close_matches(text, offers, n=1)
     )
     return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -347,7 +347,7 @@ def _asked_labels(slice_: Slice) -> set[str]:
     if not annotation:
         return set()
     try:
-        named = comma_items(annotation, what="labels", most=bounds.COPIED_LABELS)
+        named = comma_items(annotation, noun="labels", limit=bounds.COPIED_LABELS)
     except ValueError as error:
         raise ImpossibleError(f"annotation {constants.COPY_LABELS} {error}") from error
     return slice_.requirements.labels.keys() & set(named)
