@@ -69,13 +69,13 @@ class _Pods(NamedTuple):
     several: bool = False
 
 
-def _shape_problems(document: Document, kind: str, namespace: str, *, left_alone: bool) -> Iterator[Finding]:
+def _shape_problems(document: Document, kind: str, namespace: str, *, opted_out: bool) -> Iterator[Finding]:
     """Yield the problems with the slices that an object's pod templates request, and with keys that are never read."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
-    for pods in [] if left_alone else _pods_of(document.raw, kind):
-        if _is_left_alone(fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))):
+    for pods in [] if opted_out else _pods_of(document.raw, kind):
+        if _opts_out(fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))):
             continue
         impossible = True
         try:
@@ -85,19 +85,19 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, left_alone
             impossible = not tpu.may_be_sold(accelerator, topology, machine_type)
             shape = tpu.resolve(accelerator, topology, chips, machine_type)
         except (fields.MalformedObject, tpu.ShapeError) as error:
-            words, path = str(error), path_of(str(error), document.raw, pods.template)
+            message, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
-            words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
+            message, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
             # Too many pods cannot be served. Too few can, because other pods may use the remaining hosts.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
-            if doubt and not words:
+            if doubt and not message:
                 yield Finding(document, path, doubt, Severity.WARNING, subject)
-        if words:
+        if message:
             severity = Severity.ERROR if impossible else Severity.WARNING
-            yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in islice(unread_keys(document.value), MAX_KEYS) if kind not in _KINDS or kind == _JOB else ():
-        yield Finding(document, path, words, Severity.WARNING, subject)
+            yield Finding(document, path, message, severity, subject, impossible=impossible)
+    for path, message in islice(unread_keys(document.value), MAX_KEYS) if kind not in _KINDS or kind == _JOB else ():
+        yield Finding(document, path, message, Severity.WARNING, subject)
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
@@ -119,7 +119,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]
     if kind in _KINDS and kind != _JOB:
-        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
+        return [_Pods(part, part.pods) for part in templates_of(_KINDS[kind], raw)]
     template = template_of(raw)
     if template is None:
         return []
@@ -128,7 +128,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
     return [_Pods(template, number, several=kind == STATEFUL_SET or (asks and kind in (CRON_JOB, _JOB)))]
 
 
-def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
+def _opts_out(metadata: Mapping[str, Any]) -> bool:
     """Whether an object or template opts out of the provisioner, or requests Slice resources or dynamic slicing."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     return (
@@ -181,8 +181,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     and 1,024 choices are checked. If only further slices exceed a limit, Events report that.
     """
     document = Document(raw)
-    most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
-    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=most)
+    max_slices = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
+    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=max_slices)
     read_document(reading, document, 1)
     every = (finding._replace(slices=1) for finding in forecast_of(reading, rules, options=False).remarks)
     return tuple(sorted(every, key=lambda finding: _ORDER[finding.severity]))
@@ -191,9 +191,9 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 def _choices_of_slice(document: Document, settings: Settings) -> int:
     """Return an upper bound of the pairs of choice and zone of a slice, from the settings and all annotations."""
     choices, zones = max(1, len(settings.capacity)), max(1, len(settings.zones))
-    for _, found in mappings_in(document.value):
-        choices = max(choices, fields.text(found.get(constants.CAPACITY)).count(",") + 1)
-        zones = max(zones, fields.text(found.get(constants.ZONES)).count(",") + 1)
+    for _, mapping in mappings_in(document.value):
+        choices = max(choices, fields.text(mapping.get(constants.CAPACITY)).count(",") + 1)
+        zones = max(zones, fields.text(mapping.get(constants.ZONES)).count(",") + 1)
     return min(choices * zones, bounds.CHOICES_IN_ZONES)
 
 
@@ -237,26 +237,26 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in REVIEWED_OWNERS:
         return Answer()
     scaled = request.operation == "UPDATE" and _only_scales(request)
-    found = _findings(request, request.object, by, scaled=scaled)
-    if found and request.operation == "UPDATE":
+    findings = _findings(request, request.object, by, scaled=scaled)
+    if findings and request.operation == "UPDATE":
         # Problems that the object had before the update must not prevent its owner from suspending or labelling it.
         before = {
             (finding.reason, finding.message) for finding in _findings(request, request.old_object, by, scaled=scaled)
         }
-        found = [finding for finding in found if (finding.reason, finding.message) not in before]
+        findings = [finding for finding in findings if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
         # Kueue changes selectors when it suspends or resumes a workload. If such an update were rejected, Kueue would
         # repeat it, and the workload would keep its quota.
-        return Answer(warnings=tuple(str(finding) for finding in found if finding.impossible))
+        return Answer(warnings=tuple(str(finding) for finding in findings if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
-    denied = [str(finding) for finding in found if denies and finding.impossible]
-    return Answer(denied="\n".join(denied), warnings=tuple(text for text in map(str, found) if text not in denied))
+    denied = [str(finding) for finding in findings if denies and finding.impossible]
+    return Answer(denied="\n".join(denied), warnings=tuple(text for text in map(str, findings) if text not in denied))
 
 
 def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bool) -> list[Finding]:
     document = Document(dict(raw))
-    own = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
-    namespace = request.namespace or own or "default"
+    own_namespace = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
+    namespace = request.namespace or own_namespace or "default"
     if _is_to_be_completed(document.raw, request.kind):
         return []
     settings = by.settings_of(document)
@@ -267,7 +267,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
-    return [*found, *(Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace))]
+    return [*found, *(Finding(document, (), doubt, Severity.WARNING) for doubt in by.doubts(document.raw, namespace))]
 
 
 def _of_slices(
@@ -276,33 +276,33 @@ def _of_slices(
     metadata = fields.mapping(document.raw.get("metadata"))
     of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
     # If an object is served through its pods, only an opt-out on the pod template counts.
-    left_alone = (kind == POD or not of_pods) and _is_left_alone(metadata)
-    shapes, raw = list(_shape_problems(document, kind, namespace, left_alone=left_alone)), document.raw
+    opted_out = (kind == POD or not of_pods) and _opts_out(metadata)
+    shapes, raw = list(_shape_problems(document, kind, namespace, opted_out=opted_out)), document.raw
     # Limits are not checked for a scaled object: often an autoscaler chose the number, and limits only delay pods.
-    if of_pods and (scaled or left_alone):
+    if of_pods and (scaled or opted_out):
         return shapes
     if of_pods and kind != POD:
         # Owner references are left out, because this object controls its pods even if another controller created it.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
-    said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
-    if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
+    judged = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _shown(finding)]
+    if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in judged):
         # Only `_shape_problems` finds too many pods, which cannot be served; the finding of `judge` then is impossible
         # as well.
         if any(finding.impossible for finding in shapes):
-            said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
+            judged = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in judged]
         shapes = []
     # Findings about requests that another provisioner could serve lose the reason InvalidRequest.
-    said = [
-        each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
-        for each in said
+    judged = [
+        entry._replace(reason="") if entry.reason == constants.INVALID_REQUEST and not entry.impossible else entry
+        for entry in judged
     ]
-    if any(finding.impossible or finding.reason == constants.UNDERUSED for finding in said):
-        return said
-    words = [finding.message for finding in said]
-    return [*said, *(finding for finding in shapes if not any(finding.message in one for one in words))]
+    if any(finding.impossible or finding.reason == constants.UNDERUSED for finding in judged):
+        return judged
+    messages = [finding.message for finding in judged]
+    return [*judged, *(finding for finding in shapes if not any(finding.message in message for message in messages))]
 
 
-def _is_said(finding: Finding) -> bool:
+def _shown(finding: Finding) -> bool:
     """Whether a finding is reported. Findings that the owner cannot correct or that the API server reports are not."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
@@ -342,7 +342,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
     """Whether an update changes only numbers of pods or groups and, if `up` is False, increases none of them."""
-    todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
+    todo: list[tuple[object, object]] = [(_read_fields(request.object), _read_fields(request.old_object))]
     while todo:
         now, before = todo.pop()
         if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
@@ -356,11 +356,11 @@ def _only_scales(request: Request, *, up: bool = True) -> bool:
     return True
 
 
-def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
+def _read_fields(raw: Mapping[str, Any]) -> dict[str, object]:
     metadata = fields.mapping(raw.get("metadata"))
     annotations = fields.mapping(metadata.get("annotations"))
-    own = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
-    return {"labels": fields.mapping(metadata.get("labels")), "annotations": own, "spec": raw.get("spec")}
+    kept = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
+    return {"labels": fields.mapping(metadata.get("labels")), "annotations": kept, "spec": raw.get("spec")}
 
 
 #: Selector that keeps each job on its own nodes; the provisioner copies this selector to the labels of the nodes.
@@ -451,8 +451,8 @@ def _starts(request: Request) -> bool:
 
 
 def _is_other(key: str, value: object) -> bool:
-    other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != "standard")
-    return other or key.startswith("cloud.google.com/reservation-")
+    not_on_demand = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != "standard")
+    return not_on_demand or key.startswith("cloud.google.com/reservation-")
 
 
 def _jobset_of(request: Request) -> str:

@@ -52,8 +52,8 @@ def template_of(raw: Json) -> Template | None:
     )
 
 
-def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
-    """Yield up to `most` (None: all) pods of an object, if they request chips and `serve_pods` selects them.
+def pods_of(raw: Json, template: Template, *, limit: int | None, serve_pods: str) -> Iterator[Pod]:
+    """Yield up to `limit` (None: all) pods of an object, if they request chips and `serve_pods` selects them.
 
     If the pods of a StatefulSet form one slice, only the first pod is yielded unless podManagementPolicy is Parallel:
     the StatefulSet controller creates each further pod when the previous pod is ready. Raises MalformedObject.
@@ -62,7 +62,7 @@ def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str)
     if first is None:
         return
     yield first
-    number = template.replicas if most is None else min(most, template.replicas)
+    number = template.replicas if limit is None else min(limit, template.replicas)
     in_order = raw["kind"] == "StatefulSet" and fields.mapping(raw.get("spec")).get("podManagementPolicy") != "Parallel"
     if in_order and first.group_name != first.name:
         return

@@ -105,20 +105,20 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
     # The stack has one iterator for each level of nesting; an entry for each value would need far more memory.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
-        for path, found in todo[-1]:
-            if not isinstance(found, (dict, list)) or id(found) in seen:
+        for path, value_ in todo[-1]:
+            if not isinstance(value_, (dict, list)) or id(value_) in seen:
                 continue
-            seen.add(id(found))
-            if isinstance(found, dict):
-                yield path, found
-            todo.append(_inside(path, found))
+            seen.add(id(value_))
+            if isinstance(value_, dict):
+                yield path, value_
+            todo.append(_inside(path, value_))
             break
         else:
             todo.pop()
 
 
-def _inside(path: Path, found: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
-    items = found.items() if isinstance(found, dict) else enumerate(found)
+def _inside(path: Path, container: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
+    items = container.items() if isinstance(container, dict) else enumerate(container)
     return (((*path, step), child) for step, child in items if isinstance(child, (dict, list)))
 
 

@@ -91,7 +91,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         ]
     if kind is WorkloadKind.RAY_CLUSTER:
         return list(_templates_of_raycluster(raw))
-    found = []
+    templates = []
     # A JobSet with more than REPLICATED_JOBS replicated jobs is not served, so further entries are not read.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
@@ -100,8 +100,8 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
-        found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
-    return found
+        templates.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
+    return templates
 
 
 def _has_chips(spec: Json) -> bool:
@@ -154,9 +154,9 @@ def leaders_of(
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
-    name, asked = workload.name, workload.groups[template.place].template
+    name, demand = workload.name, workload.groups[template.place].template
     if podspec.counted_chips("pod template", spec):
-        asked = replace(asked, tolerations=(*asked.tolerations, _CHIP_TOLERATION))
+        demand = replace(demand, tolerations=(*demand.tolerations, _CHIP_TOLERATION))
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
@@ -172,7 +172,7 @@ def leaders_of(
             group_key=group_key(workload.namespace, group),
             completion_index=0 if template.indexed else None,
             group_size=size,
-            requirements=replace(asked, labels={**asked.labels, **labels}),
+            requirements=replace(demand, labels={**demand.labels, **labels}),
             created_at=now,
             unschedulable_since=now,
             unschedulable_message=NO_NODES,
@@ -185,7 +185,7 @@ def leaders_of(
         # The LeaderWorkerSet controller copies annotations for exclusive placement to the pods.
         keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY)
         exclusive = {key: workload.annotations[key] for key in keys if key in workload.annotations}
-        asked = replace(asked, annotations={**asked.annotations, **exclusive})
+        demand = replace(demand, annotations={**demand.annotations, **exclusive})
         for number in numbers:
             of_group, group = f"{name}-{number}", name_of_group(name, template.name, number, numbered=True)
             pod = f"{of_group}-{template.first}" if template.first else of_group
@@ -216,7 +216,7 @@ def leaders_of(
         for annotations in (of_jobset, of_job):
             if constants.EXCLUSIVE_TOPOLOGY in annotations:
                 inherited |= {key: fields.text(annotations[key]) for key in _PLACEMENT if key in annotations}
-        asked = replace(asked, annotations={**asked.annotations, **inherited})
+        demand = replace(demand, annotations={**demand.annotations, **inherited})
         for number in numbers:
             child = job.child(number)
             labels = index | job.marks(number) | _labels_of_job(child, f"uid-of-{child}")

@@ -120,17 +120,17 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
     _Remarks(reading, accepted, plan, rules).add()
     for subjects in apart:
         _Remarks(reading, subjects, _decide(subjects, reading, rules), rules).add()
-    ignored = tuple((kind, *found) for kind, found in reading.ignored.items())
+    ignored = tuple((kind, *count_and_first) for kind, count_and_first in reading.ignored.items())
     return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
     """Add the slices of ProvisioningRequests and CapacityBuffers. Their PodTemplates may be in any file."""
-    found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
+    served, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
     for uid, subject in reading.subjects.items():
-        subject.workload = workload = found[uid]
+        subject.workload = workload = served[uid]
         if workload.ask is not None and not workload.groups:
             named = title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name})
             message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
@@ -152,15 +152,15 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
     """Return a pod with the toleration (for a ComputeClass) and the node selectors that admission would add."""
-    asked, key = pod.requirements, slice_key(pod.requirements.labels)
-    if name := asked.node_selector.get(constants.COMPUTE_CLASS):
-        own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
-        asked = replace(asked, tolerations=(*asked.tolerations, own))
+    demand, key = pod.requirements, slice_key(pod.requirements.labels)
+    if name := demand.node_selector.get(constants.COMPUTE_CLASS):
+        toleration = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
+        demand = replace(demand, tolerations=(*demand.tolerations, toleration))
     # Admission adds the selectors to pods of all-or-nothing workloads, whose slices could not start together otherwise.
-    together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
+    together = read_wishes(demand.annotations, workload.annotations).all_or_nothing
     if key != SHARED and (settings.all_or_nothing if together is None else together):
-        asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})
-    return replace(pod, requirements=asked)
+        demand = replace(demand, node_selector={**demand.node_selector, **labels_of(key, pod.namespace)})
+    return replace(pod, requirements=demand)
 
 
 def shown_name(name: str) -> str:
@@ -171,20 +171,20 @@ def shown_name(name: str) -> str:
 def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
     # The options of a template's slices are equal in each zone, so they are determined once for each zone.
-    known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
+    options_by_key: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = plan.decided.slices[create.slice_id]
         subject = reading.subjects[slice_.workload.uid]
         template = subject.template_of.get(slice_.group_name)
         key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
-        if key not in known:
-            known[key] = tuple(_options(candidates, slice_, create.request)) if with_options else ()
+        if key not in options_by_key:
+            options_by_key[key] = tuple(_options(candidates, slice_, create.request)) if with_options else ()
         yield PlannedPool(
             document=subject.document,
             slice_=slice_,
             template=template,
             request=create.request,
-            options=known[key],
+            options=options_by_key[key],
             named=not is_made_up(workload_ref(slice_.workload).uid),
             chips=states[create.request.name].chips,
         )
@@ -225,7 +225,7 @@ class _Remarks:
         """Add all remarks. Must be called only once."""
         slices = self.plan.decided.slices
         created = {create.slice_id for create in self.plan.creates}
-        by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}
+        by_leader = {slice_.leader.uid: slice_ for slice_ in slices.values() if slice_.leader is not None}
         noticed: set[SliceId] = set()
         # A notice about pods of kind POD names their controller. Its UID is not the UID of the pods' workload.
         workloads = {workload_ref(subject.workload): subject.workload for subject in self.subjects.values()}
@@ -255,12 +255,12 @@ class _Remarks:
             workload = subject.workload
             if workload.managed_by and subject.pods and uid not in with_slices:
                 manager = bounds.cut(workload.managed_by)
-                words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
-                self._remark(workload, words, Severity.NOTE)
+                message = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
+                self._remark(workload, message, Severity.NOTE)
             elif workload.problem and uid not in rejected:
                 # The decision has no notice about the problem of a workload that is not served.
-                asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
-                if asked is not None and self._remark_not_served(workload, asked):
+                requirements = next((group.template for group in workload.groups if group.template.chips > 0), None)
+                if requirements is not None and self._remark_not_served(workload, requirements):
                     self._remark(workload, not_created(workload))
 
     def _remark_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
@@ -288,12 +288,12 @@ class _Remarks:
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
         """Add remarks about all problems of a template's slices. The notice `first` has only one of the problems."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
-        found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
+        problems = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
-        first_problem = next((text for text in found if first.message.endswith(f": {text}")), "")
-        impossible = found.pop(first_problem, False)
+        first_problem = next((text for text in problems if first.message.endswith(f": {text}")), "")
+        impossible = problems.pop(first_problem, False)
         self._remark(slice_, first.message, reason=first.reason, impossible=impossible)
-        for problem, unservable in found.items():
+        for problem, unservable in problems.items():
             self._remark(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=unservable)
 
     def _remark(
@@ -335,52 +335,52 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 
     All problems of annotations and of the namespace are returned, but of other problems only the first for each choice.
     """
-    found = dict.fromkeys(slice_.wishes.problems.values(), True)
+    problems = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
     if namespace:
-        found[namespace] = False
-    rest = replace(slice_, wishes=replace(slice_.wishes, problems={}))
+        problems[namespace] = False
+    correct = replace(slice_, wishes=replace(slice_.wishes, problems={}))
     candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
     of_choices: dict[str, bool] = {}
     try:
-        for choice in candidates.choices(rest).open:
+        for choice in candidates.choices(correct).open:
             try:
-                candidates.specification(rest, choice)
+                candidates.specification(correct, choice)
             except UnmeetableError as error:
                 of_choices[str(error)] = isinstance(error, ImpossibleError)
             else:
-                return found
+                return problems
     except UnmeetableError as error:
-        return {**found, str(error): isinstance(error, ImpossibleError)}
-    return {**found, "; ".join(of_choices): all(of_choices.values())}
+        return {**problems, str(error): isinstance(error, ImpossibleError)}
+    return {**problems, "; ".join(of_choices): all(of_choices.values())}
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
     """Merge remarks that differ only in the name of the group, and count their slices. Sort by file and line."""
-    found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
+    merged: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for remark in remarks:
-        words = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
+        message = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
         key = (
             remark.document.source,
             remark.line or remark.path,
             remark.subject,
             remark.reason,
-            words,
+            message,
             remark.severity,
         )
-        before = found.get(key)
-        found[key] = remark if before is None else before._replace(slices=before.slices + 1)
-    order = {source: place for place, source in enumerate(dict.fromkeys(key[0] for key in found))}
+        before = merged.get(key)
+        merged[key] = remark if before is None else before._replace(slices=before.slices + 1)
+    order = {source: place for place, source in enumerate(dict.fromkeys(key[0] for key in merged))}
     return sorted(
-        found.values(), key=lambda remark: (order[remark.document.source], remark.line, remark.subject, remark.message)
+        merged.values(), key=lambda remark: (order[remark.document.source], remark.line, remark.subject, remark.message)
     )
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
     """Return a function that returns the settings for an object. A missing location follows from the object's zones."""
-    own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
+    settings = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
-        return lambda _: own
+        return lambda _: settings
     return lambda document: read_settings(variables, inferred=assumed(variables, (document,))).on_channel(CHANNEL)
 
 
@@ -390,13 +390,13 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
     named += _zones_of(documents)
     location = given[_LOCATION] or (region_of(named[0]) if named else "your-region1")
-    there = [zone for zone in named if region_of(zone) == region_of(location)]
-    own = location if location != region_of(location) else ""
+    zones = [zone for zone in named if region_of(zone) == region_of(location)]
+    zonal_location = location if location != region_of(location) else ""
     placeholders = {
         _PROJECT: "your-project",
         _CLUSTER: "your-cluster",
         _LOCATION: location,
-        _ZONE: own or (there[0] if there else f"{location}-a"),
+        _ZONE: zonal_location or (zones[0] if zones else f"{location}-a"),
     }
     return {name: text for name, text in placeholders.items() if not given[name]}
 
@@ -405,13 +405,13 @@ def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
     """Yield the zones in selectors, node affinity and annotations of objects; for a region, its zone "a"."""
     for document in documents:
         unread = {path for path, _ in unread_keys(document.value)}
-        for path, found in mappings_in(document.value):
+        for path, mapping in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):
                 if (*path, key) in unread:
                     continue
-                affinity = fields.sequence(found.get("values"))[:1]
-                selects = found.get("key") == key and found.get("operator") == "In"
-                for text in affinity if selects else [found.get(key)]:
+                affinity = fields.sequence(mapping.get("values"))[:1]
+                selects = mapping.get("key") == key and mapping.get("operator") == "In"
+                for text in affinity if selects else [mapping.get(key)]:
                     if isinstance(text, str):
                         zone = f"{text}-a" if key in _REGION_FIELDS else text
                         yield from _NAMED_ZONE.findall(zone[:_MAX_FIELD])

@@ -60,8 +60,8 @@ def _merged(value: Any, patch: Any) -> Any:
     changes = {fields.text(entry.get("name")): entry for entry in fields.mappings(patch)}
     if not any(changes):
         return patch
-    known = fields.mappings(value)
-    return [*(_merged(entry, changes.pop(fields.text(entry.get("name")), {})) for entry in known), *changes.values()]
+    entries = fields.mappings(value)
+    return [*(_merged(entry, changes.pop(fields.text(entry.get("name")), {})) for entry in entries), *changes.values()]
 
 
 def _job_of(job: Json, trainer: Json, nodes: object) -> Json:
@@ -83,10 +83,10 @@ def jobset_of_pathways_job(raw: Json) -> Json:
 
 
 def _workers(entry: Json) -> Json:
-    found = tpu.machine_type(fields.text(entry.get("type")))
-    if found is None:
+    machine_type = tpu.machine_type(fields.text(entry.get("type")))
+    if machine_type is None:
         raise tpu.ShapeError(f"workers.type {fields.shown(entry.get('type'))} is no machine type with TPUs")
-    (accelerator, machine), topology = found, fields.text(entry.get("topology"))
+    (accelerator, machine), topology = machine_type, fields.text(entry.get("topology"))
     hosts = tpu.resolve(accelerator.label, topology, machine.chips, machine.name).nodes(1)
     selector = {constants.TPU_ACCELERATOR: accelerator.label, constants.TPU_TOPOLOGY: topology}
     pod = {

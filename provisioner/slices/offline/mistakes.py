@@ -62,10 +62,10 @@ def wrong_resources(document: Document) -> Iterator[tuple[Path, str]]:
 
 
 def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path, found in mappings_in(document.value):
-        selector = found.get("nodeSelector")
+    for path, mapping in mappings_in(document.value):
+        selector = mapping.get("nodeSelector")
         if isinstance(selector, dict) and any(key in selector for key in _SELECTORS):
-            yield path, found
+            yield path, mapping
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
@@ -75,19 +75,19 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
     """
     kind = fields.text(fields.mapping(raw).get("kind"))
     read_keys, misplaced = set(), {}
-    for path, found in mappings_in(raw):
-        for marks, known in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
-            for key, value in fields.mapping(found.get(marks)).items() if path[-1:] == ("metadata",) else ():
+    for path, mapping in mappings_in(raw):
+        for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
+            for key, value in fields.mapping(mapping.get(marks)).items() if path[-1:] == ("metadata",) else ():
                 name, at = str(key), (*path, marks, key)
-                what, is_inject = f"the {marks[:-1]} {bounds.cut(name)}", name in constants.INJECT_KEYS
+                title, is_inject = f"the {marks[:-1]} {bounds.cut(name)}", name in constants.INJECT_KEYS
                 if not (is_inject or name.startswith(_PREFIX)) or name.startswith(_OF_PARTITIONS):
                     continue
                 if is_inject and isinstance(value, str) and value not in ("enabled", "disabled"):
-                    yield at, f"{what} is {fields.shown(value)}; write enabled or disabled"
-                elif name not in known and not is_inject:
-                    yield at, f"{what} is not read; {_mended(name)}"
-                elif place := _unread_place(raw, kind, path, name, found):
-                    misplaced[at] = f"{what} is not read on a {place}; put it on the pod template"
+                    yield at, f"{title} is {fields.shown(value)}; write enabled or disabled"
+                elif name not in read and not is_inject:
+                    yield at, f"{title} is not read; {_mended(name)}"
+                elif place := _unread_place(raw, kind, path, name, mapping):
+                    misplaced[at] = f"{title} is not read on a {place}; put it on the pod template"
                 else:
                     read_keys.add(key)
     yield from ((at, message) for at, message in misplaced.items() if at[-1] not in read_keys)
@@ -95,18 +95,18 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 
 def _unread_place(raw: Any, kind: str, path: Path, key: str, metadata: dict[str, Any]) -> str:
     """Return the kind of object (or "Job template") with the metadata at `path`; empty if a key has an effect there."""
-    own, of_cron_job = path == ("metadata",), path[-2:] == ("jobTemplate", "metadata")
+    of_object, of_cron_job = path == ("metadata",), path[-2:] == ("jobTemplate", "metadata")
     # Job templates of a JobSet have their metadata at spec.replicatedJobs[0].template.metadata, pod templates deeper.
-    if not (own or of_cron_job or (path[1:2] == ("replicatedJobs",) and path[4:] == ("metadata",))):
+    if not (of_object or of_cron_job or (path[1:2] == ("replicatedJobs",) and path[4:] == ("metadata",))):
         return ""
-    place = bounds.cut(kind) if own else "Job template"
+    place = bounds.cut(kind) if of_object else "Job template"
     if key in constants.INJECT_KEYS:
-        return "" if own and kind in _INJECT_KINDS else place
-    if of_cron_job or (own and kind == WorkloadKind.JOB):
+        return "" if of_object and kind in _INJECT_KINDS else place
+    if of_cron_job or (of_object and kind == WorkloadKind.JOB):
         served = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
         return "" if served or key == constants.SERVE else place
-    template = template_of(raw) if own else None
-    is_read = own and kind != TRAIN_JOB[1] and (template is None or template.path == ())
+    template = template_of(raw) if of_object else None
+    is_read = of_object and kind != TRAIN_JOB[1] and (template is None or template.path == ())
     return "" if is_read else place
 
 

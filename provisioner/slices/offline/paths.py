@@ -49,23 +49,23 @@ def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> 
 
     If the message names no field, return the path of the template, or of the whole object without a template.
     """
-    found = [
-        (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
-        for place, (words, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))
-        if words in message
+    matches = [
+        (not (isinstance(value, str) and f"'{value}'" in message), message.index(phrase), -len(phrase), place, path)
+        for place, (phrase, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))
+        if phrase in message
     ]
-    return min(found)[-1] if found else template.path if template is not None else ()
+    return min(matches)[-1] if matches else template.path if template is not None else ()
 
 
 def _candidates(
-    whole_words: set[str], raw: Mapping[str, Any], template: Template | None
+    words_of_message: set[str], raw: Mapping[str, Any], template: Template | None
 ) -> Iterator[tuple[str, Path, object]]:
-    for path, found in _around(raw, template):
+    for path, mapping in _around(raw, template):
         # The provisioner reads at most MAP_ENTRIES entries of a map, so further entries are not searched.
-        for key, value in islice(found.items(), bounds.MAP_ENTRIES):
-            words = _WORDS.get(key, (key,) if key in _FIELDS else ())
-            named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
-            yield from ((word, (*path, key), value) for word in (*words, *named))
+        for key, value in islice(mapping.items(), bounds.MAP_ENTRIES):
+            phrases = _WORDS.get(key, (key,) if key in _FIELDS else ())
+            named = (key,) if path and path[-1] in _MAPS and key in words_of_message else ()
+            yield from ((word, (*path, key), value) for word in (*phrases, *named))
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -74,9 +74,9 @@ def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple
     # A pod is its own template (path ()), so that the last statement yields all its JSON objects.
     if above or template is None:
         yield (), dict(raw)
-        yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))
+        yield from ((("metadata", *path), mapping) for path, mapping in mappings_in(raw.get("metadata")))
     for depth in range(1, len(above)):
-        if isinstance(found := value_at(raw, above[:depth]), dict):
-            yield above[:depth], found
+        if isinstance(mapping := value_at(raw, above[:depth]), dict):
+            yield above[:depth], mapping
     if template is not None:
-        yield from (((*above, *path), found) for path, found in mappings_in(value_at(raw, above)))
+        yield from (((*above, *path), mapping) for path, mapping in mappings_in(value_at(raw, above)))

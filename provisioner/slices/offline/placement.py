@@ -49,13 +49,13 @@ def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
 
 
 def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
-    asked, workload = slice_.requirements, slice_.workload
-    if exclusive_annotation(workload) in {**asked.annotations, **workload.annotations}:
+    requirements, workload = slice_.requirements, slice_.workload
+    if exclusive_annotation(workload) in {**requirements.annotations, **workload.annotations}:
         return True
-    if any(key in asked.node_selector for key in _OF_ONE_POOL):
+    if any(key in requirements.node_selector for key in _OF_ONE_POOL):
         return True
     # All pools of a workload have this label, so the selector keeps pods together only if the workload has one slice.
-    if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
+    if slice_.siblings == 1 and requirements.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
     # The webhook adds affinity to pods of RayClusters for which it sets TPU variables, unless they have pod affinity.
     metadata, affinity = fields.at(template, "metadata"), fields.at(template, "spec", "affinity")

@@ -134,7 +134,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     plain = None if is_served_job(workload, metadata, reading.settings) else controllers.template_of(created)
     if (workload or plain) is None or (plain is not None and controller_of(metadata) is not None):
-        _tell_of_others(reading, document, created, named)
+        _read_unknown(reading, document, created, named)
         return
     _remark_on_keys(reading, document, named)
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
@@ -210,10 +210,10 @@ def _read_plain(
 ) -> None:
     """Read a pod, or an object whose controller creates pods of kind POD."""
     named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
-    most = min(limit for limit in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if limit is not None)
+    max_pods = min(limit for limit in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if limit is not None)
     try:
-        pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
-        served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
+        pods = list(controllers.pods_of(raw, template, limit=max_pods, serve_pods="all"))
+        served = pods and list(controllers.pods_of(raw, template, limit=1, serve_pods=serve_pods))
     except fields.MalformedObject as error:
         # The message begins with the name of the derived pod, but the remark is about the object.
         message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
@@ -318,13 +318,13 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         return
     if group.jobs > 1:
         template = template._replace(replicas=group.replicas, pods=group.parallelism)
-    most = reading.most_of_object
-    numbers = _numbers(template.replicas, most and most // len(subject.templates))[: most and most - reading.slices]
+    limit = reading.most_of_object
+    numbers = _numbers(template.replicas, limit and limit // len(subject.templates))[: limit and limit - reading.slices]
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MAX_SLICES - reading.slices:
         reading.remark(subject.document, template.replicas_path, named, _LEFT_OUT)
         return
-    found = list(leaders_of(workload, raw, template, MOMENT, numbers))
+    leaders = list(leaders_of(workload, raw, template, MOMENT, numbers))
     if (template.replicas == 0 or template.pods == 0) and subject.accepted:
         path = template.pods_path if template.replicas else template.replicas_path
         message = f"{dotted(path)} is 0, so there are no pods and no node pools"
@@ -336,19 +336,19 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
             "completionMode: Indexed"
         )
         reading.remark(subject.document, (*template.pods_path[:-1], "completionMode"), named, message)
-    reading.slices += len(found)
-    subject.pods += found
-    subject.template_of |= {pod.group_name: template for pod in found}
+    reading.slices += len(leaders)
+    subject.pods += leaders
+    subject.template_of |= {pod.group_name: template for pod in leaders}
 
 
-def _numbers(replicas: int, most: int | None) -> Sequence[int]:
-    """Return the indexes of at most `most` slices: the first ones, and the last one, which has the longest name."""
-    if most is None or replicas <= most:
+def _numbers(replicas: int, limit: int | None) -> Sequence[int]:
+    """Return the indexes of at most `limit` slices: the first ones, and the last one, which has the longest name."""
+    if limit is None or replicas <= limit:
         return range(replicas)
-    return [*range(most - 1), replicas - 1]
+    return [*range(limit - 1), replicas - 1]
 
 
-def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
+def _read_unknown(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
     """Read the pods of an object of an unknown kind that requests chips; report the object if this is not possible."""
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
@@ -364,20 +364,20 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
     # A Job of another API group, such as Volcano's batch.volcano.sh, is not a misspelled Job of Kubernetes.
-    same = (described for described in workloads.KINDS.values() if described.kind.value.lower() == kind.lower())
-    meant = next(same, None) if kind != "Job" or "." not in version else None
-    what, advice = bounds.cut(kind), "plan a pod that it creates"
+    same_name = (described for described in workloads.KINDS.values() if described.kind.value.lower() == kind.lower())
+    meant = next(same_name, None) if kind != "Job" or "." not in version else None
+    noun, advice = bounds.cut(kind), "plan a pod that it creates"
     parts = [] if meant is not None or kind == "DaemonSet" else unknown.parts_of(document, created)
     for part, template in parts:
-        message = f"plan does not know how many pods of this template a {what} creates, and assumes "
+        message = f"plan does not know how many pods of this template a {noun} creates, and assumes "
         reading.remark(part, (), named, f"{message}{template.replicas:,}", Severity.NOTE)
         _read_plain(reading, part, part.raw, template, accepted=True)
     if parts:
         return
     if meant is not None:
-        what += f" of {bounds.cut(version)}"
+        noun += f" of {bounds.cut(version)}"
         advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"
-    message = f"requests chips, but plan does not know which pods a {what} creates, which are served; {advice}"
+    message = f"requests chips, but plan does not know which pods a {noun} creates, which are served; {advice}"
     if kind == "DaemonSet":
         message = "requests chips; its pods are for existing nodes, so no node pools are created"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
@@ -392,10 +392,10 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 def _remark_on_resources(reading: Reading, document: Document, named: str) -> bool:
     """Report resources that the API server accepts in templates and no pod can have; return whether there are any."""
-    found = list(islice(mistakes.wrong_resources(document), MAX_KEYS))
-    for path, message in found:
+    resources = list(islice(mistakes.wrong_resources(document), MAX_KEYS))
+    for path, message in resources:
         reading.remark(document, path, named, message)
-    return bool(found)
+    return bool(resources)
 
 
 def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
@@ -403,8 +403,8 @@ def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, s
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
-        words = "use at most 253 lower-case letters, digits, - and ."
-        yield ("metadata", "name"), f"metadata.name is {fields.shown(name)}; {words}"
+        advice = "use at most 253 lower-case letters, digits, - and ."
+        yield ("metadata", "name"), f"metadata.name is {fields.shown(name)}; {advice}"
     for path in dict.fromkeys(counts):
         value = value_at(document.raw, path)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
@@ -422,9 +422,9 @@ def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
     """Yield paths and messages for labels, annotations and selectors that are numbers or booleans, not strings."""
-    for path, found in mappings_in(raw):
+    for path, mapping in mappings_in(raw):
         if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):
-            for key, value in found.items():
+            for key, value in mapping.items():
                 if isinstance(value, (bool, int, float)):
                     text = fields.shown(value).lower()
                     yield (*path, key), f'{dotted((*path, key))} is {text}, not a string; write "{text}" in quotes'

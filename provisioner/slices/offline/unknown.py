@@ -20,11 +20,11 @@ _TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_pa
 
 def chips_in(document: Document) -> Iterator[Path]:
     """Yield the paths of the fields with which an object of any kind requests chips."""
-    for path, found in mappings_in(document.value):
-        if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
+    for path, mapping in mappings_in(document.value):
+        if mapping.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             yield (*path, constants.TPU_RESOURCE)
         # This field of a KubeAI Model names an entry of KubeAI's configuration, which requests the chips.
-        if "tpu" in fields.text(found.get("resourceProfile")):
+        if "tpu" in fields.text(mapping.get("resourceProfile")):
             yield (*path, "resourceProfile")
 
 
@@ -33,25 +33,25 @@ def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document
 
     Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
     """
-    found: dict[Path, tuple[Document, Template]] = {}
+    parts: dict[Path, tuple[Document, Template]] = {}
     for path in chips_in(document):
         container = path[:-3]
         # Most kinds have a list of containers; KServe (`model`) and Argo (`container`) have a single object.
         listed = container[-2:-1] in (("containers",), ("initContainers",))
         holder = container[: -2 if listed else -1]
-        if holder in found:
+        if holder in parts:
             continue
-        part, template = found[holder] = _part(document, created, holder, len(found))
+        part, template = parts[holder] = _part(document, created, holder, len(parts))
         if not listed:
             part.raw["spec"]["template"]["spec"]["containers"] = [value_at(document.value, container)]
         try:
-            pods = list(controllers.pods_of(part.raw, template, most=1, serve_pods="all"))
+            pods = list(controllers.pods_of(part.raw, template, limit=1, serve_pods="all"))
         except fields.MalformedObject:
             return []
-        asked = next((pod.requirements for pod in pods), None)
-        if asked is None or constants.TPU_ACCELERATOR not in asked.node_selector or hosts_of(asked) > 1:
+        demand = next((pod.requirements for pod in pods), None)
+        if demand is None or constants.TPU_ACCELERATOR not in demand.node_selector or hosts_of(demand) > 1:
             return []
-    return list(found.values())
+    return list(parts.values())
 
 
 def _part(document: Document, created: dict[str, Any], holder: Path, place: int) -> tuple[Document, Template]:
