@@ -124,8 +124,8 @@ class Actor(CallingActor[Answer]):
         executor: Executor,
         failed: Callable[[PoolName, Failure], Answer],
     ) -> None:
-        def not_sent(why: str) -> Answer:
-            return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
+        def not_sent(reason: str) -> Answer:
+            return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=reason))
 
         self.submit(call, executor, key=name, not_sent=not_sent)
 

@@ -40,7 +40,7 @@ class _Part(NamedTuple):
 
 
 def _viewed(name: str, absent: Any = ()) -> Callable[[Document], tuple[Any, ...]]:
-    return lambda it: (getattr(it.view, name) if it.view is not None else absent,)
+    return lambda document: (getattr(document.view, name) if document.view is not None else absent,)
 
 
 def _timeline(document: Document) -> tuple[Any, ...]:
@@ -88,16 +88,16 @@ def _versioned(document: Document, body: bytes) -> Response:
 
 def _part(board: Board, part: _Part) -> Response:
     document = board.document()
-    found = {"version": document.version, **dict(zip(part.fields, part.find(document), strict=True))}
-    return _versioned(document, _ENCODER.encode(found))
+    body = {"version": document.version, **dict(zip(part.fields, part.find(document), strict=True))}
+    return _versioned(document, _ENCODER.encode(body))
 
 
 @functools.cache
 def description() -> dict[str, Any]:
     """Return the OpenAPI document, which is derived from the Python types of the responses."""
     types = [Document, dict[str, str], *(kind for part in _PARTS.values() for kind in part.fields.values())]
-    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    document, variables, *schemas = found
+    roots, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    document, variables, *schemas = roots
     paths = {f"{ROOT}/board": _path("Everything", document)}
     number = {"type": "integer", "description": "Counts the changes since the process started."}
     for name, part in _PARTS.items():

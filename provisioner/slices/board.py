@@ -202,8 +202,8 @@ class Board:
 def _without_moments(document: Document) -> Document:
     """Return a document with constant times, because the times of a round and of a response do not count as changes."""
     view = document.view
-    same = document.about.started_at
-    return replace(document, served_at=same, view=replace(view, at=same) if view is not None else None)
+    constant = document.about.started_at
+    return replace(document, served_at=constant, view=replace(view, at=constant) if view is not None else None)
 
 
 _ENCODER = msgspec.json.Encoder()

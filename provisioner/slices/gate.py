@@ -75,9 +75,9 @@ class Gate:
     #: Pools whose nodes are cordoned by the gate.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
 
-    def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
-        """Forget all pools except those in `asked_for`, whose delete is still planned."""
-        for name in {*list(self._kept_on), *list(self._closed)}.difference(asked_for):
+    def forget_all_but(self, planned: Collection[PoolName]) -> None:
+        """Forget all pools except those in `planned`, whose delete is still planned."""
+        for name in {*list(self._kept_on), *list(self._closed)}.difference(planned):
             self._kept_on.pop(name, None)
             self._closed.pop(name, None)
 
@@ -92,7 +92,7 @@ class Gate:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
         nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
-        names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
+        names, checked = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Nodes that an earlier attempt cordoned. They are uncordoned as well if the pool is kept.
         closed = [node.name for node in nodes if not node.open and node.marked]
@@ -107,10 +107,10 @@ class Gate:
             if opened:
                 self._refuse_if_used(delete, names, living)
             self.for_each(close, opened)
-            self._let_settle(delete, known, anew=bool(opened))
+            self._let_settle(delete, checked, anew=bool(opened))
             # Pods that tolerate the cordon may have been bound since the first check.
             self._refuse_if_used(delete, names, living)
-            self._refuse_if_growing(delete, nodes, known)
+            self._refuse_if_growing(delete, nodes, checked)
         except SettlingError:
             raise
         except (ClusterError, KeptError):
@@ -143,8 +143,8 @@ class Gate:
             raise SettlingError(wait_seconds)
 
     def _refuse_if_used(self, delete: Delete, nodes: list[str], living: Workload | None) -> None:
-        found = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
-        blocking = {node: pods for node, pods in zip(nodes, found, strict=True) if pods}
+        pods_by_node = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
+        blocking = {node: pods for node, pods in zip(nodes, pods_by_node, strict=True) if pods}
         if blocking:
             self._kept_on[delete.name] = next(iter(blocking))
             pods = [pod for on_node in blocking.values() for pod in on_node]
@@ -154,13 +154,13 @@ class Gate:
                 told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 
-    def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], known: frozenset[tuple[str, str]]) -> None:
+    def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], checked: frozenset[tuple[str, str]]) -> None:
         """Raise KeptError if the pool now has a node that is not cordoned or was not checked."""
         unlabelled = [node.name for node in nodes if not node.labelled]
 
         def unchecked() -> list[str]:
-            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, unlabelled)
-            return [node.name for node in found if node.open or (node.name, node.uid) not in known]
+            current = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, unlabelled)
+            return [node.name for node in current if node.open or (node.name, node.uid) not in checked]
 
         look_last(unchecked, self.monotonic)
 
@@ -175,8 +175,8 @@ class Gate:
             if not delete.kind_absent:
                 raise
             workload = None
-        same = workload is not None and delete.workload_uid in ("", workload.uid)
-        keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
+        is_same = workload is not None and delete.workload_uid in ("", workload.uid)
+        keeps = is_same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
             # The workload still needs pools, so each reason in `_ENDED` is false.
@@ -210,8 +210,8 @@ def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod is of the stuck slice whose pool is replaced. Pods of this slice do not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
-    same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
-    return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
+    same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
+    return of_the_job and same_kind and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:

@@ -55,10 +55,10 @@ def to_text(memory: Memory) -> dict[str, str]:
     }
     text: dict[str, str] = {}
     # The name and the two brackets of a section are written even if all its entries are left out.
-    left = bounds.HINTS - sum(len(name) + 2 for name in sections)
+    characters = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
-        text[name] = _cut(entries, left + 2)
-        left -= len(text[name]) - 2
+        text[name] = _cut(entries, characters + 2)
+        characters -= len(text[name]) - 2
     return text
 
 
@@ -83,7 +83,7 @@ def from_text(data: Mapping[str, str]) -> Memory:
 
 
 def _open_attempts(memory: Memory) -> dict[SliceId, int]:
-    attempts = {slice_id: known.attempt for slice_id, known in memory.slices.items() if known.attempt}
+    attempts = {slice_id: entry.attempt for slice_id, entry in memory.slices.items() if entry.attempt}
     for call in memory.creates.values():
         attempt = int(call.request.labels.get(constants.POOL_ATTEMPT, "0"))
         if attempt > 0:
@@ -109,11 +109,11 @@ def _backoffs(
     }
 
 
-def _cut(entries: list[Any], most: int) -> str:
-    """Return entries as JSON of at most `most` characters; the last entries are left out if necessary."""
+def _cut(entries: list[Any], limit: int) -> str:
+    """Return entries as JSON of at most `limit` characters; the last entries are left out if necessary."""
     text = _dump(entries)
-    while entries and len(text) > most:
-        entries = entries[: max(0, len(entries) * most // len(text))]
+    while entries and len(text) > limit:
+        entries = entries[: max(0, len(entries) * limit // len(text))]
         text = _dump(entries)
     return text
 

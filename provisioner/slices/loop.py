@@ -115,10 +115,10 @@ class Loop(RoundLoop[answers.Answer]):
         self._notified_stalled = now
         message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
         policy = policy_of(snapshot, self.settings)
-        found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
+        by_workload = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
         notices = tuple(
             notice(slice_, constants.NOT_READY, message, key="not ready")
-            for slice_ in all_slices(found).values()
+            for slice_ in all_slices(by_workload).values()
             if slice_.pending
         )
         self.report(lambda: self.reporter.tell_notices(notices))
@@ -191,9 +191,9 @@ class Loop(RoundLoop[answers.Answer]):
         snapshot, before = observe(), self._machine_configs
         # The catalogue must contain all MachineConfigs of the snapshot, so it is updated after the snapshot was taken.
         # If the catalogue changes or still lacks some, the snapshot is taken again.
-        lacks_some = self._follow_catalogue()
-        if lacks_some or self._machine_configs is not before:
-            snapshot = observe(lacks_machine_configs=lacks_some)
+        incomplete = self._follow_catalogue()
+        if incomplete or self._machine_configs is not before:
+            snapshot = observe(lacks_machine_configs=incomplete)
         rules = self.pools.supplier.rules
         with self.metrics.decide_seconds.time():
             plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._last_round)

@@ -242,12 +242,12 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
     return PoolUse(account, chips, prices.per_hour(accelerator, capacity, chips))
 
 
-def account_of(known: Collection[Account], wanted: Account) -> Account:
+def account_of(accounts: Collection[Account], wanted: Account) -> Account:
     """Return `wanted`. Its namespace becomes OTHERS if there would be too many accounts or namespaces."""
-    if wanted in known or wanted.namespace == OTHERS:
+    if wanted in accounts or wanted.namespace == OTHERS:
         return wanted
-    namespaces = {account.namespace for account in known} - {OTHERS}
-    full = len(known) >= bounds.METERED_ACCOUNTS or (
+    namespaces = {account.namespace for account in accounts} - {OTHERS}
+    full = len(accounts) >= bounds.METERED_ACCOUNTS or (
         wanted.namespace not in namespaces and len(namespaces) >= bounds.METERED_NAMESPACES
     )
     return wanted._replace(namespace=OTHERS) if full else wanted
@@ -352,7 +352,7 @@ def values_of(
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # The workload may still need a pool whose workload or machine type is unknown, so such a pool is not overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
-    moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
+    moments = (remembered.unneeded_since for name, remembered in memory.pools.items() if name not in undecided)
     since = min(filter(None, moments), default=now)
     text = "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed."
     overdue = (now - since).total_seconds() - deletion_delay_seconds

@@ -158,21 +158,21 @@ def make_watches(
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
         kind: Collection(
-            name=each.plural,
-            resource=each.resource,
-            root=each.root,
-            query={"labelSelector": each.selector} if each.selector else {},
-            install_hint=each.install_hint,
-            optional=each.optional,
+            name=api_kind.plural,
+            resource=api_kind.resource,
+            root=api_kind.root,
+            query={"labelSelector": api_kind.selector} if api_kind.selector else {},
+            install_hint=api_kind.install_hint,
+            optional=api_kind.optional,
         )
-        for kind, each in kinds.items()
+        for kind, api_kind in kinds.items()
     }
     # Pods have no common label, so all unfinished pods are watched, and the parser drops most of them.
     pods = Collection(name="pods", resource="pods", query={"fieldSelector": UNFINISHED})
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
-    own = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
+    selector = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     with_asks = any(not kind.has_pods for kind in kinds)
     return Watches(
         workloads={
@@ -181,7 +181,7 @@ def make_watches(
         },
         pods=watch_in_all(pods, parse, bound_of_pods(labels)),
         serve_pods=settings.serve_pods,
-        nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": own}), parse_node),
+        nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": selector}), parse_node),
         templates=watch_in_all(TEMPLATES, parse_pod_template, BOUND_OF_TEMPLATES) if with_asks else None,
         devices=watch(DEVICES, _parse_resource_slice),
         claims=watch_in_all(_CLAIMS, parse_claim, BOUND_OF_CLAIMS),
@@ -351,12 +351,12 @@ def take_snapshot(
 def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
     """Return volumes, claims and storage classes, each None if its source is unknown."""
 
-    def known(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
+    def records_of(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
         return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None
 
-    volumes, classes = known(VOLUMES, watches.volumes), known(STORAGE_CLASSES, watches.storage_classes)
+    volumes, classes = records_of(VOLUMES, watches.volumes), records_of(STORAGE_CLASSES, watches.storage_classes)
     return Storage(
-        claims=known(CLAIMS, watches.claims),
+        claims=records_of(CLAIMS, watches.claims),
         zones={name: zones for (_, name), zones in volumes.items()} if volumes is not None else None,
         classes={name: storage_class for (_, name), storage_class in classes.items()} if classes is not None else None,
     )

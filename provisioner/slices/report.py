@@ -108,8 +108,8 @@ class Reporter:
         self.metrics.creates.labels(answer.failure.kind.value if answer.failure is not None else "ok").inc()
         if answer.failure is not None:
             kind, message = answer.failure.kind.value, answer.failure.message
-            why = f"{kind.replace('_', ' ')}: {message}"
-            self._write("create", f"The create of node pool {answer.name} failed: {why}", answer.name, warning=True)
+            reason = f"{kind.replace('_', ' ')}: {message}"
+            self._write("create", f"The create of node pool {answer.name} failed: {reason}", answer.name, warning=True)
             log.warning("node_pool.create_failed", kind=kind, message=message)
             return
         log.info("node_pool.create_accepted", operation=answer.operation)
@@ -130,8 +130,8 @@ class Reporter:
         if accepted:
             self._delete_accepted.add(answer.name)
             log.info("node_pool.delete_accepted", reason=reason)
-            why = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
-            message = f"Deleting node pool {answer.name}: {why}"
+            why_deleted = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
+            message = f"Deleting node pool {answer.name}: {why_deleted}"
             self._write("delete", message, answer.name)
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
@@ -146,9 +146,9 @@ class Reporter:
             self._write("delete", f"Node pool {answer.name} is not deleted yet: {answer.reason}", answer.name)
             return
         log.warning("node_pool.delete_postponed", kind=kind, reason=answer.reason)
-        words = f"Node pool {answer.name} is not deleted yet: "
-        self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)
-        public = f"{words}{answer.told or answer.reason}"
+        beginning = f"Node pool {answer.name} is not deleted yet: "
+        self._write("delete", f"{beginning}{answer.reason}", answer.name, warning=True)
+        public = f"{beginning}{answer.told or answer.reason}"
         self._on_pool(answer.name, constants.DELETION_FAILED, public, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, plan: Plan) -> None:
@@ -163,8 +163,8 @@ class Reporter:
             **_describe(state, plan),
         )
         existed = transition.old is None or not transition.old.planned or name in self._delete_accepted
-        words = _SENTENCES[new] if existed or new is not Phase.GONE else "was not created"
-        self._write("pool", f"Node pool {name} {words}", name, warning=new is Phase.FAILED)
+        sentence = _SENTENCES[new] if existed or new is not Phase.GONE else "was not created"
+        self._write("pool", f"Node pool {name} {sentence}", name, warning=new is Phase.FAILED)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:
@@ -181,9 +181,9 @@ class Reporter:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
             self.recorder.emit(leader, constants.CREATION_SUCCEEDED, message)
         if new is Phase.FAILED:
-            why = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
+            note = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
             when = " when the pods on it have ended" if state is not None and state.holders else ""
-            message = f"Node pool {name} failed; it is deleted and replaced{when}: {why}"
+            message = f"Node pool {name} failed; it is deleted and replaced{when}: {note}"
             for ref in dict.fromkeys((leader, workload)):
                 if ref is not None:
                     self.recorder.emit(ref, constants.CREATION_FAILED, message, warning=True, key=name)

@@ -131,10 +131,10 @@ def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
 
     Huge pages are not changed: the settings of the node set their amount exactly.
     """
-    known = tpu.machine_type(pool.machine_type)
-    if known is None:
+    entry = tpu.machine_type(pool.machine_type)
+    if entry is None:
         return view
-    _, machine = known
+    _, machine = entry
     other_bytes = dict(view.other_bytes)
     if "ephemeral-storage" in other_bytes:
         other_bytes["ephemeral-storage"] = node_fields.boot_disk_gb(pool.node) << 30

@@ -76,14 +76,14 @@ class ServingPolicy:
         of_namespace = self.namespace_labels.get(workload.namespace)
         if requirements.labels.get(key) == value or (of_namespace or {}).get(key) == value:
             return None
-        known = "" if of_namespace is not None else ", as far as the namespace is known,"
-        return NotServed(f"neither its pods nor its namespace have{known} the label {key}={value}")
+        restriction = "" if of_namespace is not None else ", as far as the namespace is known,"
+        return NotServed(f"neither its pods nor its namespace have{restriction} the label {key}={value}")
 
 
 def asks_for_slices(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
     """Whether labels or annotations request Slice resources instead of node pools."""
-    asked = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
-    return asked or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
+    by_label = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+    return by_label or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
 
 
 def namespace_problem(namespace: str, settings: Settings) -> str:
@@ -93,11 +93,11 @@ def namespace_problem(namespace: str, settings: Settings) -> str:
 
 def reservation_problem(path: str, settings: Settings) -> str:
     """Return why a pod may not name a reservation, or a block of it; empty if it may."""
-    own = settings.project_id
-    name = _reservation_name(path, own)
-    in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]
-    if name in {_reservation_name(choice.reservation, own) for choice in settings.capacity} or (
-        "/" not in name and _allowed(in_full, (f"{own}/{name}",))
+    project = settings.project_id
+    name = _reservation_name(path, project)
+    in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{project}/")]
+    if name in {_reservation_name(choice.reservation, project) for choice in settings.capacity} or (
+        "/" not in name and _allowed(in_full, (f"{project}/{name}",))
     ):
         return ""
     return _problem(
@@ -117,21 +117,21 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     """Return why a pod may not name additional networks; empty if it may."""
     named = ((network.network, f"{network.network}:{network.subnetwork}") for network in networks)
     allowed = settings.allowed_networks
-    found = (
+    problems = (
         _problem(f"network {names[1]}", "ALLOWED_NETWORKS", allowed, *names, remedy="remove it") for names in named
     )
-    return next(filter(None, found), "")
+    return next(filter(None, problems), "")
 
 
 def node_setting_problem(name: str, text: str, settings: Settings) -> str:
     """Return why a workload may not choose this value of a node setting; empty if it may."""
     patterns = [pattern for allowed, pattern in settings.allowed_node_settings if allowed == name]
-    most = max((int(pattern) for pattern in patterns if pattern.isdecimal()), default=-1)
-    if text.isdecimal() and int(text) <= most:
+    maximum = max((int(pattern) for pattern in patterns if pattern.isdecimal()), default=-1)
+    if text.isdecimal() and int(text) <= maximum:
         return ""
     named, remedy = ((item, f"{name}={bounds.cut(item)}") for item in comma_items(text)), "remove it"
-    what = (_problem(setting, "ALLOWED_NODE_SETTINGS", patterns, item, remedy=remedy) for item, setting in named)
-    return next(filter(None, what), "")
+    problems = (_problem(setting, "ALLOWED_NODE_SETTINGS", patterns, item, remedy=remedy) for item, setting in named)
+    return next(filter(None, problems), "")
 
 
 def label_problem(keys: Iterable[str], settings: Settings) -> str:
@@ -141,10 +141,10 @@ def label_problem(keys: Iterable[str], settings: Settings) -> str:
     return next(filter(None, found), "")
 
 
-def _problem(what: str, setting: str, patterns: Collection[str] | None, *names: str, remedy: str = "") -> str:
+def _problem(title: str, setting: str, patterns: Collection[str] | None, *names: str, remedy: str = "") -> str:
     if _allowed(patterns, names):
         return ""
-    return f"{what} is not among {setting}; {f'{remedy} or ' if remedy else ''}ask the administrator to add it"
+    return f"{title} is not among {setting}; {f'{remedy} or ' if remedy else ''}ask the administrator to add it"
 
 
 def _reservation_name(path: str, own_project: str) -> str:

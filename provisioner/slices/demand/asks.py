@@ -81,10 +81,10 @@ def _with_slices(
     except ValueError as error:
         if unlisted and isinstance(error, tpu.ShapeError):
             return workload
-        found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
+        named_templates = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
         groups = tuple(
             PodGroup(name="", replicas=0, parallelism=0, template=template)
-            for template in found
+            for template in named_templates
             if template is not None
         )
         return replace(workload, groups=groups, problem=str(error))
@@ -104,10 +104,10 @@ class _MissingError(Exception):
 
 def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
     """Yield a group for each pod set with chips; its `replicas` is the number of slices that the pods fill."""
-    found = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
-    if not any(template.chips for template, _ in found):
+    pod_sets = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
+    if not any(template.chips for template, _ in pod_sets):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
-    for place, (template, pods) in enumerate(found):
+    for place, (template, pods) in enumerate(pod_sets):
         if not template.chips:
             continue
         shape = shape_of(template)
@@ -149,12 +149,12 @@ def _group(name: str, template: Requirements, *, replicas: int, hosts: int, toge
 
 
 def _template(workload: Workload, name: str, templates: Templates) -> Requirements:
-    found = templates.get((workload.namespace, name))
-    if found is None:
+    template = templates.get((workload.namespace, name))
+    if template is None:
         raise _MissingError(name)
-    if found.problem:
-        raise ValueError(found.problem)
-    return with_host_chips(found)
+    if template.problem:
+        raise ValueError(template.problem)
+    return with_host_chips(template)
 
 
 def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloads) -> Workload:

@@ -61,9 +61,9 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if index is None or name not in groups:
             continue
         place, group = groups[name]
-        most = group.replicas + (group.surge if entry.pods else 0)
+        max_index = group.replicas + (group.surge if entry.pods else 0)
         # The index must be written as in names of groups: "07" is not an index.
-        if index < most and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
+        if index < max_index and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
     if unnamed:
         by_key = _groups_of(workload)
@@ -108,15 +108,15 @@ def _groups_by_key(
     return {group.key: group for group in itertools.islice(groups, bounds.CHILD_JOBS)}
 
 
-def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group that is not in `found`, for each entry of the spec that requests chips."""
+def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:
+    """Yield the first group that is not in `keys`, for each entry of the spec that requests chips."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue
         for index in range(group.replicas):
             name = name_of_group(workload.name, group.name, index, numbered=group.numbered)
             key = group_key(workload.namespace, name)
-            if key not in found:
+            if key not in keys:
                 yield ListedGroup(place, index, key, name)
                 break
 

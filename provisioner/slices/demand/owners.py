@@ -31,11 +31,11 @@ def with_owners(
         pods = [
             as_plain(pod) if pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads else pod for pod in pods
         ]
-    found = tuple(apart(pods, namespaces))
+    owned = tuple(apart(pods, namespaces))
     if joins:
-        of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in found)
-        found = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)
-    return {**{workload.uid: workload for workload in workloads_of(found)}, **workloads}, found
+        of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in owned)
+        owned = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)
+    return {**{workload.uid: workload for workload in workloads_of(owned)}, **workloads}, owned
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:

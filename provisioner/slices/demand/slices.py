@@ -70,17 +70,17 @@ def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) 
 # The result is cached: annotations are the same in every round, and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
-    asked = dict(zip(_KEYS, texts, strict=True))
+    text_of = dict(zip(_KEYS, texts, strict=True))
     problems: dict[str, str] = {}
 
     def read(key: str, parse: Callable[[str], _T]) -> _T | None:
-        text = asked[key].strip()
+        text = text_of[key].strip()
         if not text:
             return None
         try:
             return parse(text)
         except ValueError as error:
-            problems[key] = f"annotation {key}={bounds.quoted(asked[key])} {error}"
+            problems[key] = f"annotation {key}={bounds.quoted(text_of[key])} {error}"
             return None
 
     wishes = Wishes(
@@ -183,10 +183,10 @@ class Found(NamedTuple):
     slices: Mapping[SliceId, Slice]
 
 
-def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
+def all_slices(by_workload: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
     """Merge the slices of all workloads."""
     slices: dict[SliceId, Slice] = {}
-    for entry in found.values():
+    for entry in by_workload.values():
         slices.update(entry.slices)
     return slices
 
@@ -222,12 +222,12 @@ def find_by_workload(
     for uid, workload in workloads.by_uid.items():
         if workload.managed_by or not workload.keeps_pools(while_suspended=keep_suspended):
             continue
-        there = wanted[uid]
-        asked = tuple([(key, group.name, tuple(group.pods)) for key, group in there.items()])
+        groups = wanted[uid]
+        content = tuple([(key, group.name, tuple(group.pods)) for key, group in groups.items()])
         before = last.get(uid)
         # Equal objects are mostly the same Python objects, so the comparison is cheap.
-        if before is None or before.workload != workload or before.wanted != asked:
-            before = Found(workload, asked, _slices_of(workload, there, policy))
+        if before is None or before.workload != workload or before.wanted != content:
+            before = Found(workload, content, _slices_of(workload, groups, policy))
         found[uid] = before
     return found
 
@@ -235,24 +235,24 @@ def find_by_workload(
 def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: ServingPolicy) -> dict[SliceId, Slice]:
     groups = workload.groups
     listed: list[ListedGroup] = []
-    others = 0
+    without_chips = 0
     for entry in listed_groups(workload, wanted):
         # A webhook may add chips to the pods of a template without chips, so groups with pods count. A suspended
         # workload has no pods, so all its groups count.
         with_chips = bool(groups[entry.place].template.chips)
         if with_chips or wanted[entry.key].pods or workload.suspended:
             listed.append(entry)
-            others += not with_chips
+            without_chips += not with_chips
     listed.sort()
     for place, group in enumerate(groups):
         if group.any_number:
-            there = [entry for entry in listed if entry.place == place]
-            without = [entry for entry in there if not wanted[entry.key].pods]
-            with_pods = len(there) - len(without)
+            of_place = [entry for entry in listed if entry.place == place]
+            without = [entry for entry in of_place if not wanted[entry.key].pods]
+            with_pods = len(of_place) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [entry for entry in listed if entry not in surplus]
     # Groups without pods are included, because their pods will be created.
-    siblings = others
+    siblings = without_chips
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
@@ -339,14 +339,14 @@ def _slice(
     )
 
 
-def _share(workload: Workload, asked: Requirements, place: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
+def _share(workload: Workload, demand: Requirements, place: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
     """Return `Slice.share`; `place` is the mark and the selected host of the slice."""
     if shape is None or shape.multi_host:
         return None
-    if asked.volumes is not None:
+    if demand.volumes is not None:
         # Pods of a StatefulSet have different claims, so only the zones and disks of their volumes are compared.
-        asked = replace(asked, volumes=replace(asked.volumes, claims=()))
-    return (workload.namespace, place, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
+        demand = replace(demand, volumes=replace(demand.volumes, claims=()))
+    return (workload.namespace, place, demand_key(demand), demand.claims, frozenset(demand.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

@@ -30,8 +30,8 @@ class Finding:
         return replace(self, name=name)
 
     def __str__(self) -> str:
-        words = f"{self.message.rstrip('.')}. {self.advice}" if self.advice else self.message
-        return f"{self.status.value:<7}  {self.name}: {words}"
+        text = f"{self.message.rstrip('.')}. {self.advice}" if self.advice else self.message
+        return f"{self.status.value:<7}  {self.name}: {text}"
 
 
 def ok(message: str) -> Finding:
@@ -49,9 +49,9 @@ def failed(message: str, advice: str = "") -> Finding:
     return Finding(status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
 
 
-def unknown(why: str, advice: str = "") -> Finding:
+def unknown(reason: str, advice: str = "") -> Finding:
     """Return the finding of a check that could not read its data, with the reason."""
-    return warning(f"not known: {why}", advice)
+    return warning(f"not known: {reason}", advice)
 
 
 def _one_line(text: str) -> str:

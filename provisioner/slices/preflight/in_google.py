@@ -28,25 +28,25 @@ ACT_AS = "iam.serviceAccounts.actAs"
 READ_RESERVATION = "compute.reservations.get"
 
 
-def check_status(found: Cluster) -> Finding:
+def check_status(cluster: Cluster) -> Finding:
     """Check the status that GKE reports for the cluster."""
-    if found.status in _HEALTHY:
-        return ok(f"GKE reports that {found.name!r} is {found.status}")
+    if cluster.status in _HEALTHY:
+        return ok(f"GKE reports that {cluster.name!r} is {cluster.status}")
     return warning(
-        f"GKE reports that {found.name!r} is {found.status or 'in an unknown status'}",
-        f"See its status and conditions: gcloud container clusters describe {found.name}",
+        f"GKE reports that {cluster.name!r} is {cluster.status or 'in an unknown status'}",
+        f"See its status and conditions: gcloud container clusters describe {cluster.name}",
     )
 
 
-def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
-    """Check that the API server of `api` belongs to the GKE cluster `found`."""
-    proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
-    return ok(why) if proven else failed(why)
+def check_identity(cluster: Cluster, api: KubeApi, *, assume: bool) -> Finding:
+    """Check that the API server of `api` belongs to the GKE cluster `cluster`."""
+    proven, reason = prove(cluster, api, trusted_ca_pem=api.ca_pem, assume=assume)
+    return ok(reason) if proven else failed(reason)
 
 
-def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
+def check_channel(cluster: Cluster, *, auto_upgrade: bool | None) -> Finding:
     """Check the cluster's release channel against NODEPOOL_AUTO_UPGRADE (on: True, off: False, auto: None)."""
-    if channel := found.release_channel:
+    if channel := cluster.release_channel:
         if auto_upgrade is False:
             advice = "GKE rejects node pools without auto-upgrade on a release channel; set it to auto."
             return warning(channel, f"NODEPOOL_AUTO_UPGRADE=off, but {advice}")
@@ -60,38 +60,38 @@ def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
     return ok("none: node pools are created with auto-upgrade off")
 
 
-def check_autopilot(found: Cluster) -> Finding:
+def check_autopilot(cluster: Cluster) -> Finding:
     """Check that the cluster is not an Autopilot cluster, in which the provisioner cannot work."""
-    return failed(autopilot_refusal(found.name)) if found.autopilot else ok("a Standard cluster")
+    return failed(autopilot_refusal(cluster.name)) if cluster.autopilot else ok("a Standard cluster")
 
 
-def check_auto_provisioning(found: Cluster) -> Finding:
+def check_auto_provisioning(cluster: Cluster) -> Finding:
     """Check that GKE's node auto-provisioning does not also create node pools with TPUs."""
-    if found.auto_provisioned_tpus:
+    if cluster.auto_provisioned_tpus:
         return warning(
             "it creates node pools with TPUs too.",
-            f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same "
+            f"Node auto-provisioning has limits for {', '.join(cluster.auto_provisioned_tpus)} and acts on the same "
             "pods, so both may create a slice for one job. Set these limits to 0, or remove the TPU limits from "
             "auto-provisioning.",
         )
     return ok("creates no node pools with TPUs")
 
 
-def check_workload_identity(found: Cluster) -> Finding:
+def check_workload_identity(cluster: Cluster) -> Finding:
     """Check whether the controller's pod can have its own IAM identity instead of the identity of its node."""
-    if found.workload_pool and found.pools_without_identity:
-        pools = found.pools_without_identity
+    if cluster.workload_pool and cluster.pools_without_identity:
+        pools = cluster.pools_without_identity
         return warning(
-            f"on: {found.workload_pool}, but pods on {', '.join(pools[:5])} (of {len(pools)} such node pools) have the "
-            "permissions of their node, if any.",
+            f"on: {cluster.workload_pool}, but pods on {', '.join(pools[:5])} (of {len(pools)} such node pools) have "
+            "the permissions of their node, if any.",
             f"Enable it for the one that the controller runs on: gcloud container node-pools update {pools[0]} "
-            f"--cluster={found.name} --workload-metadata=GKE_METADATA",
+            f"--cluster={cluster.name} --workload-metadata=GKE_METADATA",
         )
-    if found.workload_pool:
-        return ok(f"on: {found.workload_pool}")
+    if cluster.workload_pool:
+        return ok(f"on: {cluster.workload_pool}")
     return warning(
         "off: a controller that is installed in the cluster has the permissions of its node, if any.",
-        f"Enable it: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
+        f"Enable it: gcloud container clusters update {cluster.name} --workload-pool=PROJECT_ID.svc.id.goog",
     )
 
 
@@ -151,46 +151,46 @@ def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, .
     Reservations in CAPACITY come first, then those in ALLOWED_RESERVATIONS without a wildcard; at most 20 in total.
     """
     everywhere = tuple(settings.zones or (settings.zone,))
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    reservations: dict[tuple[str, str], tuple[str, ...]] = {}
     for choice in settings.capacity:
         if choice.reservation:
             project, name, _, _ = reservation_parts(choice.reservation)
             key = project or settings.project_id, name
             zones = (choice.zone,) if choice.zone else everywhere
-            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *zones)))
+            reservations[key] = tuple(dict.fromkeys((*reservations.get(key, ()), *zones)))
     for allowed in settings.allowed_reservations or ():
         project, _, name = allowed.rpartition("/")
         if not allowed.endswith("*"):
-            found.setdefault((project or settings.project_id, name), everywhere)
-    return dict(itertools.islice(found.items(), _MAX_RESERVATIONS))
+            reservations.setdefault((project or settings.project_id, name), everywhere)
+    return dict(itertools.islice(reservations.items(), _MAX_RESERVATIONS))
 
 
 def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
     """Check that a reservation exists in one of the zones and is READY in at least one of them."""
-    found: dict[str, Reservation] = {}
+    by_zone: dict[str, Reservation] = {}
     for zone in zones:
         try:
-            found[zone] = gke.get_reservation(project=project, zone=zone, name=name)
+            by_zone[zone] = gke.get_reservation(project=project, zone=zone, name=name)
         except GkeError as error:
             kind = error.failure.kind
             if kind is FailureKind.NOT_FOUND:
                 continue
             advice = f"Grant {READ_RESERVATION} on project {project}." if kind is FailureKind.PERMISSION else ""
             return unknown(str(error), advice)
-    if not found:
+    if not by_zone:
         return failed(
             f"project {project} has no reservation of this name in {', '.join(zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
     ends = {
         zone: f" until {at:%Y-%m-%d %H:%M} UTC"
-        for zone, reservation in found.items()
+        for zone, reservation in by_zone.items()
         if (at := reservation.ends_at) is not None
     }
     where = ", ".join(
         f"{reservation.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}"
-        for zone, reservation in found.items()
+        for zone, reservation in by_zone.items()
     )
-    if all(reservation.status != "READY" for reservation in found.values()):
+    if all(reservation.status != "READY" for reservation in by_zone.values()):
         return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")
     return ok(where)

@@ -158,20 +158,20 @@ def check_rights(api: Api, settings: Settings) -> Finding:
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
-        found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
+        message = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            return warning(f"{found}. Only the features that need them do not work", grant)
-        return failed(found, grant)
+            return warning(f"{message}. Only the features that need them do not work", grant)
+        return failed(message, grant)
     return ok(f"all {len(used)} required permissions are granted")
 
 
 def check_pause(api: Api, namespace: str) -> Finding:
     """Check that the creation of node pools is not paused. Raises ClusterError."""
     path = collection_path("configmaps", namespace=namespace)
-    for found in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
+    for configmap in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
         return warning(
-            f"no node pools are created since {fields.created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
+            f"no node pools are created since {fields.created_at(configmap):%Y-%m-%d %H:%M} UTC: ConfigMap "
             f"{namespace}/{constants.PAUSE_CONFIGMAP_NAME} exists.",
             f"To resume: kubectl --namespace={namespace} delete configmap {constants.PAUSE_CONFIGMAP_NAME}",
         )
@@ -200,10 +200,10 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
 def check_node_groups(api: Api, namespace: str) -> Finding:
     """Check that the kind TPUNodeGroup is installed, by listing its objects in `namespace`. Raises ClusterError."""
     try:
-        found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
+        groups = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
     except NotFound:
         return failed(
             "their CRD is not installed",
             "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
         )
-    return ok(f"{len(found)} in namespace {namespace}, where the provisioner makes its own")
+    return ok(f"{len(groups)} in namespace {namespace}, where the provisioner makes its own")

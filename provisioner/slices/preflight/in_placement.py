@@ -144,8 +144,8 @@ def _unseen_class(raw: Any) -> str | None:
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A DeviceClass without selectors offers the devices of all drivers.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in selector for selector in selectors)
-    seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
-    return _label_of(raw)[0] if of_tpus and not seen else None
+    is_known = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
+    return _label_of(raw)[0] if of_tpus and not is_known else None
 
 
 def _with_workloads(api: Api, settings: Settings) -> set[str]:

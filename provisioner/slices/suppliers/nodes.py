@@ -43,29 +43,29 @@ def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
     """Return the request with node settings, and with their labels and taints. Raises UnmeetableError."""
-    asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
+    requirements, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
-    selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
+    selected = requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None and (gke or request.capacity is CapacityKind.FLEX_START):
         # `Candidates.choices` has checked that the selected value is a number.
         labels[constants.MAX_RUN_SECONDS], seconds = selected, int(selected)
     seconds = seconds or int(values.get("node_max_run_seconds", 0))
     if request.capacity is CapacityKind.FLEX_START:
         seconds = min(seconds, forms.LONGEST_RUN_SECONDS)
-    if own := own_settings(asked.annotations, asked.node_selector):
-        labels[constants.POOL_OWN_SETTINGS] = own
+    if settings_text := own_settings(requirements.annotations, requirements.node_selector):
+        labels[constants.POOL_OWN_SETTINGS] = settings_text
     taints = (*_spot_taints(request.capacity), *request.taints, *values.get("node_taints", ()))
     return replace(request, labels=labels, taints=tuple(dict.fromkeys(taints)), max_run_seconds=seconds, node=values)
 
 
 def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool) -> dict[str, Any]:
     """Return the node settings for a slice by field of `Settings`. Raises UnmeetableError."""
-    found = {}
+    values = {}
     for name, row in ROWS.items():
         value, source = getattr(settings, name), _VARIABLES[name]
-        theirs = _wish(slice_, name, settings, gke=gke)
-        if theirs is not None:
-            value, source = _added(theirs, value) if row.adds else theirs, row.annotation
+        wish = _wish(slice_, name, settings, gke=gke)
+        if wish is not None:
+            value, source = _added(wish, value) if row.adds else wish, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
             # Machine types without pd-standard get the first of their disk types; for others, Google chooses the type.
             value = shape.machine_type.disk_types[0]
@@ -74,16 +74,16 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
             continue
         if problem := row.problem(value, shape):
             raise UnmeetableError(f"{source} is {bounds.cut(str(value))}, but {problem}; change or remove it")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
     """Return the value that a slice's pods request for a node setting; None if none. Raises UnmeetableError."""
-    asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
-    key = row.annotation if asked.annotations.get(row.annotation) else row.selector
-    text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
-    if not text or text == ours:
+    requirements, row, default = slice_.requirements, ROWS[name], getattr(settings, name)
+    key = row.annotation if requirements.annotations.get(row.annotation) else row.selector
+    text = (requirements.annotations.get(key) or requirements.node_selector.get(key, "")) if key else ""
+    if not text or text == default:
         return text or None
     if not (gke or row.on_gce):
         raise UnmeetableError(f"{key} chooses what a TPUNodeGroup (PROVIDER=gce) cannot have; remove it")
@@ -98,16 +98,16 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
             problem = allowlists.network_problem(value, settings)
         case _:
             setting = row.annotation.rpartition("/")[2]
-            problem = "" if value == ours else allowlists.node_setting_problem(setting, text, settings)
+            problem = "" if value == default else allowlists.node_setting_problem(setting, text, settings)
     if problem:
         raise UnmeetableError(problem)
     return value
 
 
-def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the administrator's entries (`ours`), then the pods' entries (`theirs`) whose names are not in `ours`."""
-    names = set(map(_name_of, ours))
-    return (*ours, *(entry for entry in theirs if _name_of(entry) not in names))
+def _added(added: tuple[Any, ...], base: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the administrator's entries (`base`), then the pods' entries (`added`) whose names are not in `base`."""
+    names = set(map(_name_of, base))
+    return (*base, *(entry for entry in added if _name_of(entry) not in names))
 
 
 def _name_of(entry: Any) -> str:
@@ -123,10 +123,10 @@ def expected_node(
 
     `offer` predicts its resources: the CPU in millicores, the memory in bytes, and `NodeView.other_bytes`.
     """
-    known = tpu.machine_type(pool.machine_type)
-    if known is None:
+    entry = tpu.machine_type(pool.machine_type)
+    if entry is None:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
-    accelerator, machine = known
+    accelerator, machine = entry
     cpu_millicores, memory_bytes, other_bytes = offer(pool, machine)
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     sandboxed = (SANDBOX_TAINT,) if "node_sandbox" in pool.node else ()
@@ -163,8 +163,8 @@ def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.Ma
 
 def topology_of_machine(machine_type: str) -> str:
     """Return the topology of a one-machine slice of a machine type; empty if unknown or if there is no such slice."""
-    known = tpu.machine_type(machine_type)
-    return known[1].single_host_topology if known else ""
+    entry = tpu.machine_type(machine_type)
+    return entry[1].single_host_topology if entry else ""
 
 
 def reservation_labels(pool: NodePool) -> dict[str, str]:

@@ -80,7 +80,7 @@ def to_gke_error(
         name="GKE",
         address_option="GKE_ENDPOINT",
         kind_of_answer=lambda answer: kind_of_answer(answer, call, values),
-        help_of=lambda words: remedy_of(words, accounts=_ACCOUNTS, again="create is retried", otherwise=grant_help),
+        help_of=lambda text: remedy_of(text, accounts=_ACCOUNTS, again="create is retried", otherwise=grant_help),
         login_in_cluster="bind the provisioner's Kubernetes service account by Workload Identity",
     )
     return failures.error_of(error, api, call, subject)

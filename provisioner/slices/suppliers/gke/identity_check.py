@@ -123,13 +123,13 @@ class ClusterProof:
         self.due_at = started_at + (_LOOK_AGAIN if self.proven else _RETRY)
         return self.proven
 
-    def _prove(self, found: Cluster) -> None:
-        proven, why = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
-        if found.autopilot or not proven:
-            self._set_problem(autopilot_refusal(found.name) if found.autopilot else why)
+    def _prove(self, cluster: Cluster) -> None:
+        proven, reason = prove(cluster, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
+        if cluster.autopilot or not proven:
+            self._set_problem(autopilot_refusal(cluster.name) if cluster.autopilot else reason)
             return
         self.proven, self.problem = True, ""
-        _log.info("cluster.proven", cluster=found.name, why=why)
+        _log.info("cluster.proven", cluster=cluster.name, why=reason)
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:

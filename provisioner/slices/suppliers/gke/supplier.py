@@ -75,9 +75,9 @@ class GkeSupplier:
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools` with one call. The provisioner's pools get the ends of their reservations."""
         pools = self._call(self.gke.list_node_pools)
-        own = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
-        self.reservations.follow(own)
-        ends = {pool.name: self.reservations.known_end(pool) for pool in own}
+        own_pools = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
+        self.reservations.follow(own_pools)
+        ends = {pool.name: self.reservations.known_end(pool) for pool in own_pools}
         return tuple(replace(pool, ends_at=end) if (end := ends.get(pool.name)) else pool for pool in pools)
 
     def unknown_sources(self) -> frozenset[str]:
@@ -156,7 +156,7 @@ class GkeSupplier:
 
     def _check_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
-            found = self._call(self.gke.get_workload_policy, request.policy_name)
+            policy = self._call(self.gke.get_workload_policy, request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return self._create_policy(request, blocked)
@@ -171,7 +171,7 @@ class GkeSupplier:
                 )
             self._may_read = False
             return None
-        return self._judge_policy(request, found)
+        return self._judge_policy(request, policy)
 
     def _create_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
@@ -192,29 +192,29 @@ class GkeSupplier:
                 raise
         return self._judge_policy(request, self._call(self.gke.get_workload_policy, policy.name))
 
-    def _judge_policy(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
-        if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
-            shape = f"has type {found.type} and topology {found.topology or 'none'}"
+    def _judge_policy(self, request: NodePoolRequest, policy: WorkloadPolicy) -> Failure | None:
+        if policy.type != HIGH_THROUGHPUT or policy.topology != request.topology:
+            shape = f"has type {policy.type} and topology {policy.topology or 'none'}"
             return _invalid(
                 request,
-                f"{shape if found.type else 'is not a workload policy'}, but the pool needs type {HIGH_THROUGHPUT} and "
-                f"topology {request.topology}. "
+                f"{shape if policy.type else 'is not a workload policy'}, but the pool needs type {HIGH_THROUGHPUT} "
+                f"and topology {request.topology}. "
                 f"Specify another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
                 f"{_by_hand(request)}",
             )
-        if found.status != _READY:
+        if policy.status != _READY:
             return Failure(
                 kind=FailureKind.OPERATION_IN_THE_WAY,
-                message=f"Workload policy {request.policy_name} is not ready yet: {found.status or 'unknown status'}.",
+                message=f"Workload policy {request.policy_name} is not ready yet: {policy.status or 'unknown status'}.",
             )
         with self._lock:
             self._correct.add((request.policy_name, request.topology))
         return None
 
 
-def _invalid(request: NodePoolRequest, words: str) -> Failure:
+def _invalid(request: NodePoolRequest, problem: str) -> Failure:
     region = region_of(request.zone)
-    return Failure(kind=FailureKind.INVALID, message=f"Workload policy {request.policy_name} in {region} {words}")
+    return Failure(kind=FailureKind.INVALID, message=f"Workload policy {request.policy_name} in {region} {problem}")
 
 
 def _by_hand(request: NodePoolRequest) -> str:

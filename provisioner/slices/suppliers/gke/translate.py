@@ -100,9 +100,9 @@ class Reservation:
 def _word(message: Message, field: str, body: Json) -> str:
     """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
-    known, number = descriptor.enum_type.values_by_number, getattr(message, field)
+    names, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:
-        return str(known[number].name) if number in known else str(number)
+        return str(names[number].name) if number in names else str(number)
     word = body.get(descriptor.json_name)
     return word if isinstance(word, str) and word not in descriptor.enum_type.values_by_name else ""
 
@@ -175,16 +175,16 @@ def _failure(
     code: int, conditions: Iterable[tuple[Message, Json]], texts: Iterable[str], values: Iterable[str]
 ) -> Failure | None:
     """Return the failure in conditions and texts; None without text and code. For code 0, a condition's code counts."""
-    words: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for condition, body in conditions:
         code = code or condition.canonical_code
         name, message = _word(condition, "code", body), condition.message
         # Many messages already contain the name of the code.
-        words[f"[{name}] {message}".strip() if name and name not in message else message] = None
-    text = " ".join(filter(None, words))
-    for other in texts:
-        if other not in text:
-            text = other if text in other else f"{other} {text}"
+        lines[f"[{name}] {message}".strip() if name and name not in message else message] = None
+    text = " ".join(filter(None, lines))
+    for more in texts:
+        if more not in text:
+            text = more if text in more else f"{more} {text}"
     if not text and not code:
         return None
     message = text or f"GKE gives only the code {code}, without a message."

@@ -48,9 +48,9 @@ DERIVED = frozenset(
 def derived_labels(pool: NodePool) -> dict[str, str]:
     """Return the labels that a pool's nodes have in addition to the labels that were requested for the pool."""
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
-    known = tpu.machine_type(pool.machine_type)
-    if known is not None:
-        labels |= nodes.machine_labels(pool, *known)
+    entry = tpu.machine_type(pool.machine_type)
+    if entry is not None:
+        labels |= nodes.machine_labels(pool, *entry)
     for zone in pool.zones:
         labels |= {constants.ZONE: zone, constants.GKE_ZONE: zone, constants.REGION: region_of(zone)}
     return labels | nodes.reservation_labels(pool)

@@ -68,8 +68,8 @@ class NodeGroupSupplier:
             metadata = fields.at(raw, "metadata")
             name, version = fields.name(metadata.get("name")), fields.name(metadata.get("resourceVersion"))
             try:
-                known = before.get(name)
-                group = known[1] if known is not None and version and known[0] == version else parse(TpuNodeGroup, raw)
+                entry = before.get(name)
+                group = entry[1] if entry is not None and version and entry[0] == version else parse(TpuNodeGroup, raw)
             except MalformedObject:
                 pools.append(NodePool(name=PoolName(name), status=PoolStatus.UNKNOWN))
                 continue
