@@ -29,7 +29,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     first slice is bound there. Then one node is assigned, after a live check that no node of the pool has a pod with
     chips: cached pods may be outdated. Then each remaining node is assigned, after a live check of this node.
     """
-    found: list[Assignment] = []
+    changes: list[Assignment] = []
     occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished and pod.requirements.has_chips}
     for pool in ctx.supply.values():
         if (wanted := _wanted(pool, ctx, matching, partial)) is None:
@@ -38,19 +38,19 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
         if not nodes:
             continue
         names, used = [node.name for node in nodes], bool(matching.holders.get(pool.name))
-        others = [node.name for node in nodes if not _has(node, FREE)]
-        if wanted == FREE or (others and not used):
-            found += [Assignment(name, FREE) for name in others]
+        unmarked = [node.name for node in nodes if not _has(node, FREE)]
+        if wanted == FREE or (unmarked and not used):
+            changes += [Assignment(name, FREE) for name in unmarked]
         elif used:
-            found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
+            changes += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
             # The pool was created for this slice, so pods of another slice are unlikely, and its nodes are not checked.
-            found += [Assignment(name, wanted) for name in names]
+            changes += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
-            found.append(Assignment(min(names), wanted, tuple(sorted(names))))
+            changes.append(Assignment(min(names), wanted, tuple(sorted(names))))
         else:
-            found += [Assignment(name, wanted, (name,)) for name in names]
-    return tuple(found)
+            changes += [Assignment(name, wanted, (name,)) for name in names]
+    return tuple(changes)
 
 
 def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
@@ -66,13 +66,13 @@ def _wanted(
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
-        slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
+        slice_, *sharers = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
         # The labels are kept for pods of an unknown slice, or of several slices that may not share a pool.
-        if slice_ is None or any(other is None or not may_share(slice_, other) for other in others):
+        if slice_ is None or any(sharer is None or not may_share(slice_, sharer) for sharer in sharers):
             return None
         # New pods of the slices that share a pool may have a mark that the present pods do not have.
         waiting = (ctx.slices[seat] for seat in matching.seats.get(pool.name, ()))
-        users = slice_, *filter(None, others), *(user for user in waiting if may_share(slice_, user))
+        users = slice_, *filter(None, sharers), *(user for user in waiting if may_share(slice_, user))
         slice_ = next((user for user in users if user.mark), slice_)
         if slice_.mark:
             return _labels_of(slice_)

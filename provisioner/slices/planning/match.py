@@ -108,7 +108,7 @@ class Matcher:
         self._ctx, self._budget, self._sidelined = ctx, budget, sidelined
         self._units = {unit.id: unit for unit in line}
         self._usable = {name: pool for name, pool in ctx.supply.items() if pool.usable}
-        users = {name: known.last_user for name, known in ctx.memory.pools.items() if known.last_user is not None}
+        users = {name: entry.last_user for name, entry in ctx.memory.pools.items() if entry.last_user is not None}
         self._last_users = users
         last = sorted(((name, user) for name, user in users.items() if name in ctx.supply), reverse=True)
         self._last = {user: ctx.supply[name] for name, user in last}
@@ -173,10 +173,10 @@ class Matcher:
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
         """Return why a slice may not count on a pool now; None if it may, or already has the pool."""
-        own = self._claims.get(slice_.id)
-        if own == pool.name or pool.name in self._held.get(slice_.id, ()):
+        claimed = self._claims.get(slice_.id)
+        if claimed == pool.name or pool.name in self._held.get(slice_.id, ()):
             return None
-        if own is not None or slice_.id in self._held:
+        if claimed is not None or slice_.id in self._held:
             return Refusal.HAS_POOL
         if (refusal := self._why_none(slice_)) is not None:
             return refusal
@@ -196,12 +196,12 @@ class Matcher:
         for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
             if (shape := slice_.shape) is not None:
                 first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
-        found = {}
+        unused = {}
         for pool in idle if first else ():
             waiting = first.get((pool.machine[0], pool.pool.topology))
             if waiting is not None and (refusal := self.why_not(waiting, pool)) is not None:
-                found[pool.name] = waiting.id, refusal
-        return found
+                unused[pool.name] = waiting.id, refusal
+        return unused
 
     def _hold(self) -> None:
         """Find the pools that slices hold, and the zones of workloads whose pools must be in one zone."""
@@ -264,10 +264,10 @@ class Matcher:
         """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
-        known = self._ctx.memory.slice(slice_.id)
-        if known.is_refused(self._ctx.now):
+        entry = self._ctx.memory.slice(slice_.id)
+        if entry.is_refused(self._ctx.now):
             return
-        expired, last = _expired(slice_, self._ctx), known.claim.pool if known.claim is not None else None
+        expired, last = _expired(slice_, self._ctx), entry.claim.pool if entry.claim is not None else None
 
         def may_borrow(pool: Supply) -> bool:
             free = not expired and self._why_not_free(pool) is None
@@ -314,8 +314,8 @@ class Matcher:
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
-        own = made_for_it and self._last_users.get(name, slice_.id) == slice_.id
-        return None if own or self._may_borrow(slice_, pool) else Refusal.LIMIT
+        returning_user = made_for_it and self._last_users.get(name, slice_.id) == slice_.id
+        return None if returning_user or self._may_borrow(slice_, pool) else Refusal.LIMIT
 
     def _may_borrow(self, slice_: Slice, pool: Supply) -> bool:
         again = pool is self._last.get(slice_.id) or pool in self._counted_pool(slice_)
@@ -326,8 +326,8 @@ class Matcher:
         """Return why a pending slice may not take a pool as a free pool; None if it may."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
-        zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, own)
+        zone, settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, settings)
 
     def _why_not_free(self, pool: Supply) -> Refusal | None:
         if pool.name not in self._usable:
@@ -340,13 +340,13 @@ class Matcher:
             return Refusal.UNDECIDED
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
-    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice with the node settings `own`; None if it does."""
+    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, settings: str) -> Refusal | None:
+        """Return why a free pool does not suit a slice with the node settings `settings`; None if it does."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
             return Refusal.MISFIT
-        if settings_of_pool(pool) != own:
+        if settings_of_pool(pool) != settings:
             return Refusal.SETTINGS
         if zone is not None and zone not in pool.pool.zones:
             return Refusal.ZONE
@@ -358,11 +358,11 @@ class Matcher:
     def _limited_by(self, slice_: Slice) -> Hashable:
         """Return the values of a slice on which the limits depend, except its chips."""
         budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
-        most = budget.settings.max_pools_per_jobset
+        maximum = budget.settings.max_pools_per_jobset
         # Below MAX_POOLS_PER_JOBSET, the limits treat all workloads of a namespace alike.
-        alone = most is not None and (budget.used[scope] >= most or scope in budget.kept)
-        whose = slice_.workload.uid if alone else slice_.workload.namespace
-        return (whose if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
+        alone = maximum is not None and (budget.used[scope] >= maximum or scope in budget.kept)
+        owner = slice_.workload.uid if alone else slice_.workload.namespace
+        return (owner if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
 
     @cached_property
     def _free(self) -> FreePools:
@@ -372,16 +372,16 @@ class Matcher:
     def _search(self, slice_: Slice) -> Iterator[Supply]:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
-        zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        zone, settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
-        asked = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
-        whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
-        key = fitting, zone, own, whose, limited, asked
+        hosts = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
+        owner = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
+        key = fitting, zone, settings, owner, limited, hosts
         if key not in self._searches:
             self._searches[key] = (
                 pool
-                for pool in self._free.specified(slice_, own, self._refused[limited])
-                if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, own) is None
+                for pool in self._free.specified(slice_, settings, self._refused[limited])
+                if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, settings) is None
             )
         return self._searches[key]
 
@@ -424,10 +424,10 @@ def _ends_soon(pool: Supply, ctx: Round) -> bool:
 
 def _expired(slice_: Slice, ctx: Round) -> bool:
     """Whether a slice has ended, was refused by the scheduler, or counted on ready pools for too long."""
-    known = ctx.memory.slice(slice_.id)
-    if slice_.ended or known.is_refused(ctx.now):
+    entry = ctx.memory.slice(slice_.id)
+    if slice_.ended or entry.is_refused(ctx.now):
         return True
-    claim = known.claim
+    claim = entry.claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
     return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
@@ -442,16 +442,16 @@ def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
-    same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
-    looked = same and before is not None and (before.looked or before.message != message)
+    same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
+    looked = same_pool and before is not None and (before.looked or before.message != message)
     pool = ctx.supply[name]
     # In a shared pool, the time counts from the first ready node.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:
-        own = ctx.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
-        since = before.since if before.pool == name or not own else None
+        for_slice = ctx.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
+        since = before.since if before.pool == name or not for_slice else None
     return Claim(pool=name, since=since or ctx.now, has_pods=has_pods, message=message, looked=looked)
 
 
@@ -490,10 +490,10 @@ def _is_guest(pod: Pod, labels: Mapping[str, str]) -> bool:
 
     Admission marks such pods only if they already have the labels of a leader when they are created.
     """
-    asked = pod.requirements
-    if asked.has_chips or labels.keys().isdisjoint(MARKS):
+    requirements = pod.requirements
+    if requirements.has_chips or labels.keys().isdisjoint(MARKS):
         return False
-    return labels_of(mark_of(asked, pod.namespace), pod.namespace) != {key: labels.get(key) for key in MARKS}
+    return labels_of(mark_of(requirements, pod.namespace), pod.namespace) != {key: labels.get(key) for key in MARKS}
 
 
 def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:

@@ -104,12 +104,12 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
     return match(ctx, budget, line, turns.waiting.keys() | turns.unsatisfiable, refuse)
 
 
-def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], most: int) -> Unneeded:
-    """Return `unneeded` with at most `most` deletes; the others wait until operations of the supplier have ended."""
+def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], limit: int) -> Unneeded:
+    """Return `unneeded` with at most `limit` deletes; the others wait until operations of the supplier have ended."""
     # Evicted pools come first, because slices wait for their delete. Then comes the pool that is unneeded longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
-    late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[most:]}
-    return replace(unneeded, deletes=tuple(urgent[:most]), due={**unneeded.due, **late})
+    late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[limit:]}
+    return replace(unneeded, deletes=tuple(urgent[:limit]), due={**unneeded.due, **late})
 
 
 def _plan(decision: Decision, look_ups: tuple[LookUp, ...], limits: tuple[LimitUse, ...]) -> Plan:
@@ -118,9 +118,9 @@ def _plan(decision: Decision, look_ups: tuple[LookUp, ...], limits: tuple[LimitU
     splits = split.find_splits(ctx, matching)
     phases = pool_states.find_phases(ctx, matching, launches.wanted, unneeded.due, splits.affected_pools)
     writes, expiries = statuses.statuses(ctx, matching, launches.waits)
-    refused = (found for found in decision.stuck if found.kind is StuckKind.REFUSED)
+    refused = (entry for entry in decision.stuck if entry.kind is StuckKind.REFUSED)
     return Plan(
-        memory=next_memory(decision, phases, {found.slice_id: notices.refusal(found, ctx) for found in refused}),
+        memory=next_memory(decision, phases, {entry.slice_id: notices.refusal(entry, ctx) for entry in refused}),
         creates=tuple(launches.creates),
         deletes=unneeded.deletes,
         look_ups=look_ups,
@@ -161,7 +161,7 @@ def _notices(decision: Decision, splits: split.Splits) -> Iterator[Notice]:
         yield from notices.of_create(*served, ctx)
     yield from waits.notices(launches.waits, launches.joined, ctx)
     yield from notices.held_for_others(ctx, matching.claimed, decision.progress.partial)
-    yield from (notices.of_stuck(found, ctx) for found in decision.stuck)
+    yield from (notices.of_stuck(entry, ctx) for entry in decision.stuck)
     yield from notices.leaderless(ctx, matching)
     yield from notices.maintained(ctx, matching)
     yield from notices.ending(ctx, matching)

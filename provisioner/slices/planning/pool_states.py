@@ -45,7 +45,7 @@ def find_phases(
     """Return the phases of all pools. `wanted` has pools that do not exist yet, `split` is `Splits.affected_pools`."""
     observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
     observed |= {state.name: state.phase for state in wanted}
-    before = {name: known.phase for name, known in ctx.memory.pools.items() if known.phase is not None}
+    before = {name: entry.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
     entries, transitions = changes(before, observed, ctx.now)
     entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
     states = [
@@ -92,10 +92,10 @@ def state_of(
     owner = owner_of(supply.name, matching, ctx.made_for)
     slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
-    known = ctx.memory.pool(supply.name)
-    if phase.phase is Phase.IDLE and known.unneeded_since is not None:
+    entry = ctx.memory.pool(supply.name)
+    if phase.phase is Phase.IDLE and entry.unneeded_since is not None:
         # `unneeded_since` is more exact: restarts and attempts to delete the pool do not change it.
-        since, since_start = min(since, known.unneeded_since), False
+        since, since_start = min(since, entry.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
     return PoolState(
@@ -112,7 +112,7 @@ def state_of(
         chips=supply.chips,
         nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,
-        note=_note(supply, known.delete),
+        note=_note(supply, entry.delete),
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
         delete_waits_for=due.waits_for if due is not None else None,

@@ -79,10 +79,10 @@ def settings_of_pool(pool: Supply) -> str:
 
 def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
     """Return the bits of the pools by node settings, from pairs of a pool and its bits."""
-    found: dict[str, int] = defaultdict(int)
+    bits_of: dict[str, int] = defaultdict(int)
     for pool, bits in pools:
-        found[settings_of_pool(pool)] |= bits
-    return found
+        bits_of[settings_of_pool(pool)] |= bits
+    return bits_of
 
 
 def settings_of(slice_: Slice) -> str:
@@ -130,25 +130,25 @@ class FreePools:
 
     def fitting(self, slice_: Slice) -> int:
         """Return the bits of the specified and existing nodes that fit the pods of a slice, in the order of `_fits`."""
-        found = self._fitting.get(slice_.id)
-        if found is None:
-            found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
-        return found
+        fitting = self._fitting.get(slice_.id)
+        if fitting is None:
+            fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
+        return fitting
 
-    def specified(self, slice_: Slice, own: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
+    def specified(self, slice_: Slice, settings: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out; if `own` is given, also pools with other node settings.
+        Pools in `refused` are left out; if `settings` is given, also pools with other node settings.
         """
-        left = self.fitting(slice_) & ~self._removed
-        left &= self._by_settings.get(own, 0) if own is not None else left
-        left &= self._of_kind(slice_) if left else 0
-        while left:
-            lowest = left & -left
+        candidates = self.fitting(slice_) & ~self._removed
+        candidates &= self._by_settings.get(settings, 0) if settings is not None else candidates
+        candidates &= self._of_kind(slice_) if candidates else 0
+        while candidates:
+            lowest = candidates & -candidates
             pool = self._pools[lowest.bit_length() - 1]
             if pool.name not in refused:
                 yield pool
-            left ^= lowest
+            candidates ^= lowest
 
     def remove(self, pool: Supply) -> None:
         """Exclude a pool from later calls of `specified`."""

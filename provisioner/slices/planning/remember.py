@@ -111,8 +111,8 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
     pools: dict[PoolName, PoolMemory] = {}
     for name, pool in ctx.supply.items():
-        known = memory.pool(name)
-        delete, unneeded_since = known.delete, unneeded.since.get(name)
+        entry = memory.pool(name)
+        delete, unneeded_since = entry.delete, unneeded.since.get(name)
         if delete is not None and delete.state is CallState.POSTPONED and unneeded_since is None:
             delete = None
         if name in ending:
@@ -120,16 +120,16 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             delete = replace(delete, state=CallState.UNDER_WAY, since=now)
         zones = pool.pool.zones
         pools[name] = replace(
-            known,
+            entry,
             delete=delete,
             phase=entries[name],
             unneeded_since=unneeded_since,
             last_user=users.get(name),
-            place=(str(zones[0]), pool.pool.machine_type) if pool.nodes and zones else known.place,
+            place=(str(zones[0]), pool.pool.machine_type) if pool.nodes and zones else entry.place,
             unready_since=pool.unready_since,
             late_since=pool.late_since,
             passing=pool.passing,
-            failed=name in decision.broken or (known.failed and pool.going),
+            failed=name in decision.broken or (entry.failed and pool.going),
         )
     for name, phase in entries.items():
         if name not in pools:
@@ -146,9 +146,9 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Return the slice that used each pool last, unless the labels of the pool are enough to find this slice."""
     users = {
-        name: known.last_user
-        for name, known in ctx.memory.pools.items()
-        if known.last_user is not None and known.last_user not in matching.held
+        name: entry.last_user
+        for name, entry in ctx.memory.pools.items()
+        if entry.last_user is not None and entry.last_user not in matching.held
     }
     users |= {name: user for user, names in matching.held.items() for name in names}
     # Slices of kinds without pods never hold a pool, so the pools that they count on are remembered.
@@ -186,59 +186,59 @@ def _with_refusals(
     The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
     slices of the workload may try again immediately.
     """
-    known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
+    by_uid: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     before = {slice_id: entry.unschedulable for slice_id, entry in slices.items() if entry.unschedulable is not None}
     bound = {slice_id.workload_uid for slice_id in before if slice_id in matching.held}
     for slice_id, last in before.items():
         slice_ = ctx.slices.get(slice_id)
         changed = slice_ is not None and _changed(ctx, slice_, slices[slice_id])
         if slice_id not in matching.held and not changed:
-            until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
-            known[slice_id.workload_uid][slice_id] = replace(last, until=until)
+            retry_at = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
+            by_uid[slice_id.workload_uid][slice_id] = replace(last, until=retry_at)
     by_workload: dict[WorkloadUid, dict[SliceId, str]] = defaultdict(dict)
     for slice_id, message in _with_alike(ctx, refusals).items():
         by_workload[slice_id.workload_uid][slice_id] = message
     for uid, messages in by_workload.items():
         together = starts_together(ctx.slices[min(messages)], ctx.settings)
-        siblings = known[uid]
+        siblings = by_uid[uid]
         present = {sibling for sibling in siblings if sibling in ctx.slices and ctx.slices[sibling].pods}
-        known[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
-    return _with_backoffs(ctx, slices, known.values())
+        by_uid[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
+    return _with_backoffs(ctx, slices, by_uid.values())
 
 
 def _with_backoffs(
-    ctx: Round, slices: Mapping[SliceId, SliceMemory], known: Iterable[Mapping[SliceId, Backoff]]
+    ctx: Round, slices: Mapping[SliceId, SliceMemory], backoffs: Iterable[Mapping[SliceId, Backoff]]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices, with `unschedulable` set to the back-off in `known`, or to None without one."""
-    found = dict(slices)
+    """Return the entries of slices, with `unschedulable` set to the back-off in `backoffs`, or to None without one."""
+    result = dict(slices)
     before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
-    after = {slice_id: last for siblings in known for slice_id, last in siblings.items()}
+    after = {slice_id: last for siblings in backoffs for slice_id, last in siblings.items()}
     for slice_id in (*before, *(after.keys() - set(before))):
         entry = slices.get(slice_id) or SliceMemory()
         key = entry.refused
         if slice_id in ctx.slices and (key is None or entry.unschedulable is None):
             key = _refused_key(ctx.slices[slice_id])
-        found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
-    return found
+        result[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
+    return result
 
 
 def handed_on(ctx: Round) -> Round:
     """Return the round with a back-off for pods that replace refused pods, also in the next Job of a CronJob."""
     slices = ctx.memory.slices
-    known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
+    by_uid: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
     for slice_id, entry in slices.items():
         if entry.unschedulable is not None:
-            known[slice_id.workload_uid][slice_id] = entry.unschedulable
+            by_uid[slice_id.workload_uid][slice_id] = entry.unschedulable
             if entry.refused is not None:
                 families[entry.refused[0]][slice_id] = entry.unschedulable
-    if not known:
+    if not by_uid:
         return ctx
-    new = {slice_.workload.uid: _family(slice_) for slice_ in ctx.slices.values() if slice_.workload.uid not in known}
+    new = {slice_.workload.uid: _family(slice_) for slice_ in ctx.slices.values() if slice_.workload.uid not in by_uid}
     heirs = {uid: families[family] for uid, family in new.items() if family in families}
     for uid in {slice_id.workload_uid for ids in heirs.values() for slice_id in ids} - ctx.workloads.by_uid.keys():
-        del known[uid]
-    after = [_handed_on(ctx, uid, siblings, slices) for uid, siblings in {**known, **heirs}.items()]
+        del by_uid[uid]
+    after = [_handed_on(ctx, uid, siblings, slices) for uid, siblings in {**by_uid, **heirs}.items()]
     return replace(ctx, memory=replace(ctx.memory, slices=_with_backoffs(ctx, slices, after)))
 
 
@@ -264,20 +264,20 @@ def _handed_on(
         return _earliest_and_latest(siblings, slices)
     if uid not in ctx.found or ctx.found[uid].workload.kind not in (WorkloadKind.POD, WorkloadKind.JOB):
         return siblings
-    own = ctx.found[uid].slices
+    current = ctx.found[uid].slices
     alike: dict[Hashable, list[Backoff]] = defaultdict(list)
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
-    keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
+    keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in current}
     # New pods get the back-off before the scheduler reports them as unschedulable, which takes some time.
-    unbound = (slice_ for slice_ in own.values() if slice_.leader is not None and not slice_.leader.node_name)
+    unbound = (slice_ for slice_ in current.values() if slice_.leader is not None and not slice_.leader.node_name)
     new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
-    found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
+    result = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
     firsts: dict[Hashable, SliceId] = {}
-    for slice_id in sorted(found, key=lambda id_: (found[id_].until, id_)):
+    for slice_id in sorted(result, key=lambda id_: (result[id_].until, id_)):
         firsts.setdefault(keys[slice_id], slice_id)
-    return found | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
+    return result | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
 
 
 def _earliest_and_latest(

@@ -121,7 +121,7 @@ def begin_round(
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
     rules = informed(rules, snapshot.nodes)
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply if last is not None else {})
-    if not any(known.phase is not None for known in memory.pools.values()):
+    if not any(entry.phase is not None for entry in memory.pools.values()):
         users = _users_by_labels(supply.values(), workloads)
         memory = memory.with_pools(
             {
@@ -322,8 +322,8 @@ def find_supply(
     supply = {}
     unlisted = (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
     for pool in (*listed.values(), *unlisted):
-        known = memory.pool(pool.name)
-        delete = known.delete
+        entry = memory.pool(pool.name)
+        delete = entry.delete
         here = tuple(nodes_of.get(pool.name, ()))
         before = last.get(pool.name)
         if (
@@ -333,7 +333,7 @@ def find_supply(
             # An entry with a field that depends on the current time is not reused.
             and before.unready_since is None
             and before.late_since is None
-            and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
+            and before.passing == _passing(pool, entry, now, listed=before.listed, leaving=False)
             and pool.ends_at is None
             and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
             and before.rules is rules
@@ -348,9 +348,9 @@ def find_supply(
         ready_nodes = sum(node.ready and node.allocatable_chips >= chips for node in here)
         unready_since = late_since = None
         if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not (here or pool.made):
-            late_since = min(now, known.late_since or now)
+            late_since = min(now, entry.late_since or now)
         elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
-            unready_since = min(now, known.unready_since or now)
+            unready_since = min(now, entry.unready_since or now)
         leaving = delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
         supply[pool.name] = Supply(
             name=pool.name,
@@ -365,8 +365,8 @@ def find_supply(
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             late_since=late_since,
-            passing=_passing(pool, known, now, listed=pool.name in listed, leaving=leaving),
-            lost=known.given_up and unready_since is not None,
+            passing=_passing(pool, entry, now, listed=pool.name in listed, leaving=leaving),
+            lost=entry.given_up and unready_since is not None,
             ends_soon=pool.ends_at is not None and pool.ends_at - now <= LAST_OF_RESERVATION,
             ended=pool.ends_at is not None and pool.ends_at <= now,
             unwatched=_is_unwatched(ownership, snapshot, settings),
@@ -375,7 +375,7 @@ def find_supply(
 
 
 def _passing(
-    pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
+    pool: NodePool, entry: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
     """Return the transitional status and the time since which the pool has had it; None for other statuses.
 
@@ -384,7 +384,7 @@ def _passing(
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
-    before, since = known.passing or (status, now)
+    before, since = entry.passing or (status, now)
     return status, min(now, since) if before is status else now
 
 
@@ -427,16 +427,16 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """Return the slices that pools or the memory refer to, each with the name of its group; empty if unknown."""
     refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
-    tried = (slice_id for slice_id, known in memory.slices.items() if known.attempt)
-    users = (known.last_user for known in memory.pools.values() if known.last_user is not None)
-    found = dict.fromkeys((*tried, *users, *refused), "")
+    tried = (slice_id for slice_id, entry in memory.slices.items() if entry.attempt)
+    users = (entry.last_user for entry in memory.pools.values() if entry.last_user is not None)
+    names = dict.fromkeys((*tried, *users, *refused), "")
     for pool in supply:
         workload, uid, key, group_name = pool.ownership
         if uid:
-            found[SliceId(uid, key)] = group_name
+            names[SliceId(uid, key)] = group_name
         elif uid_now := workloads.uid_of_name.get(workload):
-            found[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
-    return found
+            names[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
+    return names
 
 
 def _offer(node: Node, expected: NodeView) -> NodeView:

@@ -24,15 +24,15 @@ def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
     """Return the costs to write: for pods without a cost whose ReplicaSet has pods on several node pools."""
     if not ctx.settings.pod_deletion_cost:
         return ()
-    found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
+    placed: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
     for pod in ctx.snapshot.pods:
         if pod.kind is WorkloadKind.POD and pod.owner is not None and pod.owner.kind == "ReplicaSet":
             name = ctx.memory.membership.seen.get(pod.node_name, PoolName(""))
             if name in ctx.supply and not pod.finished and pod.deletion_deadline is None:
-                found[pod.workload_uid].append((pod, name))
+                placed[pod.workload_uid].append((pod, name))
     costs = [
         PodCost(pod.namespace, pod.name, pod.uid, _cost_of(ctx.supply[name].pool))
-        for pods in found.values()
+        for pods in placed.values()
         if len({name for _, name in pods}) > 1
         for pod, name in pods
         if constants.POD_DELETION_COST not in pod.requirements.annotations

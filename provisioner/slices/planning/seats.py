@@ -121,16 +121,16 @@ class Seats:
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.
-        own, alike = (slice_.workload.namespace, slice_.mark), (slice_.workload.namespace, slice_.mark != "")
-        closed = self._closed[own, limits] | self._closed[alike, limits]
+        own_key, alike_key = (slice_.workload.namespace, slice_.mark), (slice_.workload.namespace, slice_.mark != "")
+        closed = self._closed[own_key, limits] | self._closed[alike_key, limits]
         closed = closed if limits is not None else ~self._own_of(party)
-        left = self._suited(slice_, party) & self._free & (~closed | of_last)
-        while left:
-            here = left & of_last or left
+        candidates = self._suited(slice_, party) & self._free & (~closed | of_last)
+        while candidates:
+            here = candidates & of_last or candidates
             lowest = here & -here
             pool = self._pool_of[lowest.bit_length() - 1]
             bits = self._bits[pool.name]
-            left &= ~bits
+            candidates &= ~bits
             if not (expired and self._parties.get(pool.name)) and self._is_open(pool, slice_, may_borrow):
                 exists = lowest << 1 <= bits
                 self._missing[pool.name] -= not exists
@@ -138,7 +138,7 @@ class Seats:
                     self._free ^= lowest
                 self._own[party] = self._own_of(party) | bits
                 return pool
-            self._closed[own if self._parties_on(pool) - {None} else alike, limits] |= bits
+            self._closed[own_key if self._parties_on(pool) - {None} else alike_key, limits] |= bits
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
@@ -146,18 +146,18 @@ class Seats:
 
         Empty pools and pools that `party` may use are compared, but not used pools of other tenants.
         """
-        if (found := self._suiting.get(slice_.share)) is None:
-            found = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
-            if found:
+        if (suited := self._suiting.get(slice_.share)) is None:
+            suited = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
+            if suited:
                 empty = itertools.chain.from_iterable(self._empty.values())
                 used = self._used_by.get(party, ())
-                found &= self._of_kind(slice_, None, empty) | self._of_kind(slice_, party, used)
-            self._suiting[slice_.share] = found
-        return found
+                suited &= self._of_kind(slice_, None, empty) | self._of_kind(slice_, party, used)
+            self._suiting[slice_.share] = suited
+        return suited
 
-    def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
+    def _of_kind(self, slice_: Slice, party: _Party, pools: Iterable[Supply]) -> int:
         # Values that `why_wrong_kind` reads from a slice. Equal slices have the same shape object.
-        key = whose, id(slice_.shape), slice_.nodes, slice_.host, kept_for(slice_, self._growing)
+        key = party, id(slice_.shape), slice_.nodes, slice_.host, kept_for(slice_, self._growing)
         if key not in self._alike:
             self._alike[key] = self._all_of(pool for pool in pools if why_wrong_kind(slice_, pool) is None)
         return self._alike[key]
@@ -191,8 +191,8 @@ class Seats:
         return _party_of(slice_) if slice_ is not None and slice_.share is not None else None
 
     def _is_leaving(self, pod: Pod) -> bool:
-        now, until = self._round.now, pod.deletion_deadline
-        return until is not None and now - _KILLED_WITHIN < until <= now + _LEAVES_WITHIN
+        now, deadline = self._round.now, pod.deletion_deadline
+        return deadline is not None and now - _KILLED_WITHIN < deadline <= now + _LEAVES_WITHIN
 
 
 def is_shared_by(pool: Supply, slice_: Slice) -> bool:
@@ -252,6 +252,6 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     return min(max(times) + _QUIET, min(times) + _BURST) if times else None
 
 
-def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
-    """Return `told`; if it is in the future because a clock was ahead, the creation time of the pod, or `now`."""
-    return told if told <= now else min(pod.created_at, now)
+def _waits_since(pod: Pod, reported: datetime, now: datetime) -> datetime:
+    """Return `reported`; if it is in the future because a clock was ahead, the creation time of the pod, or `now`."""
+    return reported if reported <= now else min(pod.created_at, now)

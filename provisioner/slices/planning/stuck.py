@@ -105,9 +105,9 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
     """Return the selected labels that the pool's nodes were expected to have; empty if a node has them all."""
-    asked = slice_.requirements
-    selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
-    return () if selected else trusted(asked, pool.view)
+    requirements = slice_.requirements
+    selected = any(not label_misfit(requirements, view_of_node(node)) for node in pool.nodes)
+    return () if selected else trusted(requirements, pool.view)
 
 
 def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
@@ -119,8 +119,8 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
-    own = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
-    is_free = own and pool.ready and not matching.holders.get(pool.name)
+    for_slice = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
+    is_free = for_slice and pool.ready and not matching.holders.get(pool.name)
     if leader is None or leader.unschedulable_since is None or not is_free:
         return False
     if claim is None or claim.since is None or (claim.pool, claim.has_pods) != (pool.name, True):
@@ -135,11 +135,11 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     return ctx.now - max(leader.unschedulable_since, claim.since) >= least
 
 
-def _is_prepared(node: Node, asked: Requirements) -> bool:
+def _is_prepared(node: Node, requirements: Requirements) -> bool:
     """Whether a node has the selected labels that the provisioner writes, and only taints that the pods tolerate."""
     taints = (taint for taint in node.taints if taint.effect != "PreferNoSchedule")
-    selected = ((key, asked.node_selector[key]) for key in _WRITTEN_LATER if key in asked.node_selector)
-    tolerates = all(tolerated(taint, asked.tolerations) for taint in taints)
+    selected = ((key, requirements.node_selector[key]) for key in _WRITTEN_LATER if key in requirements.node_selector)
+    tolerates = all(tolerated(taint, requirements.tolerations) for taint in taints)
     return tolerates and all(node.labels.get(key) == value for key, value in selected)
 
 

@@ -22,8 +22,8 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
-    ours = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
-    if creates or deletes or memory.creates or any(pool.status in _CHANGING for pool in ours):
+    own_pools = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
+    if creates or deletes or memory.creates or any(pool.status in _CHANGING for pool in own_pools):
         return _BUSY_SECONDS
     accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
     return _BUSY_SECONDS if accepted else ctx.rules.idle_seconds
@@ -31,7 +31,7 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
     """Return the first of `moments` and of the times at which pools will count as refused or unready; None if none."""
-    claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
+    claims = (entry.claim.since for entry in ctx.memory.slices.values() if entry.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)
 

@@ -167,8 +167,8 @@ class Budget:
             uses += self._uses("MAX_REQUESTED_CHIPS_PER_NAMESPACE", requested, ScopeKind.REQUESTS)
         uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, ScopeKind.ACCELERATOR)
         if settings.max_pools_per_jobset is not None:
-            most = max((used for scope, used in self.used.items() if scope.kind is ScopeKind.WORKLOAD), default=0)
-            uses.append(LimitUse("MAX_POOLS_PER_JOBSET", OTHERS, most, settings.max_pools_per_jobset))
+            max_used = max((used for scope, used in self.used.items() if scope.kind is ScopeKind.WORKLOAD), default=0)
+            uses.append(LimitUse("MAX_POOLS_PER_JOBSET", OTHERS, max_used, settings.max_pools_per_jobset))
         if settings.max_creates_per_hour is not None:
             uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", len(self.created), settings.max_creates_per_hour))
         return tuple(uses)
@@ -183,23 +183,23 @@ class Budget:
 
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
         named = dict(amounts)
-        for name, most in named.items():
+        for name, maximum in named.items():
             others = (used for scope, used in self.used.items() if scope.kind is kind and scope.name not in named)
             used = max(others, default=0) if name == OTHERS else self.used[LimitScope(kind, name)]
-            yield LimitUse(limit, name, used, most)
+            yield LimitUse(limit, name, used, maximum)
 
 
 def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
     """Return each limit that applies to at least one of the slices, with the total amount that they request."""
-    found: dict[LimitScope, Limit] = {}
+    limits: dict[LimitScope, Limit] = {}
     for slice_ in slices:
         if slice_.shape is None:
             continue
-        for setting, scope, most, asked in _limits_of(slice_, slice_.shape.accelerator.label, settings):
-            if most is not None:
-                before = found[scope].asked if scope in found else 0
-                found[scope] = Limit(setting, scope, most, before + asked)
-    return found.values()
+        for setting, scope, maximum, amount in _limits_of(slice_, slice_.shape.accelerator.label, settings):
+            if maximum is not None:
+                before = limits[scope].asked if scope in limits else 0
+                limits[scope] = Limit(setting, scope, maximum, before + amount)
+    return limits.values()
 
 
 def _limits_of(
@@ -208,13 +208,13 @@ def _limits_of(
     """Yield each setting, its scope, its limit (None if not set), and the amount that the slice requests."""
     workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
     yield "MAX_CHIPS", ALL, settings.max_chips, chips
-    most = _amount(settings.max_chips_per_namespace, namespace)
-    yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips
+    maximum = _amount(settings.max_chips_per_namespace, namespace)
+    yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), maximum, chips
     if not workload.kind.has_pods:
-        most = _amount(settings.max_requested_chips_per_namespace, namespace)
-        yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips
-    most = _amount(settings.max_chips_per_accelerator, accelerator)
-    yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips
+        maximum = _amount(settings.max_requested_chips_per_namespace, namespace)
+        yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), maximum, chips
+    maximum = _amount(settings.max_chips_per_accelerator, accelerator)
+    yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), maximum, chips
     yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
     scope = LimitScope(ScopeKind.WORKLOAD, workload.full_name)
     yield "MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1
@@ -222,8 +222,8 @@ def _limits_of(
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
     """Return why the limits can never allow pools for all the slices together; empty if the limits can allow them."""
-    found = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
-    return f"{found.setting} does not allow all of them at once" if found is not None else ""
+    exceeded = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
+    return f"{exceeded.setting} does not allow all of them at once" if exceeded is not None else ""
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:

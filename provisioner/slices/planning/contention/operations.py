@@ -58,19 +58,19 @@ def find_slots(ctx: Round) -> Slots:
     # `answers.confirm` closes each create whose pool is listed, so the subtraction removes no listed pool.
     running = operations_under_way(listed, memory) - creates
     coming = (creates | deletes) - running
-    known = _learnt(memory.operations, len(running), now)
-    steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
-    free = None if known.limit is None else known.limit - len(running) - len(coming)
+    learned = _learnt(memory.operations, len(running), now)
+    steps = 0 if learned.rejected_at is None else max(0, (now - learned.rejected_at) // _STEP)
+    free = None if learned.limit is None else learned.limit - len(running) - len(coming)
     # An odd slot goes to the kind of call that was not accepted last or, if no slot is free, was not tried last.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
-        learned=known,
+        learned=learned,
         operations=free if free is None or ended else max(0, free + 2**steps - 1),
         calls=max(0, calls - len(creates)),
         delete_calls=max(0, calls - len(deletes)),
-        deletes_last=known.delete_accepted_last if ended else known.deletes_tried_last,
-        more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
+        deletes_last=learned.delete_accepted_last if ended else learned.deletes_tried_last,
+        more_at=None if learned.rejected_at is None else learned.rejected_at + (steps + 1) * _STEP,
     )
 
 
@@ -78,8 +78,8 @@ def _learnt(operations: OperationLimit, running: int, now: datetime) -> Operatio
     at = operations.rejected_at
     if operations.rejected:
         # An operation may have ended since the rejection, so the bound is at least the number at the last decision.
-        most = max(running, operations.running)
-        operations = replace(operations, limit=most, rejected_at=now, rejected=False)
+        limit = max(running, operations.running)
+        operations = replace(operations, limit=limit, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:
         operations = replace(operations, limit=None, rejected_at=None)
     elif operations.limit is not None:

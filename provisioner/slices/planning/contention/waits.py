@@ -155,23 +155,23 @@ class WaitsFor(NamedTuple):
         )
 
 
-def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
+def distinct(blockers: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
     """Return the first blocker of each combination of failure, time of the next try, and probed capacity."""
-    return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
+    return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in blockers}.values())
 
 
-def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
+def of_choices(blockers: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
     """Return the wait of a slice whose choices of capacity are all blocked."""
-    until = min((blocker.until for blocker in found if blocker.until is not None), default=None)
-    passing = [blocker for blocker in distinct(found) if not blocker.rejected]
+    until = min((blocker.until for blocker in blockers if blocker.until is not None), default=None)
+    passing = [blocker for blocker in distinct(blockers) if not blocker.rejected]
     if not passing:
-        return WaitsFor(kind=WaitKind.CHOICES, blockers=tuple(found), until=until, failed=True, final=True)
+        return WaitsFor(kind=WaitKind.CHOICES, blockers=tuple(blockers), until=until, failed=True, final=True)
     quiet = all(blocker.last.failure.kind in _QUIET for blocker in passing)
     lasts = now - min(blocker.last.since for blocker in passing) >= timedelta(seconds=_QUIET_SECONDS)
-    line = next((blocker for blocker in found if blocker.probed), None)
+    line = next((blocker for blocker in blockers if blocker.probed), None)
     return WaitsFor(
         kind=WaitKind.CHOICES,
-        blockers=tuple(found),
+        blockers=tuple(blockers),
         position=line.position if line is not None else 0,
         of=line.of if line is not None else 0,
         until=until,

@@ -81,8 +81,8 @@ def take_turns(ctx: Round) -> GangTurns:
     holds = _kept_holds(ctx, queued)
     contended = set(holds).union(*(accelerators[uid] for uid in queued))
     nodes = {node.name for pool in ctx.supply.values() for node in pool.nodes} if contended else set[str]()
-    others = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
-    new = {uid for uid in others if _is_new(ctx, members[uid], nodes)}
+    unqueued = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
+    new = {uid for uid in unqueued if _is_new(ctx, members[uid], nodes)}
     rivals = (queued | new) - {hold.workload for hold in holds.values() if not hold.released}
     units = {uid: min(unit_of(slice_, now) for slice_ in members[uid]) for uid in rivals if accelerators[uid]}
     lines: dict[str, list[Unit]] = {}

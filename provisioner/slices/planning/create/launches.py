@@ -82,10 +82,10 @@ class Launches:
         self.contended: set[TurnResource] = set()
         self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
         refusals = self._refusals_of_gangs()
-        refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(ctx.now)}
+        refused = {slice_id for slice_id, entry in memory.slices.items() if entry.is_refused(ctx.now)}
         by_workload = ctx.settings.max_pools_per_jobset is not None
-        for slice_, others in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
-            self.joined[slice_.id] = others
+        for slice_, sharers in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
+            self.joined[slice_.id] = sharers
             candidate = self._look_at(slice_, refusals)
             self._candidates += [candidate] if candidate is not None else []
 
@@ -120,15 +120,15 @@ class Launches:
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
             phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self._round.slices[slice_id]
-            others, now = self.joined[slice_id], self._round.now
-            slice_ = replace(slice_, parallelism=1 + len(others)) if others else slice_
-            self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, others=others, next_at=wait.until))
-            self.waits |= dict.fromkeys((other.id for other in others), wait)
+            sharers, now = self.joined[slice_id], self._round.now
+            slice_ = replace(slice_, parallelism=1 + len(sharers)) if sharers else slice_
+            self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, others=sharers, next_at=wait.until))
+            self.waits |= dict.fromkeys((sharer.id for sharer in sharers), wait)
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
         """Return why slices that start together wait, by slice: a pool is created only if all of them can get one."""
-        found: dict[SliceId, WaitsFor] = {}
+        waits_of: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
         for slice_ in self._matching.unserved:
@@ -153,8 +153,8 @@ class Launches:
             else:
                 continue
             together = wait._replace(together=unserved[0].workload)
-            found |= {member.id: together for member in unserved if member is not first}
-        return found
+            waits_of |= {member.id: together for member in unserved if member is not first}
+        return waits_of
 
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
@@ -176,14 +176,14 @@ class Launches:
         """Return a slice as a candidate for a new pool; if it has to wait, record the reason and return None."""
         slice_ = self._within_limits(slice_)
         self._names_of[slice_.id] = self._free_name(slice_)
-        found = self._options_or_wait(slice_, refusals)
-        until = burst_ends((slice_, *self.joined[slice_.id]), self._round.now)
-        if not isinstance(found, WaitsFor) and until is not None and until > self._round.now:
-            found = WaitsFor(kind=WaitKind.BURST, until=until, warning=False, silent=True)
-        if isinstance(found, WaitsFor):
-            self._wait(slice_, found)
+        options_or_wait = self._options_or_wait(slice_, refusals)
+        burst_end = burst_ends((slice_, *self.joined[slice_.id]), self._round.now)
+        if not isinstance(options_or_wait, WaitsFor) and burst_end is not None and burst_end > self._round.now:
+            options_or_wait = WaitsFor(kind=WaitKind.BURST, until=burst_end, warning=False, silent=True)
+        if isinstance(options_or_wait, WaitsFor):
+            self._wait(slice_, options_or_wait)
             return None
-        return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
+        return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), options_or_wait)
 
     def _within_limits(self, slice_: Slice) -> Slice:
         """Return the slice; if it shares pools, with the number of nodes that the limits allow, at least one."""
@@ -202,8 +202,8 @@ class Launches:
         try:
             options = options_of(self._round, slice_, self._zones.get(uid))
         except UnmeetableError as error:
-            asked = slice_.requirements
-            if MACHINE_CONFIGS in self._round.snapshot.unknown and slice_.shape is None and not asked.problem:
+            requirements = slice_.requirements
+            if MACHINE_CONFIGS in self._round.snapshot.unknown and slice_.shape is None and not requirements.problem:
                 return WaitsFor(kind=WaitKind.CATALOGUE, problem=str(error))
             return WaitsFor(kind=WaitKind.REQUEST, problem=str(error), failed=True, final=True)
         refusal, gang = self._refusal(slice_), refusals.get(slice_.id)
@@ -220,11 +220,11 @@ class Launches:
             return refusal
         if not options.offers:
             return waits.of_choices(options.blockers, self._round.now)
-        until = self.units[slice_.id].since + _RELABELLED
+        relabelled_at = self.units[slice_.id].since + _RELABELLED
         alone = slice_.controlled and slice_.share is None
-        other = self._marked.get((slice_.workload.namespace, slice_.mark)) if alone else None
-        if other is not None and self._round.now < until:
-            return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
+        marked = self._marked.get((slice_.workload.namespace, slice_.mark)) if alone else None
+        if marked is not None and self._round.now < relabelled_at:
+            return WaitsFor(kind=WaitKind.LABELS, other=marked, until=relabelled_at, warning=False, silent=True)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
@@ -303,8 +303,8 @@ class Launches:
         counted = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
         if counted is None or counted[0] <= self._round.now:
             return None
-        until, failure = counted
-        return WaitsFor(kind=WaitKind.FAILURES, failure=failure, until=until, failed=True)
+        retry_at, failure = counted
+        return WaitsFor(kind=WaitKind.FAILURES, failure=failure, until=retry_at, failed=True)
 
     def _create(self, candidate: _Candidate, offer: Specification) -> None:
         slice_, capacity = candidate.slice_, offer.blueprint.capacity
@@ -314,9 +314,9 @@ class Launches:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
-        others, own = self.joined[slice_.id], slice_.parallelism - 1
-        others, left = others[:own], others[own:]
-        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, others=others))
+        sharers, seats = self.joined[slice_.id], slice_.parallelism - 1
+        sharers, unseated = sharers[:seats], sharers[seats:]
+        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, others=sharers))
         self.served.append((slice_, request, candidate.options.choices))
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
@@ -326,11 +326,11 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
-        # A limit reduced the nodes of the pool: the slices in `left` get no node, and wait for the limit.
-        if left and (refusal := self._refusal(left[0])) is not None:
-            self.joined |= {slice_.id: others, left[0].id: left[1:]}
-            self._names_of[left[0].id] = self._free_name(left[0])
-            self._wait(left[0], refusal)
+        # A limit reduced the nodes of the pool: the slices in `unseated` get no node, and wait for the limit.
+        if unseated and (refusal := self._refusal(unseated[0])) is not None:
+            self.joined |= {slice_.id: sharers, unseated[0].id: unseated[1:]}
+            self._names_of[unseated[0].id] = self._free_name(unseated[0])
+            self._wait(unseated[0], refusal)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)

@@ -41,8 +41,8 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
         )
     memory, now, candidates = ctx.memory, ctx.now, ctx.candidates
-    choices, known = candidates.choices(slice_, zone), memory.slice(slice_.id)
-    own = known.unschedulable if known.is_refused(now) else known.backoff
+    choices, entry = candidates.choices(slice_, zone), memory.slice(slice_.id)
+    of_slice = entry.unschedulable if entry.is_refused(now) else entry.backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}
@@ -59,9 +59,9 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
             problems.setdefault(f"{ctx.rules.supplier_name} rejects {choice}: {request.failure.message}")
         else:
             permanent = False
-        found = backoff.blocking(memory.backoffs, capacity, own, now) or request
-        if found is not None:
-            blockers.append(ChoiceBlocker(choice, found))
+        blocking = backoff.blocking(memory.backoffs, capacity, of_slice, now) or request
+        if blocking is not None:
+            blockers.append(ChoiceBlocker(choice, blocking))
             continue
         offers.append((choice, offer))
         if backoff.probing(memory.backoffs, capacity) is None:
@@ -82,11 +82,11 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     False also for an hour after a lasting failure in the namespace. Otherwise each new workload with the same mistake
     would delete warm pools of other namespaces.
     """
-    backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
-    own = known.backoff
-    if slice_.spare or known.unschedulable is not None or slice_.workload.namespace in ctx.memory.lasting_failures:
+    backoffs, entry = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
+    of_slice = entry.backoff
+    if slice_.spare or entry.unschedulable is not None or slice_.workload.namespace in ctx.memory.lasting_failures:
         return False
-    capacities = own.capacities if own is not None else ()
+    capacities = of_slice.capacities if of_slice is not None else ()
     try:
         offers = options_of(ctx, slice_, zone).offers
     except UnmeetableError:

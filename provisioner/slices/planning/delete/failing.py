@@ -29,15 +29,15 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
-    lost |= {found.pool: found.slice_id for found in stuck if found.kind is StuckKind.REFUSED}
+    lost |= {entry.pool: entry.slice_id for entry in stuck if entry.kind is StuckKind.REFUSED}
     if not settings.replace_stuck_slices:
         return lost
     going = sum(
         pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in supply.values()
     )
-    most = max(1, len(supply) * settings.replaced_share_percent // 100)
-    ready = [(found.pool, found.slice_id) for found in stuck if found.replaceable]
-    return {**lost, **dict(ready[: max(0, most - going)])}
+    limit = max(1, len(supply) * settings.replaced_share_percent // 100)
+    ready = [(entry.pool, entry.slice_id) for entry in stuck if entry.replaceable]
+    return {**lost, **dict(ready[: max(0, limit - going)])}
 
 
 def find_hanging(ctx: Round) -> frozenset[PoolName]:
@@ -46,9 +46,9 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
     PROVISIONING may last longer if NODE_GROUP_CAPACITY_WAIT is longer.
     """
     stockout = timedelta(seconds=ctx.settings.capacity_wait_seconds) + _TO_FAIL
-    longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
+    max_durations = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in ctx.supply.items() if pool.passing is not None)
-    return frozenset(name for name, (status, since) in passing if ctx.now - since >= longest[status])
+    return frozenset(name for name, (status, since) in passing if ctx.now - since >= max_durations[status])
 
 
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
@@ -78,8 +78,8 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
         and _is_useless(pool, ctx, matching)
     )
     listed = sum(pool.listed for pool in supply.values())
-    most = max(1, listed * settings.replaced_share_percent // 100)
-    return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
+    limit = max(1, listed * settings.replaced_share_percent // 100)
+    return frozenset(still | {name for *_, name in waiting[: max(0, limit - len(still))]})
 
 
 def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
@@ -87,10 +87,10 @@ def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
     holders = matching.holders.get(pool.name)
     if not holders:
         return pool.name in matching.claimed or not pool.undecided
-    holder, *others = holders
+    holder, *further = holders
     slice_ = ctx.slices.get(holder) if holder is not None else None
     # Pods that can only run together make no progress while one of them is unschedulable.
-    return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
+    return not further and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
 def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
@@ -117,7 +117,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         if failure.kind is FailureKind.INVALID:
             lasting[pool.ownership.workload.namespace] = now
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)
-    places = {known.place for name, known in memory.pools.items() if known.place is not None and name not in supply}
+    places = {entry.place for name, entry in memory.pools.items() if entry.place is not None and name not in supply}
     backoffs = backoff.freed(backoffs, places, now)
     given_up = give_up(ctx, matching)
     changes = {name: replace(memory.pool(name), given_up=name in given_up) for name in given_up ^ memory.given_up}
@@ -130,9 +130,9 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
             continue
         changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
     slices = {
-        slice_id: replace(known, backoff=_fresh(known.backoff, now), unschedulable=_fresh(known.unschedulable, now))
-        for slice_id, known in memory.slices.items()
-        if known.backoff is not None or known.unschedulable is not None
+        slice_id: replace(entry, backoff=_fresh(entry.backoff, now), unschedulable=_fresh(entry.unschedulable, now))
+        for slice_id, entry in memory.slices.items()
+        if entry.backoff is not None or entry.unschedulable is not None
     }
     memory = replace(memory.with_pools(changes), slices={**memory.slices, **slices})
     return replace(memory, backoffs=backoffs, tallies=tallies, lasting_failures=lasting)
@@ -155,5 +155,5 @@ def _failure_of(pool: Supply, supplier_name: str) -> Failure:
 
 def unready(pool: Supply) -> str:
     """Return a message about a pool that has been unready for too long."""
-    words = f"Node pool {pool.name} was {pool.pool.status.value}, but for {pool.unready_seconds / 60:.0f} min "
-    return f"{words}only {pool.ready_nodes} of its {pool.pool.hosts} nodes were ready with all their chips."
+    beginning = f"Node pool {pool.name} was {pool.pool.status.value}, but for {pool.unready_seconds / 60:.0f} min "
+    return f"{beginning}only {pool.ready_nodes} of its {pool.pool.hosts} nodes were ready with all their chips."

@@ -58,9 +58,9 @@ def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {
-        name: known.unneeded_since
-        for name, known in ctx.memory.pools.items()
-        if known.unneeded_since is not None
+        name: entry.unneeded_since
+        for name, entry in ctx.memory.pools.items()
+        if entry.unneeded_since is not None
         and name in supply
         and supply[name].usable
         and not supply[name].undecided

@@ -77,11 +77,11 @@ def find_unneeded(
     for pool in ctx.supply.values():
         if not pool.listed:
             continue
-        known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
+        entry, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
             # `unneeded_since` is kept, because the pool may become usable again.
-            if known.unneeded_since is not None and not holders:
-                since[pool.name] = known.unneeded_since
+            if entry.unneeded_since is not None and not holders:
+                since[pool.name] = entry.unneeded_since
             continue
         failed, stuck = pool.pool.status is PoolStatus.ERROR, stuck_slices.get(pool.name)
         stuck = stuck if holders <= {stuck} else None
@@ -89,7 +89,7 @@ def find_unneeded(
             uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
         # A time in the future was written by a clock that was ahead, and counts as `now`.
-        since[pool.name] = min(now, known.unneeded_since or now)
+        since[pool.name] = min(now, entry.unneeded_since or now)
         if pool.leaving:
             continue
         owner = ctx.made_for.get(pool.name)
@@ -101,10 +101,10 @@ def find_unneeded(
         due_of[pool.name] = Due(at, delete.reason)
         if at <= now:
             deletes.append(delete)
-        elif known.delete is not None and known.delete.needed:
+        elif entry.delete is not None and entry.delete.needed:
             # The workload of the pool exists, so nodes that an earlier attempt cordoned are uncordoned.
             uncordons += _cordoned_by_us(pool)
-    found = Unneeded(
+    unneeded = Unneeded(
         deletes=tuple(deletes),
         due=due_of,
         since=since,
@@ -112,7 +112,7 @@ def find_unneeded(
         due_at=tuple(due.at for due in due_of.values() if due.at > now),
         braked_delete_at=memory.braked_delete_at,
     )
-    return _braked(ctx, found)
+    return _braked(ctx, unneeded)
 
 
 def _reason(
@@ -253,5 +253,5 @@ def _vanished(pool: Supply, ctx: Round) -> bool:
     if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False
     workloads, (named, uid, *_) = ctx.workloads, pool.ownership
-    there = uid in workloads.by_uid or named in workloads.uid_of_name
-    return not there and uid not in ctx.snapshot.deleted_workloads and pool.pool.status is not PoolStatus.ERROR
+    exists = uid in workloads.by_uid or named in workloads.uid_of_name
+    return not exists and uid not in ctx.snapshot.deleted_workloads and pool.pool.status is not PoolStatus.ERROR

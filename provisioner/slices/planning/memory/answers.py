@@ -131,10 +131,10 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
     if backoff.concerns_capacity(failure):
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
     before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else None
-    own = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
-    if failure.kind in _LASTING and own is not None and not own.capacities:
+    new_backoff = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
+    if failure.kind in _LASTING and new_backoff is not None and not new_backoff.capacities:
         memory = _failed_for_good(memory, call, at)
-    return memory.with_backoff(call.slice_id, own)
+    return memory.with_backoff(call.slice_id, new_backoff)
 
 
 def _failed_for_good(memory: Memory, call: CreateCall, at: datetime) -> Memory:
@@ -170,8 +170,8 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     look_up, name = answer.look_up, answer.look_up.name
     if answer.failure is not None:
         return memory
-    known = memory.pool(name)
-    create, coming_up, delete = known.create, known.coming_up, known.delete
+    entry = memory.pool(name)
+    create, coming_up, delete = entry.create, entry.coming_up, entry.delete
     if create is not None and create.state is CallState.UNDER_WAY:
         # The create was sent again after the look-up had begun, so only the response to the new create counts.
         return memory
@@ -180,9 +180,9 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
             return memory
         # The pool does not exist. After the slice's back-off, a create with the same name is sent again.
         not_made = replace(_NOT_MADE, message=create.error or _NOT_MADE.message)
-        own = backoff.slice_failed(memory.slice(create.slice_id).backoff, not_made, create.slice_id, answer.at)
+        new_backoff = backoff.slice_failed(memory.slice(create.slice_id).backoff, not_made, create.slice_id, answer.at)
         without = memory.with_pool(name, create=None)
-        return _counted(without, create, not_made, answer.at).with_backoff(create.slice_id, own)
+        return _counted(without, create, not_made, answer.at).with_backoff(create.slice_id, new_backoff)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
@@ -237,14 +237,14 @@ def give_up_lost_calls(
         return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
 
     changes: dict[PoolName, PoolMemory] = {}
-    for name, known in memory.pools.items():
-        create, delete = known.create, known.delete
+    for name, entry in memory.pools.items():
+        create, delete = entry.create, entry.delete
         if create is not None and lost(name, create):
             create = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
         if delete is not None and lost(name, delete):
             delete = postpone(name, delete, pools.get(name), now, "the outcome of the last attempt is unknown")
-        if create is not known.create or delete is not known.delete:
-            changes[name] = replace(known, create=create, delete=delete)
+        if create is not entry.create or delete is not entry.delete:
+            changes[name] = replace(entry, create=create, delete=delete)
     return memory.with_pools(changes)
 
 
@@ -284,46 +284,46 @@ def confirm(
     """Return the memory without calls that the list of pools confirms, and the look-ups of other calls that are due."""
     changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
-    for name, known in memory.pools.items():
+    for name, entry in memory.pools.items():
         pool = pools.get(name)
-        if known.create is not None or known.coming_up is not None:
-            changes[name] = _confirm_create(name, known, pool, listed_at, now, look_ups)
-        if known.delete is not None:
-            delete = _confirm_delete(name, known.delete, pool, listed_at, now, look_ups)
-            changes[name] = replace(changes.get(name, known), delete=delete)
+        if entry.create is not None or entry.coming_up is not None:
+            changes[name] = _confirm_create(name, entry, pool, listed_at, now, look_ups)
+        if entry.delete is not None:
+            delete = _confirm_delete(name, entry.delete, pool, listed_at, now, look_ups)
+            changes[name] = replace(changes.get(name, entry), delete=delete)
     return memory.with_pools(changes), tuple(look_ups)
 
 
 def _confirm_create(
-    name: PoolName, known: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
+    name: PoolName, entry: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, due: list[LookUp]
 ) -> PoolMemory:
-    """Return the new entry of a pool that is being created; add a look-up to `found` if one is due."""
-    create, coming_up = known.create, known.coming_up
+    """Return the new entry of a pool that is being created; add a look-up to `due` if one is due."""
+    create, coming_up = entry.create, entry.coming_up
     if coming_up is not None and pool is None:
         # The pool vanished while it was being created. Before the reason is known, no other create is sent.
-        vanished = known.delete is None
+        vanished = entry.delete is None
         again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
-        return replace(known, coming_up=None, create=again)
+        return replace(entry, coming_up=None, create=again)
     failed = pool is not None and unexplained(pool)
     if coming_up is not None and failed and coming_up.operation and coming_up.looked_up_at is None:
-        found.append(LookUp(name=name, operation=coming_up.operation))
-        known = replace(known, coming_up=replace(coming_up, looked_up_at=now))
+        due.append(LookUp(name=name, operation=coming_up.operation))
+        entry = replace(entry, coming_up=replace(coming_up, looked_up_at=now))
     if create is None:
-        return known
+        return entry
     if pool is not None:
-        return replace(known, create=None, coming_up=replace(create, looked_up_at=None))
+        return replace(entry, create=None, coming_up=replace(create, looked_up_at=None))
     if create.state is CallState.UNDER_WAY or listed_at <= create.since:
-        return known
+        return entry
     if _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
-        found.append(LookUp(name=name, operation=create.operation))
-        return replace(known, create=replace(create, looked_up_at=now))
-    return known
+        due.append(LookUp(name=name, operation=create.operation))
+        return replace(entry, create=replace(create, looked_up_at=now))
+    return entry
 
 
 def _confirm_delete(
-    name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
+    name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, due: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool is gone; add a look-up to `found` if one is due."""
+    """Return the delete of a pool, None if the pool is gone; add a look-up to `due` if one is due."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:
@@ -332,7 +332,7 @@ def _confirm_delete(
     if stopping or not _look_up_due(delete.looked_up_at, delete.since, now, late=True):
         return delete
     if delete.operation:
-        found.append(LookUp(name=name, operation=delete.operation))
+        due.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
     # GKE returned NOT_FOUND for the delete, but lists the pool, so the delete is retried.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
@@ -343,7 +343,7 @@ def unexplained(pool: NodePool) -> bool:
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 
-def _look_up_due(last: datetime | None, since: datetime, now: datetime, *, late: bool) -> bool:
+def _look_up_due(last: datetime | None, sent_at: datetime, now: datetime, *, late: bool) -> bool:
     if last is not None:
         return (now - last).total_seconds() >= _LOOK_UP_SECONDS
-    return not late or (now - since).total_seconds() >= _LATE_SECONDS
+    return not late or (now - sent_at).total_seconds() >= _LATE_SECONDS

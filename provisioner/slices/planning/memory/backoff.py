@@ -148,7 +148,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
 
 
 def refused(
-    known: Mapping[SliceId, Backoff],
+    past: Mapping[SliceId, Backoff],
     refusals: Mapping[SliceId, str],
     now: datetime,
     *,
@@ -157,29 +157,29 @@ def refused(
 ) -> dict[SliceId, Backoff]:
     """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
-    `known` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
+    `past` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
     now. The pods of a workload are usually alike, so only one slice is retried soon: the first of the newly refused and
     the `present` slices. The other slices wait until one of its pods is bound, or for a day. Slices that start
     `together` are all retried soon.
     """
-    new = [slice_id for slice_id in refusals if slice_id not in known or known[slice_id].until <= now]
+    new = [slice_id for slice_id in refusals if slice_id not in past or past[slice_id].until <= now]
     if not new:
-        return dict(known)
-    one = min(new)
-    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
-    first = min((*new, *(slice_id for slice_id in known if slice_id in present)))
+        return dict(past)
+    id_ = min(new)
+    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[id_]), DELAYS[FailureKind.UNSCHEDULABLE]
+    first = min((*new, *(slice_id for slice_id in past if slice_id in present)))
     # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
-    before = known.get(one) or (known[min(known)] if known else None)
-    soon = _longer(before, str(one), delay, failure, now)
+    before = past.get(id_) or (past[min(past)] if past else None)
+    soon = _longer(before, str(id_), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
-    return {slice_id: soon if slice_id == first else later for slice_id in (*known, *new)}
+    return {slice_id: soon if slice_id == first else later for slice_id in (*past, *new)}
 
 
-def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the back-off of the capacity or the slice (`own`) that blocks creates longest; None if none does."""
-    if own is not None and own.capacities and capacity not in own.capacities:
-        own = None
-    active = [backoff for backoff in (backoffs.get(capacity), own) if backoff is not None and backoff.until > now]
+def blocking(backoffs: Backoffs, capacity: CapacityKey, of_slice: Backoff | None, now: datetime) -> Backoff | None:
+    """Return the back-off of the capacity or the slice (`of_slice`) that blocks creates longest; None if none does."""
+    if of_slice is not None and of_slice.capacities and capacity not in of_slice.capacities:
+        of_slice = None
+    active = [backoff for backoff in (backoffs.get(capacity), of_slice) if backoff is not None and backoff.until > now]
     return max(active, key=lambda backoff: backoff.until, default=None)
 
 
@@ -221,7 +221,7 @@ def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime
 
 def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
     """Return the back-offs without the back-off of `key`."""
-    return {other: last for other, last in backoffs.items() if other != key} if key in backoffs else backoffs
+    return {kept: last for kept, last in backoffs.items() if kept != key} if key in backoffs else backoffs
 
 
 def is_fresh(last: Backoff, now: datetime) -> bool:
@@ -252,9 +252,9 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
     Each count is reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
     """
     counted = dict(tallies)
-    for key, most, _ in _tallied(slice_id, namespace):
+    for key, limit, _ in _tallied(slice_id, namespace):
         if key in tallies:
-            counted[key] = replace(tallies[key], count=min(tallies[key].count, most))
+            counted[key] = replace(tallies[key], count=min(tallies[key].count, limit))
     return counted
 
 
@@ -262,8 +262,8 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
     """Return the counts after a create was sent: for a count that causes a wait, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
-        for key, most, _ in _tallied(slice_id, namespace)
-        if key in tallies and tallies[key].count > most
+        for key, limit, _ in _tallied(slice_id, namespace)
+        if key in tallies and tallies[key].count > limit
     }
     return {**tallies, **over} if over else tallies
 
@@ -273,9 +273,9 @@ def counted_until(
 ) -> tuple[datetime, Failure] | None:
     """Return the time, past or future, before which a workload sends no create, and the last failure; None if few."""
     over = (
-        (tally.at + timedelta(seconds=min(1.0, tally.count - most) * seconds), tally.failure)
-        for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload)
-        if (tally := tallies.get(key)) is not None and tally.count > most
+        (tally.at + timedelta(seconds=min(1.0, tally.count - limit) * seconds), tally.failure)
+        for key, limit, seconds in _tallied(slice_id, namespace, slices_of_workload)
+        if (tally := tallies.get(key)) is not None and tally.count > limit
     )
     return max(over, key=lambda end: end[0], default=None)
 

@@ -320,8 +320,8 @@ class Memory:
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
         """Back-offs by slice; `unschedulable` if the slice has both back-offs."""
-        found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
-        return {slice_id: last for slice_id, last in found if last is not None}
+        backoffs = ((slice_id, entry.unschedulable or entry.backoff) for slice_id, entry in self.slices.items())
+        return {slice_id: last for slice_id, last in backoffs if last is not None}
 
     def pool(self, name: PoolName) -> PoolMemory:
         """Return the entry of a pool, or an empty entry."""
@@ -341,7 +341,7 @@ class Memory:
 
     def with_backoff(self, slice_id: SliceId, backoff: Backoff | None) -> Memory:
         """Return the memory with the back-off of a slice replaced; None removes the back-off."""
-        known = self.slice(slice_id)
-        if known.backoff == backoff:
+        entry = self.slice(slice_id)
+        if entry.backoff == backoff:
             return self
-        return replace(self, slices={**self.slices, slice_id: replace(known, backoff=backoff)})
+        return replace(self, slices={**self.slices, slice_id: replace(entry, backoff=backoff)})

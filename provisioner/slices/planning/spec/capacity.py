@@ -47,18 +47,18 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     listed: tuple[CapacityChoice, ...] = (pinned or _ON_DEMAND,)
     if pinned is None and not settings.force_on_demand:
         listed = slice_.wishes.capacity or settings.capacity or listed
-    own = pinned is not None or bool(slice_.wishes.capacity)
-    problems = {choice: _problem(choice, slice_.shape, settings, own=own) for choice in listed}
-    left_out = tuple(problem for problem in problems.values() if problem)
+    by_pod = pinned is not None or bool(slice_.wishes.capacity)
+    problems = {choice: _problem(choice, slice_.shape, settings, by_pod=by_pod) for choice in listed}
+    rejected = tuple(problem for problem in problems.values() if problem)
     zoned = tuple(dict.fromkeys(_in_zones([choice for choice in problems if not problems[choice]], slice_, settings)))
     if not zoned:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
         # Node pools of other clients may use a reservation that a setting forbids here, so the slice is not impossible.
-        impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
-        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
-    return Choices(open=zoned, left_out=left_out)
+        impossible = by_pod and not any(capacity_choice.reservation for capacity_choice in listed)
+        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(rejected) or elsewhere)
+    return Choices(open=zoned, left_out=rejected)
 
 
 def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:
@@ -86,13 +86,13 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
 
-def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, own: bool) -> str:
+def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, by_pod: bool) -> str:
     region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
         return f"{choice} is not in {region}, the region of the cluster"
     if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
         return f"Google does not offer {shape.machine_type.name} as {choice.kind.value} capacity"
-    if own and choice.reservation:
+    if by_pod and choice.reservation:
         return allowlists.reservation_problem(choice.reservation, settings)
     return ""
 

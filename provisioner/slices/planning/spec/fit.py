@@ -8,7 +8,7 @@ from provisioner.settings import Settings
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError, whole_machine
 
 
-def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
+def check_fit(demand: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError if no node of the requested pool would fit the pods of a slice.
 
     Requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although no error is raised.
@@ -16,47 +16,47 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
     pool = expected_pool(request)
     view = rules.expected_node(pool)
     largest = whole_machine(view, pool)
-    if asked.annotations.get(constants.IGNORE_NODE_ESTIMATE) == "true":
+    if demand.annotations.get(constants.IGNORE_NODE_ESTIMATE) == "true":
         view = largest
-    too_large = room_misfit(asked, view)
-    reason = too_large or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
+    too_large = room_misfit(demand, view)
+    reason = too_large or misfit(demand, view) or _disk_misfit(demand, request.machine_type)
     if reason:
         if too_large:
             pages = f"set GCP_NODE_LINUX_CONFIG or the annotation {constants.NODE_SETTING_PREFIX}linux-config"
             reason += f"; {pages if 'hugepages-' in too_large else 'request less in each pod'}"
-            if not room_misfit(asked, largest):
+            if not room_misfit(demand, largest):
                 reason += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
-        error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
+        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(demand)
+        error = ImpossibleError if _exceeds_machine(demand, request.machine_type) else UnmeetableError
         raise error(f"{reason}{hint}")
 
 
-def _switch_hint(asked: Requirements) -> str:
+def _switch_hint(demand: Requirements) -> str:
     """Return a hint if a selector whose only value is "true" has another value, such as "yes"; otherwise empty."""
-    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if asked.node_selector.get(key, "true") != "true"]
+    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if demand.node_selector.get(key, "true") != "true"]
     return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
-def _disk_misfit(asked: Requirements, machine_type: str) -> str:
+def _disk_misfit(demand: Requirements, machine_type: str) -> str:
     """Return why the machine cannot attach a disk of the pod's volumes; empty if it can or is unknown.
 
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """
-    known, disks = tpu.machine_type(machine_type), asked.volumes.disks if asked.volumes is not None else ()
-    if known is None or any(type_.startswith("pd-") for type_ in known[1].disk_types):
+    entry, disks = tpu.machine_type(machine_type), demand.volumes.disks if demand.volumes is not None else ()
+    if entry is None or any(type_.startswith("pd-") for type_ in entry[1].disk_types):
         return ""
     disk = next((type_ for type_ in disks if type_.startswith("pd-")), "")
     return f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach" if disk else ""
 
 
-def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
+def _exceeds_machine(demand: Requirements, machine_type: str) -> bool:
     """Whether a pod requests more than the whole machine has; False if the machine type is unknown."""
-    known = tpu.machine_type(machine_type)
-    if known is None:
+    entry = tpu.machine_type(machine_type)
+    if entry is None:
         return False
-    _, machine = known
+    _, machine = entry
     return (
-        asked.chips > machine.chips
-        or asked.cpu_millicores > machine.vcpus * 1000
-        or asked.memory_bytes > machine.memory_gib << 30
+        demand.chips > machine.chips
+        or demand.cpu_millicores > machine.vcpus * 1000
+        or demand.memory_bytes > machine.memory_gib << 30
     )

@@ -164,24 +164,24 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
 
     The key has the `id` of choice, wishes and shape, because equal values are the same object within a round.
     """
-    asked = slice_.requirements
+    requirements = slice_.requirements
     return (
         id(choice),
         id(slice_.shape),
         id(slice_.wishes),
         slice_.nodes,
         starts_together(slice_, settings),
-        slice_.id if _selects_own_pool(slice_) else demand_key(asked),
-        frozenset(asked.annotations.items()),
+        slice_.id if _selects_own_pool(slice_) else demand_key(requirements),
+        frozenset(requirements.annotations.items()),
         frozenset(copied.items()),
     )
 
 
 def _selects_own_pool(slice_: Slice) -> bool:
     """Whether pods select labels that identify an owner, so that only a pool of their slice may fit the pods."""
-    asked = slice_.requirements
-    keys = (expression.key for term in asked.affinity_terms for expression in term)
-    return not _OWN_KEYS.isdisjoint((*asked.node_selector, *keys))
+    requirements = slice_.requirements
+    keys = (expression.key for term in requirements.affinity_terms for expression in term)
+    return not _OWN_KEYS.isdisjoint((*requirements.node_selector, *keys))
 
 
 def blueprint(
@@ -203,8 +203,8 @@ def blueprint(
         taints=(*_job_taints(slice_), *((HELD_LATE_TAINT,) if late and starts_together(slice_, settings) else ())),
     )
     request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
-    asked_for = replace(request, labels={}, own_inputs="")
-    return Blueprint(request=request, capacity=capacity_key(request), digest_text=repr(asked_for))
+    unlabelled = replace(request, labels={}, own_inputs="")
+    return Blueprint(request=request, capacity=capacity_key(request), digest_text=repr(unlabelled))
 
 
 def starts_together(slice_: Slice, settings: Settings) -> bool:
@@ -228,10 +228,10 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
     """Return the specification of a slice's pool. Raises UnmeetableError if its labels would be too long."""
     placed = placement_labels(slice_, plan.request.capacity, settings)
     labels = {**plan.request.labels, **owner_labels(slice_), **placed}
-    total, most = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
-    if total > most:
+    total, limit = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
+    if total > limit:
         raise UnmeetableError(
-            f"the pool's labels would have {total} characters, {rules.supplier_name} allows {most}; copy fewer labels "
+            f"the pool's labels would have {total} characters, {rules.supplier_name} allows {limit}; copy fewer labels "
             f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
         )
     digest = hashlib.sha256(f"{plan.digest_text}{sorted(labels.items())!r}".encode()).hexdigest()[:_DIGEST_DIGITS]
@@ -247,9 +247,9 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     """Return the slice's shape. Raises UnmeetableError if the slice has none, or its pods do not fit the shape."""
     shape = slice_.shape
     if shape is None:
-        asked = slice_.requirements
+        demand = slice_.requirements
         # A shape may be found later: machine types may be added, and the number of pods may change.
-        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
+        unknown = demand.problem or tpu.may_be_sold(*selected_machines(demand)) or hosts_of(demand) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
@@ -293,8 +293,8 @@ def _own_inputs(slice_: Slice) -> str:
     The hash is part of the capacity's key, so failed creates with such choices delay no creates without them.
     """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
-    own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
-    return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
+    inputs = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()[:_DIGEST_DIGITS] if any(inputs) else ""
 
 
 def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, str]:
@@ -307,17 +307,17 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         # All nodes have the administrator's values of these labels, so the pod's values are not copied.
         selected.pop(key, None)
     pod_labels = requirements.labels
-    asked = _asked_labels(slice_)
-    if selected or asked:
-        asked = asked - _withheld_labels(slice_, settings, rules)
-        named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
+    requested = _requested_labels(slice_)
+    if selected or requested:
+        requested = requested - _withheld_labels(slice_, settings, rules)
+        named = (selected.keys() | requested) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
             # If the value is the workload's name, this label only identifies the owner of the pool, and is allowed.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
             raise UnmeetableError(problem)
-    keys = (*settings.pod_to_node_labels, *sorted(asked))
+    keys = (*settings.pod_to_node_labels, *sorted(requested))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
@@ -342,7 +342,7 @@ def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
     )
 
 
-def _asked_labels(slice_: Slice) -> set[str]:
+def _requested_labels(slice_: Slice) -> set[str]:
     annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
     if not annotation:
         return set()
@@ -359,12 +359,12 @@ def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set
     The setting must have the whole key: `*` is meant for labels of teams. `OWNER_LABELS` are not returned: a pod that
     requests one of them gets an error from `copied_labels`.
     """
-    asked = _asked_labels(slice_)
-    if not asked:
-        return asked
+    requested = _requested_labels(slice_)
+    if not requested:
+        return requested
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
-    asked = asked - named - rules.passed_on - rules.copyable - constants.OWNER_LABELS
-    return {key for key in asked if is_system(key)}
+    requested = requested - named - rules.passed_on - rules.copyable - constants.OWNER_LABELS
+    return {key for key in requested if is_system(key)}
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -410,13 +410,13 @@ class Candidates:
             )
         if zone is None or not capacity.wants_one_zone(slice_, settings):
             return choices
-        there = tuple(choice for choice in choices.open if choice.zone == zone)
-        if not there:
+        in_zone = tuple(choice for choice in choices.open if choice.zone == zone)
+        if not in_zone:
             raise UnmeetableError(
                 f"all pools of {slice_.workload} must be in one zone, {zone}, but this slice may only be "
                 f"in {', '.join(sorted({choice.zone for choice in choices.open}))}"
             )
-        return Choices(open=there, left_out=choices.left_out)
+        return Choices(open=in_zone, left_out=choices.left_out)
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Return the specification of a slice's pool for one of its choices."""
@@ -446,16 +446,16 @@ class Candidates:
         return specify(slice_, _once(self._blueprints, key, draw), self._settings, rules)
 
 
-def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Return the result of `find`, or raise its error. Both are cached in `known`, so each key is searched once."""
-    found = known.get(key)
-    if found is None:
+def _once(results: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
+    """Return the result of `find`, or raise its error. Both are cached in `results`, so each key is searched once."""
+    result = results.get(key)
+    if result is None:
         try:
-            found = find()
+            result = find()
         except UnmeetableError as error:
             # The copy lacks the traceback, whose frames would take kilobytes for each slice and choice.
-            found = type(error)(str(error))
-        known[key] = found
-    if isinstance(found, UnmeetableError):
-        raise type(found)(str(found))
-    return found
+            result = type(error)(str(error))
+        results[key] = result
+    if isinstance(result, UnmeetableError):
+        raise type(result)(str(result))
+    return result
