@@ -260,11 +260,11 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message is the reason; `told` is a form of it that every user may see."""
+    """The object must not be deleted now. The message is the reason; `public` is a form that every user may see."""
 
-    def __init__(self, message: str, *, told: str = "") -> None:
+    def __init__(self, message: str, *, public: str = "") -> None:
         super().__init__(message)
-        self.told = told or message
+        self.public = public or message
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:

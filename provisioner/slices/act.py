@@ -166,7 +166,7 @@ class Actor(CallingActor[Answer]):
         except SettlingError as error:
             return answer(DeleteResult.SETTLING, reason=str(error), wait_seconds=error.wait_seconds)
         except KeptError as error:
-            return answer(DeleteResult.KEPT, reason=str(error), told=error.told)
+            return answer(DeleteResult.KEPT, reason=str(error), public=error.public)
         except ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
             return self._delete_failed(delete.name, failure, f"Kubernetes does not allow the check: {error}")

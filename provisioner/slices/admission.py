@@ -182,7 +182,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """
     document = Document(raw)
     max_slices = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
-    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=max_slices)
+    reading = Reading(replace(settings, opt_in_label=None), namespace, max_of_object=max_slices)
     read_document(reading, document, 1)
     every = (finding._replace(slices=1) for finding in forecast_of(reading, rules, options=False).remarks)
     return tuple(sorted(every, key=lambda finding: _ORDER[finding.severity]))

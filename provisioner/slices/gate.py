@@ -151,7 +151,7 @@ class Gate:
             own = [pod for pod in pods if pod.startswith(f"{delete.namespace}/")]
             raise KeptError(
                 f"unfinished pods are on it: {first_of(pods)}",
-                told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
+                public=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], checked: frozenset[tuple[str, str]]) -> None:

@@ -148,7 +148,7 @@ class Reporter:
         log.warning("node_pool.delete_postponed", kind=kind, reason=answer.reason)
         beginning = f"Node pool {answer.name} is not deleted yet: "
         self._write("delete", f"{beginning}{answer.reason}", answer.name, warning=True)
-        public = f"{beginning}{answer.told or answer.reason}"
+        public = f"{beginning}{answer.public or answer.reason}"
         self._on_pool(answer.name, constants.DELETION_FAILED, public, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, plan: Plan) -> None:

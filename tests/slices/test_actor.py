@@ -135,7 +135,7 @@ def test_delete_rejected_by_the_gate_is_answered_kept(world: World) -> None:
     answer = deleted(world)
     assert answer.result is DeleteResult.KEPT
     assert "other/stray" in answer.reason
-    assert answer.told == "unfinished pods of others are on it"
+    assert answer.public == "unfinished pods of others are on it"
     assert world.gke.names_of("delete_node_pool") == []
 
 

@@ -494,7 +494,7 @@ def test_public_reason_names_only_pods_of_the_workloads_namespace(world: World) 
     put_job_pod(world, "0", node=NODE)
     with pytest.raises(KeptError, match="other/stray") as kept:
         world.gate.pass_through(a_delete())
-    assert kept.value.told == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
+    assert kept.value.public == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
 
 
 def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -> None:

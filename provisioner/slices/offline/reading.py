@@ -58,7 +58,7 @@ class Reading:
     settings: Settings
     default_namespace: str
     #: Maximum number of slices that are derived for one object, all its templates together; None if unlimited.
-    most_of_object: int | None = None
+    max_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -210,7 +210,7 @@ def _read_plain(
 ) -> None:
     """Read a pod, or an object whose controller creates pods of kind POD."""
     named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
-    max_pods = min(limit for limit in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if limit is not None)
+    max_pods = min(limit for limit in (reading.max_of_object, MAX_SLICES - reading.slices + 1) if limit is not None)
     try:
         pods = list(controllers.pods_of(raw, template, limit=max_pods, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, limit=1, serve_pods=serve_pods))
@@ -318,7 +318,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
         return
     if group.jobs > 1:
         template = template._replace(replicas=group.replicas, pods=group.parallelism)
-    limit = reading.most_of_object
+    limit = reading.max_of_object
     numbers = _numbers(template.replicas, limit and limit // len(subject.templates))[: limit and limit - reading.slices]
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MAX_SLICES - reading.slices:

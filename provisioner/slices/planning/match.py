@@ -326,8 +326,8 @@ class Matcher:
         """Return why a pending slice may not take a pool as a free pool; None if it may."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
-        zone, settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, settings)
+        zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, node_settings)
 
     def _why_not_free(self, pool: Supply) -> Refusal | None:
         if pool.name not in self._usable:
@@ -340,13 +340,13 @@ class Matcher:
             return Refusal.UNDECIDED
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
-    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, settings: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice with the node settings `settings`; None if it does."""
+    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, node_settings: str) -> Refusal | None:
+        """Return why a free pool does not suit a slice with `node_settings`; None if it does."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
             return Refusal.MISFIT
-        if settings_of_pool(pool) != settings:
+        if settings_of_pool(pool) != node_settings:
             return Refusal.SETTINGS
         if zone is not None and zone not in pool.pool.zones:
             return Refusal.ZONE
@@ -372,16 +372,16 @@ class Matcher:
     def _search(self, slice_: Slice) -> Iterator[Supply]:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
-        zone, settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
         hosts = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
         owner = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
-        key = fitting, zone, settings, owner, limited, hosts
+        key = fitting, zone, node_settings, owner, limited, hosts
         if key not in self._searches:
             self._searches[key] = (
                 pool
-                for pool in self._free.specified(slice_, settings, self._refused[limited])
-                if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, settings) is None
+                for pool in self._free.specified(slice_, node_settings, self._refused[limited])
+                if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, node_settings) is None
             )
         return self._searches[key]
 

@@ -135,13 +135,13 @@ class FreePools:
             fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return fitting
 
-    def specified(self, slice_: Slice, settings: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
+    def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out; if `settings` is given, also pools with other node settings.
+        Pools in `refused` are left out; if `chosen` is given, also pools with other node settings.
         """
         candidates = self.fitting(slice_) & ~self._removed
-        candidates &= self._by_settings.get(settings, 0) if settings is not None else candidates
+        candidates &= self._by_settings.get(chosen, 0) if chosen is not None else candidates
         candidates &= self._of_kind(slice_) if candidates else 0
         while candidates:
             lowest = candidates & -candidates

@@ -181,12 +181,12 @@ class Budget:
         for scope, amount in charge.amounts():
             self.used[scope] += sign * amount
 
-    def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
+    def _uses(self, setting: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
         named = dict(amounts)
         for name, maximum in named.items():
             others = (used for scope, used in self.used.items() if scope.kind is kind and scope.name not in named)
             used = max(others, default=0) if name == OTHERS else self.used[LimitScope(kind, name)]
-            yield LimitUse(limit, name, used, maximum)
+            yield LimitUse(setting, name, used, maximum)
 
 
 def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:

@@ -58,7 +58,7 @@ class DeleteAnswer:
     failure: Failure | None = None
     reason: str = ""
     #: Reason for Events on the workload if `reason` names other workloads; otherwise empty.
-    told: str = ""
+    public: str = ""
     #: Seconds until the delete may be sent; None unless the result is SETTLING.
     wait_seconds: float | None = None
 

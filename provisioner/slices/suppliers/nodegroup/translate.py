@@ -70,7 +70,7 @@ _MODELS = {
 }
 _KINDS = {model: kind for kind, model in _MODELS.items()}
 #: Google's default for the maximum run duration of flex-start machines, which a TPUNodeGroup must set explicitly.
-_LONGEST_RUN_SECONDS = 7 * 24 * 3600
+_MAX_RUN_SECONDS = 7 * 24 * 3600
 #: Name with which Compute Engine's API selects the project's default service account.
 _DEFAULT_ACCOUNT = "default"
 #: Key in NODE_GROUP_IMAGES of the image for all accelerators that are not listed.
@@ -254,7 +254,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         machine_type=request.machine_type,
         provisioning_model=_MODELS[request.capacity],
         reservation=request.reservation,
-        max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if flex_start else None,
+        max_run_duration_seconds=(request.max_run_seconds or _MAX_RUN_SECONDS) if flex_start else None,
         image=images.get(accelerator) or images.get(_OTHERS, ""),
         boot_disk_size_gb=settings.node_disk_gb,
         disk_type=request.node.get("node_disk_type", ""),
