@@ -233,8 +233,8 @@ def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> Fai
 #: Replaces a removed value, so that the words around the value remain separate.
 GAP = "…"
 #: Minimum characters of a removed value. Shorter values are kept, because all texts in the rules are longer.
-_SHORTEST_VALUE = 4
-_LONGEST_TEXT = 10_000
+_MIN_VALUE = 4
+_MAX_TEXT = 10_000
 #: Segments of resource paths that are Google's words, so `without_echoes` keeps them.
 _COLLECTIONS = frozenset(
     {
@@ -247,8 +247,8 @@ _COLLECTIONS = frozenset(
 
 def without_echoes(text: str, values: Iterable[str]) -> str:
     """Return a text with GAP in place of each of the users' values that is a separate word in the text."""
-    text = text[:_LONGEST_TEXT]
-    parts = {part for value in values for part in _parts(value) if len(part) >= _SHORTEST_VALUE}
+    text = text[:_MAX_TEXT]
+    parts = {part for value in values for part in _parts(value) if len(part) >= _MIN_VALUE}
     # An alphabetic value is removed only after a quote or in a path, because elsewhere it may be Google's word.
     alphabetic = set(filter(str.isalpha, parts))
     for removed, before in ((parts - alphabetic, r"(?<![\w-])"), (alphabetic, r"(?<=['\"`/=:])")):

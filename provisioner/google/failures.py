@@ -24,7 +24,7 @@ _LOGIN_HELP = (
 #: Part of the message if the API that creates tokens for impersonated service accounts is not enabled.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 #: Mistakes in an address or a header. The request was not sent, and each retry will fail.
 _BAD_ADDRESS = (
@@ -88,7 +88,7 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
         kind = LOST.of(call)
     # A proxy's address may contain its password.
     message = _PASSWORD.sub("//…@", message)
-    failure = Failure(kind=kind, message=message[:_LONGEST_MESSAGE])
+    failure = Failure(kind=kind, message=message[:_MAX_MESSAGE])
     return api.error(failure, subject, retry_after_seconds=retry_after, code=code)
 
 

@@ -29,16 +29,16 @@ _DURATION_SECONDS = 30
 #: Time-outs of a call. They are short, so that a renewal that hangs can be repeated before the deadline.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 #: Maximum duration in seconds of another holder's Lease. A longer one is probably a mistake, so 30 s are assumed.
-_LONGEST_DURATION_SECONDS = 3600.0
+_MAX_DURATION_SECONDS = 3600.0
 #: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
-_LONGEST_HOLDER = 253
+_MAX_HOLDER = 253
 #: Seconds without a renewal after which this process stops leading: enough for several attempts, but less than 30.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 #: Maximum wait in seconds for the end of a renewal before the lease is released.
 _RENEWAL_SECONDS = 10.0
-_SHORTEST_PAUSE_SECONDS = 0.05
-_LONGEST_LOOK_SECONDS = 1.0
+_MIN_PAUSE_SECONDS = 0.05
+_MAX_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
@@ -53,7 +53,7 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
     except errors.NotFound:
         return "", None
     spec = fields.mapping(lease.get("spec"))
-    return fields.text(spec.get("holderIdentity"))[:_LONGEST_HOLDER], fields.parse_timestamp(spec.get("renewTime"))
+    return fields.text(spec.get("holderIdentity"))[:_MAX_HOLDER], fields.parse_timestamp(spec.get("renewTime"))
 
 
 class LeaseElector:
@@ -158,8 +158,8 @@ class LeaseElector:
         while not self._stopping.is_set():
             self._notice_loss()
             with self._lock:
-                seconds = self._seconds_to_deadline() if self._leading else _LONGEST_LOOK_SECONDS
-            self._stopping.wait(min(max(seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
+                seconds = self._seconds_to_deadline() if self._leading else _MAX_LOOK_SECONDS
+            self._stopping.wait(min(max(seconds, _MIN_PAUSE_SECONDS), _MAX_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
         """Return the seconds until the next step: a random pause, but at most until leadership would end."""
@@ -168,7 +168,7 @@ class LeaseElector:
             if self._leading:
                 pause = min(pause, max(self._seconds_to_deadline(), 0.0))
         # The minimum prevents a busy loop if the deadline has just passed.
-        return max(pause, _SHORTEST_PAUSE_SECONDS)
+        return max(pause, _MIN_PAUSE_SECONDS)
 
     def step(self) -> None:
         """Try once to acquire or renew the lease, and start or stop leading accordingly."""
@@ -286,7 +286,7 @@ class _Claim:
             current = self.api.get(self._path, timeouts=_TIMEOUTS)
         spec = fields.mapping((current or {}).get("spec"))
         holder = spec.get("holderIdentity") or ""
-        self.holder = str(holder)[:_LONGEST_HOLDER]
+        self.holder = str(holder)[:_MAX_HOLDER]
         if current is None and self.optional:
             self.confirmed_at = sent
             return None
@@ -353,6 +353,6 @@ class _Claim:
             self._observed = spec
             self._observed_at = self.clock()
         duration = spec.get("leaseDurationSeconds")
-        if not isinstance(duration, int) or not 0 < duration <= _LONGEST_DURATION_SECONDS:
+        if not isinstance(duration, int) or not 0 < duration <= _MAX_DURATION_SECONDS:
             duration = _DURATION_SECONDS
         return self._observed_at + duration - self.clock()

@@ -27,7 +27,7 @@ SHORT_WATCH_SECONDS = 1.0
 _EARLY_SECONDS = 5.0
 #: Number of failed watches in a row before a new list. After a restore of etcd, watches fail, but not with status 410.
 WATCHES_BEFORE_RELIST = 3
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
 #: Maximum number of UIDs of deleted objects that are kept: more than are deleted between two decisions.
 _DELETIONS_KEPT = 10_000
 #: Maximum pause in seconds between two lists of a kind that is not installed or is forbidden.
@@ -231,7 +231,7 @@ class Reflector(Generic[T]):
             with self._lock:
                 self.last_contact_monotonic = self._clock()
         # The pause prevents a busy loop if a server closes each watch after one event.
-        return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_SHORTEST_PAUSE_SECONDS)
+        return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_MIN_PAUSE_SECONDS)
 
     def take_line(self, line: bytes) -> None:
         """Apply one line of a watch."""
@@ -328,7 +328,7 @@ class Reflector(Generic[T]):
     def _next_pause(self) -> float:
         """Count a failure; return a random wait in seconds, whose maximum doubles with each failure in a row."""
         # The exponent is bounded, because 2.0 ** 1024 would overflow after a long outage.
-        step = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
+        step = min(_MAX_PAUSE_SECONDS, _MIN_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1
         return self._jittered(step)
 

@@ -52,7 +52,7 @@ SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
 MOST = 10_000_000
 HIGHEST_PORT = 65535
 #: Maximum duration in Go: 2^63 nanoseconds, 292 years.
-_LONGEST_SECONDS = 2**63 * 1e-9
+_MAX_SECONDS = 2**63 * 1e-9
 
 
 class SecretValueError(ValueError):
@@ -68,7 +68,7 @@ def go_duration_seconds(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != body:
         raise ValueError('is not a duration; use the format of Go: "30s", "1m30s", "2h"')
     seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
-    if seconds >= _LONGEST_SECONDS:
+    if seconds >= _MAX_SECONDS:
         raise ValueError("is longer than any duration in Go, 292 years")
     return seconds
 

@@ -23,7 +23,7 @@ _GVISOR_NUMBER = 1
 #: Page size in bytes, and field of LinuxNodeConfig.hugepages for the number of pages, by resource.
 _PAGES = {"hugepages-2Mi": (2**21, "hugepageSize2m"), "hugepages-1Gi": (2**30, "hugepageSize1g")}
 #: Longest maxRunDuration of Compute Engine in seconds: 120 days.
-_LONGEST_LIFE_SECONDS = 120 * 24 * 3600
+_MAX_LIFE_SECONDS = 120 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class NodeFields:
         listed=lambda pool: constants.GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
     node_max_run_seconds: float | None = _node(
         "GCP_NODE_MAX_RUN_DURATION",
-        forms.duration_from(forms.SHORTEST_RUN_SECONDS, "is not from 10m to 2880h", _LONGEST_LIFE_SECONDS), None,
+        forms.duration_from(forms.SHORTEST_RUN_SECONDS, "is not from 10m to 2880h", _MAX_LIFE_SECONDS), None,
         "Google deletes nodes of all kinds of capacity this time after their creation, with the pods on them; 10m to "
         "2880h. For flex-start, MAX_RUN_DURATION takes precedence. Empty: never.",
         annotation=_annotation("max-run-duration"))
