@@ -180,7 +180,7 @@ def test_any_text_is_read_or_named_in_the_error(text: str) -> None:
 
 
 def test_budget_allows_a_burst_and_then_a_rate() -> None:
-    budget = waits.Budget(burst=2.0, per_second=1.0, filled_at=0.0)
+    budget = waits.TokenBucket(burst=2.0, per_second=1.0, filled_at=0.0)
     assert [budget.spend(now) for now in (0.0, 0.0, 0.0, 1.0, 1.5)] == [True, True, False, True, False]
     assert budget.fill(99.0) == budget.burst
 

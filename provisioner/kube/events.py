@@ -19,7 +19,7 @@ from provisioner.kube import errors
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, collection_path, object_path
 from provisioner.model import bounds
-from provisioner.model.waits import Budget
+from provisioner.model.waits import TokenBucket
 from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
@@ -88,8 +88,8 @@ class EventRecorder:
         #: Namespaces in the order of their last write, latest last, so that they alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         #: Budgets for new Events, by the object's UID; by kind, namespace and name if the UID is unknown.
-        self._budgets: dict[str, Budget] = {}
-        self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
+        self._budgets: dict[str, TokenBucket] = {}
+        self._writes = TokenBucket(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
         #: Dropped Events: total since the start, numbers by namespace since the last log line, and last reason.
         self.dropped_total, self._drops, self._last_reason = 0, Counter[str](), ""
@@ -146,7 +146,7 @@ class EventRecorder:
             self._namespaces.move_to_end(name)
             waiting = self._namespaces[name].waiting
             series = waiting.pop(next(iter(waiting)))
-            self._writes.left -= 1
+            self._writes.available -= 1
             self._writing = True
             body = {"count": series.count, "lastTimestamp": format_time(series.moment), "message": series.message}
         try:
@@ -193,7 +193,7 @@ class EventRecorder:
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
         """Return whether a new Event of the object `owner` is accepted; if so, use one unit of its budget."""
-        budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
+        budget = self._budgets.get(owner) or TokenBucket(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(space.known) for name, space in self._namespaces.items()}
@@ -204,7 +204,7 @@ class EventRecorder:
                 return self._drop(namespace, "too many for one namespace")
             if self._forget(next(iter(self._namespaces[largest].known.values()))):
                 self._drop(largest, "too many for one namespace")
-        budget.left -= 1
+        budget.available -= 1
         self._budgets[owner] = budget
         return True
 

@@ -1,4 +1,4 @@
-"""Computes waits after consecutive failures, and limits rates. Pure, except for `Budget`."""
+"""Computes waits after consecutive failures, and limits rates. Pure, except for `TokenBucket`."""
 
 import zlib
 from collections.abc import Mapping
@@ -77,23 +77,23 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 
 @dataclass(slots=True)
-class Budget:
+class TokenBucket:
     """Token bucket that starts with its maximum, `burst` units, and gains `per_second` units. Times are in seconds."""
 
     burst: float
     per_second: float
     filled_at: float
-    left: float = float("inf")
+    available: float = float("inf")
 
     def fill(self, now: float) -> float:
         """Add the units since the last call; return the number of available units."""
-        self.left = min(self.burst, self.left + (now - self.filled_at) * self.per_second)
+        self.available = min(self.burst, self.available + (now - self.filled_at) * self.per_second)
         self.filled_at = now
-        return self.left
+        return self.available
 
     def spend(self, now: float) -> bool:
         """Take one unit; return whether one was available."""
         if self.fill(now) < 1:
             return False
-        self.left -= 1
+        self.available -= 1
         return True

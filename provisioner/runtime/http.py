@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from provisioner.model.waits import Budget
+from provisioner.model.waits import TokenBucket
 from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
@@ -203,7 +203,7 @@ def _make_server(
 def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
     """Limit request bodies and the rate of responses of an app. Log its errors, which uvicorn answers with 500."""
     repeats, rate, held = Repeats(), limits.answers_per_second, 0
-    pace = Budget(_BURST, rate, 0.0) if rate is not None else None
+    pace = TokenBucket(_BURST, rate, 0.0) if rate is not None else None
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal held
