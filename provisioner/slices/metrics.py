@@ -353,9 +353,9 @@ def values_of(
     # The workload may still need a pool whose workload or machine type is unknown, so such a pool is not overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
     moments = (remembered.unneeded_since for name, remembered in memory.pools.items() if name not in undecided)
-    since = min(filter(None, moments), default=now)
+    unneeded_since = min(filter(None, moments), default=now)
     text = "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed."
-    overdue = (now - since).total_seconds() - deletion_delay_seconds
+    overdue = (now - unneeded_since).total_seconds() - deletion_delay_seconds
     yield Shown("unneeded_overdue_seconds", text, max(0.0, overdue))
     reasons = Counter(notice.reason for notice in plan.notices)
     yield Shown("notices", "Events that slices have now, by reason.", reasons, ("reason",))

@@ -286,9 +286,9 @@ def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozens
     lacking = {name for name, knowledge in sources.items() if knowledge is not Knowledge.KNOWN}
     return frozenset(plain).union(
         kind
-        for kind, each in KINDS.items()
+        for kind, row in KINDS.items()
         if kind not in watches.workloads
-        or (each.optional and not lacking.isdisjoint((each.resource, *([] if kind.has_pods else [POD_TEMPLATES]))))
+        or (row.optional and not lacking.isdisjoint((row.resource, *([] if kind.has_pods else [POD_TEMPLATES]))))
     )
 
 

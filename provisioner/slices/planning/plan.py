@@ -267,17 +267,17 @@ def wanted_pool(
     phase: Phase,
     now: datetime,
     *,
-    others: Iterable[Slice] = (),
+    sharers: Iterable[Slice] = (),
     next_at: datetime | None = None,
 ) -> PoolState:
-    """Return the state of a pool that does not exist yet; `others` are further slices that share the pool."""
+    """Return the state of a pool that does not exist yet; `sharers` are further slices that share the pool."""
     shape = slice_.shape
     return PoolState(
         name=name,
         phase=phase,
         since=now,
         slice_id=slice_.id,
-        seated=frozenset(other.id for other in others),
+        seated=frozenset(sharer.id for sharer in sharers),
         leader=slice_.leader,
         workload=slice_.workload,
         named=slice_.workload.full_name,

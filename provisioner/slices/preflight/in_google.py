@@ -104,8 +104,8 @@ def check_node_pools(gke: GkeClient) -> Finding:
             f"{len(unreadable)} of {len(pools)} cannot be read: {', '.join(unreadable[:5])}",
             "They are not changed; a newer release of the provisioner may be able to read them.",
         )
-    own = sum(read_ownership(pool.labels) is not None for pool in pools)
-    return ok(f"{len(pools)} are listed, {own} of them belong to the provisioner")
+    owned = sum(read_ownership(pool.labels) is not None for pool in pools)
+    return ok(f"{len(pools)} are listed, {owned} of them belong to the provisioner")
 
 
 def check_permissions(gke: GkeClient, project: str) -> Finding:

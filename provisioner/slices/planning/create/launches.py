@@ -122,7 +122,7 @@ class Launches:
             phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self._round.slices[slice_id]
             sharers, now = self.joined[slice_id], self._round.now
             slice_ = replace(slice_, parallelism=1 + len(sharers)) if sharers else slice_
-            self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, others=sharers, next_at=wait.until))
+            self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, sharers=sharers, next_at=wait.until))
             self.waits |= dict.fromkeys((sharer.id for sharer in sharers), wait)
         self.contended |= {CREATES} if self.waits else set()
 
@@ -316,7 +316,7 @@ class Launches:
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         sharers, seats = self.joined[slice_.id], slice_.parallelism - 1
         sharers, unseated = sharers[:seats], sharers[seats:]
-        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, others=sharers))
+        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, sharers=sharers))
         self.served.append((slice_, request, candidate.options.choices))
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)

@@ -70,7 +70,7 @@ def find_unneeded(
     """
     memory, now = ctx.memory, ctx.now
     deletes: list[Delete] = []
-    since: dict[PoolName, datetime] = {}
+    since_of: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
     awaited = _selected_by_pending_pods(ctx)
@@ -81,7 +81,7 @@ def find_unneeded(
         if pool.pool.status in _UNTOUCHED:
             # `unneeded_since` is kept, because the pool may become usable again.
             if entry.unneeded_since is not None and not holders:
-                since[pool.name] = entry.unneeded_since
+                since_of[pool.name] = entry.unneeded_since
             continue
         failed, stuck = pool.pool.status is PoolStatus.ERROR, stuck_slices.get(pool.name)
         stuck = stuck if holders <= {stuck} else None
@@ -89,13 +89,13 @@ def find_unneeded(
             uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
         # A time in the future was written by a clock that was ahead, and counts as `now`.
-        since[pool.name] = min(now, entry.unneeded_since or now)
+        since_of[pool.name] = min(now, entry.unneeded_since or now)
         if pool.leaving:
             continue
         owner = ctx.made_for.get(pool.name)
         released = owner is not None and owner.workload_uid in releasing and owner in ctx.slices
         at_once = failed or stuck is not None or released or pool.ended or pool.lost or pool.name in evicted
-        at = _due(pool, since[pool.name], ctx, at_once=at_once)
+        at = _due(pool, since_of[pool.name], ctx, at_once=at_once)
         settle = not failed and _may_be_chosen(pool, awaited)
         delete = _delete(pool, stuck, ctx, matching, released=released, settle=settle)
         due_of[pool.name] = Due(at, delete.reason)
@@ -107,7 +107,7 @@ def find_unneeded(
     unneeded = Unneeded(
         deletes=tuple(deletes),
         due=due_of,
-        since=since,
+        since=since_of,
         uncordons=tuple(uncordons),
         due_at=tuple(due.at for due in due_of.values() if due.at > now),
         braked_delete_at=memory.braked_delete_at,
