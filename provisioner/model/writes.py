@@ -141,19 +141,19 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 
 
 def without_lost(
-    memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
+    memory: MemoryT, live_keys: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
     """Return the memory without lost calls, lost writes and outdated results of writes.
 
-    `live` has the keys that threads work on. `fold` removes a call with its failure from the memory.
+    `live_keys` has the keys that threads work on. `fold` removes a call with its failure from the memory.
     """
-    for call in lost_calls(memory.calls, live, now).values():
+    for call in lost_calls(memory.calls, live_keys, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
             memory = fold(memory, answer)
         except Exception:  # noqa: BLE001 - one call must not affect the others
             memory = answered(memory, answer)
-    writes = {key: write for key, write in memory.writes.items() if not _is_over(write, now, live=key in live)}
+    writes = {key: write for key, write in memory.writes.items() if not _is_over(write, now, live=key in live_keys)}
     return replace(memory, writes=writes)
 
 
