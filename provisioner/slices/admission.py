@@ -215,14 +215,14 @@ class Judge:
     doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
 
 
-def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
-    """Answer the review of a change of a StatefulSet's scale; `scaled` is the StatefulSet before the change."""
-    spec = fields.mapping(scaled.get("spec"))
+def review_scale(request: Request, stateful_set: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
+    """Answer the review of a change of a StatefulSet's scale; `stateful_set` is the StatefulSet before the change."""
+    spec = fields.mapping(stateful_set.get("spec"))
     # The API server omits replicas if it is 0.
     replicas = fields.mapping(request.object.get("spec")).get("replicas", 0)
-    after = {**scaled, "spec": {**spec, "replicas": replicas}}
+    after = {**stateful_set, "spec": {**spec, "replicas": replicas}}
     return review_workload(
-        replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=scaled), by, mode
+        replace(request, kind=STATEFUL_SET, subresource="", object=after, old_object=stateful_set), by, mode
     )
 
 

@@ -133,18 +133,18 @@ class Gate:
                     "wrong, so that its node pool is unknown; restore the label"
                 )
 
-    def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
+    def _let_settle(self, delete: Delete, checked: frozenset[tuple[str, str]], *, anew: bool) -> None:
         """If the delete must wait, raise SettlingError until all nodes have been cordoned for BINDING_SECONDS."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
-        if anew or closed is None or not nodes <= closed.nodes:
-            closed = self._closed[delete.name] = _Closed(nodes, now)
+        if anew or closed is None or not checked <= closed.nodes:
+            closed = self._closed[delete.name] = _Closed(checked, now)
         wait_seconds = closed.since + BINDING_SECONDS - now
         if delete.settle and wait_seconds > 0:
             raise SettlingError(wait_seconds)
 
-    def _refuse_if_used(self, delete: Delete, nodes: list[str], living: Workload | None) -> None:
-        pods_by_node = self.for_each(lambda node: self._blocking_pods(delete, node, living), nodes)
-        blocking = {node: pods for node, pods in zip(nodes, pods_by_node, strict=True) if pods}
+    def _refuse_if_used(self, delete: Delete, names: list[str], living: Workload | None) -> None:
+        pods_by_node = self.for_each(lambda node: self._blocking_pods(delete, node, living), names)
+        blocking = {node: pods for node, pods in zip(names, pods_by_node, strict=True) if pods}
         if blocking:
             self._kept_on[delete.name] = next(iter(blocking))
             pods = [pod for on_node in blocking.values() for pod in on_node]

@@ -269,14 +269,14 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        supply = plan.round.supply if plan.round is not None else {}
-        self._measure_usage(plan.pools, supply)
+        pools = plan.round.supply if plan.round is not None else {}
+        self._measure_usage(plan.pools, pools)
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
             self.metrics.startup_seconds.labels(stage.value).observe(seconds)
         for transition in plan.transitions:
             if transition.new is Phase.FAILED:
-                failed = supply.get(transition.pool)
+                failed = pools.get(transition.pool)
                 failure = failed.pool.failure if failed is not None else None
                 self.metrics.pool_failures.labels(failure.kind.value if failure is not None else NOT_READY).inc()
         waits = {
@@ -287,7 +287,7 @@ class Meter:
         costs, priced = (self._costs, self._uses) if self.settings.prices else ({}, ())
         self.metrics.show(usage_of(self._chip_seconds, costs, priced))
 
-    def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
+    def _measure_usage(self, states: tuple[PoolState, ...], pools: Mapping[PoolName, Supply]) -> None:
         prices, now = self.settings.prices, self.monotonic()
         seconds = now - self._counted_monotonic
         for before in self._uses:
@@ -296,7 +296,7 @@ class Meter:
         self._counted_monotonic = now
         uses = []
         for state in states:
-            use = use_of(supply[state.name], state, prices) if state.name in supply else None
+            use = use_of(pools[state.name], state, prices) if state.name in pools else None
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))

@@ -52,12 +52,12 @@ def with_slices(
         return workloads, []
     named = Workloads.of(workloads)
     read: list[Workload] = []
-    slices: Counter[str] = Counter()
+    slice_counts: Counter[str] = Counter()
     for workload in sorted(asking, key=lambda workload: (workload.created_at, workload.uid)):
         if workload.ask is not None:
-            room = bounds.CHILD_JOBS - slices[workload.namespace]
+            room = bounds.CHILD_JOBS - slice_counts[workload.namespace]
             read.append(_with_slices(workload, workload.ask, templates, named, room, unlisted=unlisted))
-            slices[workload.namespace] += sum(group.replicas for group in read[-1].groups)
+            slice_counts[workload.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for workload in read for pod in _leaders(workload)]
     return {**workloads, **{workload.uid: workload for workload in read}}, pods
 
@@ -88,10 +88,10 @@ def _with_slices(
             if template is not None
         )
         return replace(workload, groups=groups, problem=str(error))
-    slices, problem = sum(group.replicas for group in groups), ""
-    if slices > bounds.ASKED_SLICES:
-        problem = f"it asks for {slices:,} slices, and at most {bounds.ASKED_SLICES:,} are served"
-    elif slices > room:
+    count, problem = sum(group.replicas for group in groups), ""
+    if count > bounds.ASKED_SLICES:
+        problem = f"it asks for {count:,} slices, and at most {bounds.ASKED_SLICES:,} are served"
+    elif count > room:
         problem = f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices"
     if problem:
         groups = tuple(replace(group, replicas=0) for group in groups)

@@ -124,15 +124,15 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
     base: Path = ("spec", part) if part else ("spec",)
     groups = fields.mapping(value_at(raw, base)).get("workerGroupSpecs")
     for place, entry in enumerate(fields.mappings(groups)[: bounds.REPLICATED_JOBS]):
-        group: Path = (*base, "workerGroupSpecs", place)
+        worker_group: Path = (*base, "workerGroupSpecs", place)
         yield Template(
             place=place,
             name=fields.name(entry.get("groupName")),
             replicas=replicas_of(entry),
             pods=fields.count(entry.get("numOfHosts")),
-            path=(*group, "template"),
-            pods_path=(*group, "numOfHosts"),
-            replicas_path=(*group, "replicas"),
+            path=(*worker_group, "template"),
+            pods_path=(*worker_group, "numOfHosts"),
+            replicas_path=(*worker_group, "replicas"),
         )
 
 

@@ -39,17 +39,17 @@ def find_phases(
     ctx: Round,
     matching: Matching,
     wanted: Sequence[PoolState],
-    due: Mapping[PoolName, Due],
-    split: Collection[PoolName],
+    due_of: Mapping[PoolName, Due],
+    splits: Collection[PoolName],
 ) -> Phases:
-    """Return the phases of all pools. `wanted` has pools that do not exist yet, `split` is `Splits.affected_pools`."""
+    """Return the phases of all pools. `wanted` has pools that do not exist yet, `splits` is `Splits.affected_pools`."""
     observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
     observed |= {state.name: state.phase for state in wanted}
     before = {name: entry.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
     entries, transitions = changes(before, observed, ctx.now)
     entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
     states = [
-        state_of(pool, entries[name], ctx, matching, due.get(name), split=name in split)
+        state_of(pool, entries[name], ctx, matching, due_of.get(name), split=name in splits)
         for name, pool in ctx.supply.items()
     ]
     states += [state._replace(since=entries[state.name].since) for state in wanted]

@@ -312,7 +312,7 @@ def find_supply(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Mapping[PoolName, Supply] = MappingProxyType({}),
+    last_supply: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
     """Return the provisioner's pools by name: listed pools, and pools whose create the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
@@ -325,7 +325,7 @@ def find_supply(
         entry = memory.pool(pool.name)
         delete = entry.delete
         here = tuple(nodes_of.get(pool.name, ()))
-        before = last.get(pool.name)
+        before = last_supply.get(pool.name)
         if (
             before is not None
             and delete is None

@@ -228,13 +228,13 @@ def join(
     slices of one workload share a pool, because a limit counts the pools of each workload.
     """
     groups: list[list[Slice]] = []
-    last: dict[Hashable, list[Slice]] = {}
+    last_groups: dict[Hashable, list[Slice]] = {}
     for slice_ in slices:
         priority = slice_.leader.priority if slice_.leader is not None else 0
         key = (slice_.share, slice_.id in refused, priority, slice_.workload.uid if by_workload else None)
-        group = last.get(key) if slice_.share is not None else None
+        group = last_groups.get(key) if slice_.share is not None else None
         if group is None or len(group) == bounds.SHARED_POOL_NODES:
-            group = last[key] = []
+            group = last_groups[key] = []
             groups.append(group)
         group.append(slice_)
     return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]

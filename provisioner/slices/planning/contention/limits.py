@@ -150,11 +150,11 @@ class Budget:
 
     def users(self) -> Mapping[LimitScope, Counter[str]]:
         """Return the number of chips or pools of each workload, by scope."""
-        used: dict[LimitScope, Counter[str]] = defaultdict(Counter)
+        by_workload: dict[LimitScope, Counter[str]] = defaultdict(Counter)
         for charge in self.charges.values():
             for scope, amount in charge.amounts():
-                used[scope]["/".join(charge.workload)] += amount
-        return used
+                by_workload[scope]["/".join(charge.workload)] += amount
+        return by_workload
 
     def uses(self) -> tuple[LimitUse, ...]:
         """Return the used amount of each limit that is set."""

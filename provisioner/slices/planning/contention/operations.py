@@ -74,15 +74,15 @@ def find_slots(ctx: Round) -> Slots:
     )
 
 
-def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
-    at = operations.rejected_at
-    if operations.rejected:
+def _learnt(bound: OperationLimit, running: int, now: datetime) -> OperationLimit:
+    at = bound.rejected_at
+    if bound.rejected:
         # An operation may have ended since the rejection, so the bound is at least the number at the last decision.
-        limit = max(running, operations.running)
-        operations = replace(operations, limit=limit, rejected_at=now, rejected=False)
-    elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:
-        operations = replace(operations, limit=None, rejected_at=None)
-    elif operations.limit is not None:
+        limit = max(running, bound.running)
+        bound = replace(bound, limit=limit, rejected_at=now, rejected=False)
+    elif bound.limit is not None and at is not None and now - at >= _STEPS * _STEP:
+        bound = replace(bound, limit=None, rejected_at=None)
+    elif bound.limit is not None:
         # GKE has accepted `running` operations since the rejection, so the bound is at least this number.
-        operations = replace(operations, limit=max(operations.limit, running))
-    return replace(operations, running=running)
+        bound = replace(bound, limit=max(bound.limit, running))
+    return replace(bound, running=running)
