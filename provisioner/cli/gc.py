@@ -41,14 +41,14 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
     yield from attention(document)
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
-    going = [pool for pool in view.pools if _goes(pool)]
-    staying = [pool for pool in view.pools if not _goes(pool)]
-    yield f"{len(going)} of {len(view.pools)} node pools will be deleted, {sum(pool.chips for pool in going)} chips"
-    if going:
+    leaving = [pool for pool in view.pools if _is_leaving(pool)]
+    staying = [pool for pool in view.pools if not _is_leaving(pool)]
+    yield f"{len(leaving)} of {len(view.pools)} node pools will be deleted, {sum(pool.chips for pool in leaving)} chips"
+    if leaving:
         rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]
         rows += [
-            (pool.name, pool.state.value, str(pool.chips), _when(pool, document.served_at), pool.reason)
-            for pool in going
+            (pool.name, pool.state.value, str(pool.chips), _due_text(pool, document.served_at), pool.reason)
+            for pool in leaving
         ]
         yield from aligned_with_words(rows, width=width)
     if staying:
@@ -59,11 +59,11 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
         yield from aligned_with_words(rows, width=width)
 
 
-def _goes(pool: PoolView) -> bool:
+def _is_leaving(pool: PoolView) -> bool:
     return pool.state is State.DELETING or pool.delete_at is not None
 
 
-def _when(pool: PoolView, now: datetime) -> str:
+def _due_text(pool: PoolView, now: datetime) -> str:
     if pool.state is State.DELETING:
         return "now"
     if pool.delete_at is None or pool.delete_at <= now:

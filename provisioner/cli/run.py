@@ -74,7 +74,7 @@ def command(
     with zap are those of the Go provisioner's logger.
     """
     addresses = Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
-    effective, api, tried = prepare(kubeconfig, os.environ, problems=_wrong((addresses.metrics, addresses.probes)))
+    effective, api, tried = prepare(kubeconfig, os.environ, problems=_problems((addresses.metrics, addresses.probes)))
     if level := zap_log_level or ("debug" if zap_devel else ""):
         effective = replace(effective, log_level=level)
     logs.configure(effective.log_level, force_json=zap_encoder == "json")
@@ -97,7 +97,7 @@ def log_checks(subject: checking.Subject) -> None:
     thread.join(_CHECKS_SECONDS)
 
 
-def _wrong(addresses: Iterable[str]) -> Iterator[str]:
+def _problems(addresses: Iterable[str]) -> Iterator[str]:
     for address in addresses:
         try:
             parse_address(address)
