@@ -41,9 +41,9 @@ class Fits:
         """Return the nodes for which `label_misfit` returns no reason."""
         selected, driver = self._all, constants.TPU_DRA_DRIVER
         if requirements.node_selector.get(driver) != "true":
-            selected &= ~self._of(driver).among(("true",))
+            selected &= ~self._label_values(driver).among(("true",))
         for key, value in requirements.node_selector.items():
-            by_value = self._of(key)
+            by_value = self._label_values(key)
             selected &= by_value.among((value,)) | self._may_carry(key, by_value)
         if selected and requirements.affinity_terms:
             selected &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
@@ -53,7 +53,7 @@ class Fits:
         volumes = requirements.volumes
         if volumes is None or (volumes.zones is None and not volumes.problem):
             return self._all
-        zones = self._of(constants.ZONE)
+        zones = self._label_values(constants.ZONE)
         return 0 if volumes.problem else zones.among(volumes.zones or ()) | zones.lacking
 
     def _matching(self, term: Iterable[Expression]) -> int:
@@ -66,7 +66,7 @@ class Fits:
 
     def _holding(self, expression: Expression) -> int:
         operator, values = expression.operator, expression.values
-        by_value = self._names if expression.on_field else self._of(expression.key)
+        by_value = self._names if expression.on_field else self._label_values(expression.key)
         match operator:
             case "In":
                 holding = by_value.among(values)
@@ -97,7 +97,7 @@ class Fits:
                 with_room &= self._room[resource].above(amount - 1)
         return with_room
 
-    def _of(self, key: str) -> _Values:
+    def _label_values(self, key: str) -> _Values:
         if key not in self._keys:
             return self._nowhere
         by_value = self._values.get(key)

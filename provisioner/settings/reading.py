@@ -113,14 +113,14 @@ def warnings_about_environment(environment: Mapping[str, str]) -> Iterator[str]:
     if is_more_than(environment.get("CONCURRENCY", "").strip(), MAX_CONCURRENCY):
         yield f"CONCURRENCY is above the maximum and counts as {MAX_CONCURRENCY}."
     for name in sorted(environment.keys() - _NAMES):
-        reason = next((advice for key, advice in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
+        reason = next((advice for key, advice in _OF_THE_GO_PROVISIONER.items() if _matches(name, key)), "")
         if reason:
             yield f"{name} is an option of the Go provisioner and has no effect here: {reason}. Remove it."
         elif near := forms.nearest(name, _NAMES, 0.0 if name.startswith(_NODE_PREFIX) else _NEAR):
             yield f"{name} is not an option and has no effect; did you mean {near}?"
 
 
-def _is(name: str, key: str) -> bool:
+def _matches(name: str, key: str) -> bool:
     return name.startswith(key) if key.endswith("_") else name == key
 
 
