@@ -51,15 +51,15 @@ class ServingPolicy:
         """Return why no pools may be created for a pod; None if they may."""
         if asks_for_slices(workload.labels, workload.annotations):
             return NotServed(f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources", meant=True)
-        return self._not_for_us(workload, requirements)
+        return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
         """Whether a workload requests Slice resources, and would be served otherwise."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
-            job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
+            job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )
 
-    def _not_for_us(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> NotServed | None:
+    def _refusal(self, workload: Workload, requirements: Requirements, *, dynamic: bool = False) -> NotServed | None:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)

@@ -146,7 +146,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     counts = [plain.pods_path] if plain is not None and plain.path else []
     wrong = (
         mistakes.unknown_version(workload, document) if workload is not None else (),
-        _wrong(document, counts if workload is None else _counts(workload, document.raw)),
+        _field_mistakes(document, counts if workload is None else _counts(workload, document.raw)),
         _unquoted(document.value),
     )
     for path, message in islice(chain(*wrong), MAX_KEYS):
@@ -398,7 +398,7 @@ def _remark_on_resources(reading: Reading, document: Document, named: str) -> bo
     return bool(resources)
 
 
-def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def _field_mistakes(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Yield paths and messages for an invalid name, and for invalid numbers at the paths `counts`."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))

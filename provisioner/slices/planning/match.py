@@ -155,7 +155,7 @@ class Matcher:
         self._take_free(spare, refuse)
         # Slices of suspended workloads come last, because other slices may need their pools.
         self._return_home([each for each in waiting if each.workload.suspended])
-        kept = {each.id: _kept(each, claims.get(each.id), self._ctx) for each in waiting}
+        kept = {each.id: _next_claim(each, claims.get(each.id), self._ctx) for each in waiting}
         unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
         return Matching(
             holders=self._holders,
@@ -433,7 +433,7 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
     return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
 
 
-def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
+def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
     """Return the claim to remember. An expired slice without a pool keeps its claim, and thereby remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:

@@ -63,9 +63,9 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
     values = {}
     for name, row in ROWS.items():
         value, source = getattr(settings, name), _VARIABLES[name]
-        wish = _wish(slice_, name, settings, gke=gke)
+        wish = _requested_value(slice_, name, settings, gke=gke)
         if wish is not None:
-            value, source = _added(wish, value) if row.adds else wish, row.annotation
+            value, source = _merged(wish, value) if row.adds else wish, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
             # Machine types without pd-standard get the first of their disk types; for others, Google chooses the type.
             value = shape.machine_type.disk_types[0]
@@ -78,7 +78,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
     return values
 
 
-def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
+def _requested_value(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
     """Return the value that a slice's pods request for a node setting; None if none. Raises UnmeetableError."""
     requirements, row, default = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if requirements.annotations.get(row.annotation) else row.selector
@@ -104,7 +104,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
     return value
 
 
-def _added(added: tuple[Any, ...], base: tuple[Any, ...]) -> tuple[Any, ...]:
+def _merged(added: tuple[Any, ...], base: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the administrator's entries (`base`), then the pods' entries (`added`) whose names are not in `base`."""
     names = set(map(_name_of, base))
     return (*base, *(entry for entry in added if _name_of(entry) not in names))

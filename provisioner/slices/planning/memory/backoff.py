@@ -78,7 +78,7 @@ def concerns_capacity(failure: Failure) -> bool:
 
 def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, now: datetime) -> Backoffs:
     """Return the back-offs after a create that failed because the capacity is out of stock or a quota is exceeded."""
-    return _with(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
+    return _with_failure(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
 
 
 def slice_failed(
@@ -95,7 +95,7 @@ def slice_failed(
     refused: frozenset[CapacityKey] = frozenset()
     if failure.kind is FailureKind.PERMISSION and reserved is not None:
         refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
-    return replace(_longer(before, str(slice_id), delay, failure, now), capacities=refused)
+    return replace(_extended(before, str(slice_id), delay, failure, now), capacities=refused)
 
 
 def pool_failed(
@@ -112,23 +112,23 @@ def pool_failed(
     have no digest, all creates of the capacity wait. `owner` is the slice; None if it is unknown.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
-        return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
+        return _with_failure(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
         # Earlier failures of this request without a known reason probably had this one, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
-    return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
+    return _with_failure(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
 
-def _with(
+def _with_failure(
     backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
     # Rejections of a request (back-off with owner) and failures of its pools (without owner) are counted separately.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
-    return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
+    return {**backoffs, key: replace(_extended(before, str(key), delay, failure, now), slice_id=owner)}
 
 
-def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
+def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
         # Concurrent creates fail for the same reason, so only the first failure extends the wait. A later failure
         # extends it only if its kind differs and is not UNAVAILABLE.
@@ -170,7 +170,7 @@ def refused(
     first = min((*new, *(slice_id for slice_id in past if slice_id in present)))
     # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
     before = past.get(id_) or (past[min(past)] if past else None)
-    soon = _longer(before, str(id_), delay, failure, now)
+    soon = _extended(before, str(id_), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
     return {slice_id: soon if slice_id == first else later for slice_id in (*past, *new)}
 

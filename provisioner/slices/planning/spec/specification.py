@@ -399,7 +399,7 @@ class Candidates:
         if problem:
             raise UnmeetableError(problem)
         key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.wishes), id(slice_.shape))
-        choices = _once(self._choices, key, lambda: choices_of(slice_, settings))
+        choices = _cached(self._choices, key, lambda: choices_of(slice_, settings))
         if slice_.id not in self._within:
             self._pairs[slice_.workload.namespace] += len(choices.open)
             self._within[slice_.id] = self._pairs[slice_.workload.namespace] <= bounds.NAMESPACE_CHOICES
@@ -421,7 +421,7 @@ class Candidates:
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Return the specification of a slice's pool for one of its choices."""
         key = slice_.id, slice_.nodes, id(choice)
-        return _once(self._specifications, key, lambda: self._specified(slice_, choice))
+        return _cached(self._specifications, key, lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules)
@@ -443,10 +443,10 @@ class Candidates:
             check_fit(slice_.requirements, request, self._settings, rules)
             return drawn
 
-        return specify(slice_, _once(self._blueprints, key, draw), self._settings, rules)
+        return specify(slice_, _cached(self._blueprints, key, draw), self._settings, rules)
 
 
-def _once(results: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
+def _cached(results: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
     """Return the result of `find`, or raise its error. Both are cached in `results`, so each key is searched once."""
     result = results.get(key)
     if result is None:

@@ -97,7 +97,7 @@ class Reservation:
     ends_at: datetime | None = None
 
 
-def _word(message: Message, field: str, body: Json) -> str:
+def _enum(message: Message, field: str, body: Json) -> str:
     """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     names, number = descriptor.enum_type.values_by_number, getattr(message, field)
@@ -119,7 +119,7 @@ def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
 
 def node_pool_of(pool: Message, body: Json) -> NodePool:
     """Return a node pool. An unknown status becomes UNKNOWN. Pools without an error status have no failure."""
-    status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
+    status = PoolStatus.__members__.get(_enum(pool, "status", body), PoolStatus.UNKNOWN)
     config, labels = pool.config, dict(pool.config.labels)
     policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
     # Affinities with other keys or without a key, such as ANY_RESERVATION, name no reservation.
@@ -130,7 +130,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
         failure=_pool_failure(pool, body) if status in _FAILED else None,
         labels=labels,
         taints=tuple(
-            Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(_word(taint, "effect", {}), ""))
+            Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(_enum(taint, "effect", {}), ""))
             for taint in config.taints
         ),
         machine_type=config.machine_type,
@@ -178,7 +178,7 @@ def _failure(
     lines: dict[str, None] = {}
     for condition, body in conditions:
         code = code or condition.canonical_code
-        name, message = _word(condition, "code", body), condition.message
+        name, message = _enum(condition, "code", body), condition.message
         # Many messages already contain the name of the code.
         lines[f"[{name}] {message}".strip() if name and name not in message else message] = None
     text = " ".join(filter(None, lines))
@@ -193,7 +193,7 @@ def _failure(
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
     """Return an operation. `values` are texts that users may have written in its request (`user_texts_of`)."""
-    done = _word(operation, "status", body) == "DONE"
+    done = _enum(operation, "status", body) == "DONE"
     # Older responses have statusMessage and two lists of conditions instead of `error`.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
     of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
@@ -214,8 +214,8 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
     limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
         name=cluster.name,
-        status=_word(cluster, "status", body),
-        release_channel=_word(cluster.release_channel, "channel", channel),
+        status=_enum(cluster, "status", body),
+        release_channel=_enum(cluster.release_channel, "channel", channel),
         ca_certificate_pem=certificate,
         instance_group_urls=tuple(dict.fromkeys((*cluster.instance_group_urls, *groups))),
         autopilot=cluster.autopilot.enabled,
@@ -226,7 +226,7 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
         pools_without_identity=tuple(
             pool.name
             for pool in cluster.node_pools
-            if _word(pool.config.workload_metadata_config, "mode", {}) != "GKE_METADATA"
+            if _enum(pool.config.workload_metadata_config, "mode", {}) != "GKE_METADATA"
         ),
     )
 
@@ -240,13 +240,13 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         # Flex-start pools must begin without nodes, and grow to their whole size in one step.
         "initialNodeCount": 0 if late else request.hosts,
         # A flex-start node that is released for a repair may not be available again.
-        "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
+        "management": _filled(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
         # The maximum is for one zone: GKE rejects a total maximum for a slice ("0 is not a valid size").
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
-        "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),
+        "networkConfig": _filled(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),
         # An upgrade of the nodes would interrupt the job, and the pool is deleted after the job anyway.
         "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
     }
@@ -255,7 +255,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
             *parents, last = path.split(".")
             reduce(lambda body, key: body.setdefault(key, {}), parents, pool)[last] = value
     # An empty management message turns both options off; without the message, GKE uses its own defaults.
-    return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
+    return {"nodePool": _filled(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
 def _config_json(request: NodePoolRequest) -> dict[str, Any]:
@@ -268,10 +268,10 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
             "key": _RESERVATION_KEY,
             "values": [request.reservation],
         }
-    return _given(
+    return _filled(
         machineType=request.machine_type,
         labels=dict(sorted(request.labels.items())),
-        taints=[_given(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect]) for taint in request.taints],
+        taints=[_filled(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect]) for taint in request.taints],
         shieldedInstanceConfig={"enableIntegrityMonitoring": True},
         reservationAffinity=affinity,
         spot=request.capacity is CapacityKind.SPOT,
@@ -288,7 +288,7 @@ def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
     return {"type": "COMPACT", "tpuTopology": topology} if topology else {}
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _filled(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
