@@ -339,14 +339,14 @@ def _slice(
     )
 
 
-def _share(workload: Workload, demand: Requirements, place: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
-    """Return `Slice.share`; `place` is the mark and the selected host of the slice."""
+def _share(workload: Workload, demand: Requirements, target: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
+    """Return `Slice.share`; `target` is the mark and the selected host of the slice."""
     if shape is None or shape.multi_host:
         return None
     if demand.volumes is not None:
         # Pods of a StatefulSet have different claims, so only the zones and disks of their volumes are compared.
         demand = replace(demand, volumes=replace(demand.volumes, claims=()))
-    return (workload.namespace, place, demand_key(demand), demand.claims, frozenset(demand.annotations.items()))
+    return (workload.namespace, target, demand_key(demand), demand.claims, frozenset(demand.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

@@ -95,8 +95,8 @@ def objects_of(document: Document) -> Iterator[Document]:
         yield Document(item, document.source, partial(_line_within, document.line_of, place))
 
 
-def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
-    return line_of(("items", place, *path))
+def _line_within(line_of: Callable[[Path], int], index: int, path: Path) -> int:
+    return line_of(("items", index, *path))
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -60,11 +60,11 @@ def find_stuck(
 
     Pods of workloads in `held` have to be unschedulable: they wait until all slices of their workload are ready.
     """
-    place = {slice_id: name for name, slice_id in matching.claimed.items()}
-    place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
-    place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
+    pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
+    pool_of |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
+    pool_of |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
-    for slice_id, name in place.items():
+    for slice_id, name in pool_of.items():
         slice_, pool = ctx.slices.get(slice_id), ctx.supply.get(name)
         if slice_ is None or pool is None or not slice_.served:
             continue

@@ -154,20 +154,20 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
     """Return which workloads are incomplete, which of them release pools now, and which nodes lose their taint."""
     supply, memory, now = ctx.supply, ctx.memory, ctx.now
     limit = timedelta(seconds=ctx.settings.partial_hold_seconds)
-    place = {slice_id: name for name, slice_id in matching.claimed.items()}
+    pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
     holders = {hold.workload for hold in turns.holds.values() if not hold.released}
     gangs: dict[WorkloadUid, Gang] = {}
     partial: dict[WorkloadUid, tuple[int, int]] = {}
     released: dict[WorkloadUid, WaitsFor] = {}
     wake_at: list[datetime] = []
     for uid, slices in turns.members.items():
-        ready = sum(_is_ready(slice_, place, supply, matching) for slice_ in slices)
+        ready = sum(_is_ready(slice_, pool_of, supply, matching) for slice_ in slices)
         if ready == len(slices):
             continue
         partial[uid] = ready, len(slices)
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [
-            supply[place[slice_.id]] for slice_ in slices if slice_.id in place and not matching.held.get(slice_.id)
+            supply[pool_of[slice_.id]] for slice_ in slices if slice_.id in pool_of and not matching.held.get(slice_.id)
         ]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
         # PARTIAL_HOLD also limits a hold without pools, because other workloads wait for the accelerator.
@@ -187,7 +187,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
     return GangProgress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
         holds={**turns.holds, **_pauses(released.keys(), gangs, turns, now)},
-        releases=tuple(sorted(_releases(ctx, matching, place, partial.keys()))),
+        releases=tuple(sorted(_releases(ctx, matching, pool_of, partial.keys()))),
         partial=partial,
         released=released,
         wake_at=tuple(wake_at),
@@ -229,11 +229,11 @@ def _accelerators(slices: Iterable[Slice]) -> set[str]:
 
 
 def _is_ready(
-    slice_: Slice, place: Mapping[SliceId, PoolName], supply: Mapping[PoolName, Supply], matching: Matching
+    slice_: Slice, pool_of: Mapping[SliceId, PoolName], supply: Mapping[PoolName, Supply], matching: Matching
 ) -> bool:
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
-    pool = supply.get(place.get(slice_.id, PoolName("")))
+    pool = supply.get(pool_of.get(slice_.id, PoolName("")))
     # Until its nodes have lost the labels of another slice, a pool does not count as ready.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
@@ -251,10 +251,10 @@ def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hol
 
 
 def _releases(
-    ctx: Round, matching: Matching, place: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
+    ctx: Round, matching: Matching, pool_of: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
 ) -> Iterable[str]:
     """Yield the nodes of flex-start pools whose taint is removed, because all slices of the workload are ready."""
-    used = [*place.items()]
+    used = [*pool_of.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = ctx.slices.get(slice_id)

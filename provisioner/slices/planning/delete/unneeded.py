@@ -227,8 +227,8 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     # Number of further deletes until only `few` pools are left, whose deletes are not slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
-        delete.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
-        for place, delete in enumerate(queue[len(let_go) :])
+        delete.name: next_at + min(index, steps - 1) * BRAKE_PAUSE if steps else now
+        for index, delete in enumerate(queue[len(let_go) :])
     }
     held_back = (vanished & found.due.keys()) - {delete.name for delete in let_go}
     return replace(
