@@ -1,9 +1,10 @@
-"""Simulates the review of new pods with chips by the placement policy, which most runs install.
+"""Simulates the review of new pods by the placement policy, which most runs install.
 
-In namespaces with the label `tpu-provisioner/placement: assign`, the policy adds node selectors ("marks") to pods that
-select a topology. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces
-that select these labels. Some runs install it when pods already exist. This module uses no constant or function of the
-product, so that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
+The policy reviews pods with chips, and pods that have the labels of a LeaderWorkerSet when they are created. In
+namespaces with the label `tpu-provisioner/placement: assign`, it adds node selectors ("marks") to pods that select a
+topology. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces that select
+these labels. Some runs install it when pods already exist. This module uses no constant or function of the product, so
+that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MARKS = (SLICE, SLICE_NAMESPACE)
 FREE = "none"
 #: Key in the marks of all pods without a group: in each namespace, they share node pools.
 _SHARED = "pods"
+_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 
 _CHANCE = 0.75
 _LATE_CHANCE = 0.15
@@ -110,9 +112,14 @@ class Admission:
         if not self.installed:
             self._grant(pod)
             return True
+        may_lead = _LWS_NAME in labels and "cloud.google.com/gke-tpu-accelerator" in pod.selector
+        if not (pod.shape.chips or may_lead):
+            return True
         pod.reviewed = True
         served = pod.namespace in self._assigns and "cloud.google.com/gke-tpu-topology" in pod.selector
-        key = _key(labels) if served else ""
+        of_set = pod.owner is not None and pod.owner.kind == "StatefulSet" and pod.shape.hosts > 1
+        alone = f"s-{pod.owner.uid}" if pod.owner is not None and of_set else _SHARED
+        key = _key(labels, alone) if served else ""
         if key:
             pod.selector = {**pod.selector, SLICE: key, SLICE_NAMESPACE: pod.namespace}
             self._grant(pod)
@@ -134,8 +141,8 @@ class Admission:
             self.granted.setdefault(mark, {})[pod.workload] = None
 
 
-def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, `_SHARED` if none; the key begins with the kind of group."""
+def _key(labels: Mapping[str, str], alone: str) -> str:
+    """Return the key of the group that labels identify, `alone` if none; the key begins with the kind of group."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"
@@ -147,7 +154,7 @@ def _key(labels: Mapping[str, str]) -> str:
         index = labels.get("ray.io/worker-group-replica-index")
         return f"r-{cluster}.{group}" + (f".{index}" if index else "")
     controller = labels.get("batch.kubernetes.io/controller-uid")
-    return f"b-{controller}" if controller else _SHARED
+    return f"b-{controller}" if controller else alone
 
 
 def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:

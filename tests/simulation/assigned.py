@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from provisioner.model.capacity import Node, PoolName
 from rehearsal.simulators.gke.records import Pool, PoolStatus
-from tests.simulation.admission import MARKS, is_assigned, is_shared, mark_of
-from tests.simulation.objects import JobSetRun, PodRun
+from tests.simulation.admission import FREE, MARKS, is_assigned, is_shared, mark_of
+from tests.simulation.objects import JobSetRun, PodRun, WorkloadRun
 from tests.simulation.pools import are_ours, fits_shape, is_ours, namespace_of
 
 if TYPE_CHECKING:
@@ -75,9 +75,17 @@ class Assigned:
             if marked and not self._is_excused(pod, other) and not self._crossed(pod, other):
                 text = f"pod {pod.name} is bound on {pod.pool}, where {other.name} of another slice is"
                 self._stage.violate(PLACED, text)
+        pool = self._simulation.cloud.pools.get(pod.pool)
+        if pool is None or not all(other.reviewed or other.is_guest for other in self._cluster.pods_on_pool(pod.pool)):
+            # A pod from before the policy is on the pool, and no label keeps such a pod off: the check does not apply.
+            return
         for workload in self._cluster.workloads.values():
             if isinstance(workload, JobSetRun) and workload is not pod.workload and workload.alive:
-                self._judge_restart(pod, workload)
+                for job in self._restarting(workload, pool):
+                    pods = [member for (owner, _), member in workload.pods.items() if owner == job]
+                    if pods and all(member.waiting_since is not None and _is_marked(member) for member in pods):
+                        text = f"pod {pod.name} takes {pool.name} from {workload.group_name(job)}, which restarts"
+                        self._stage.violate(KEPT, text)
 
     def before_labels(self, process: Process, node: Node, labels: Mapping[str, str | None]) -> None:
         """Check a process's change of a node's labels before the change takes effect."""
@@ -99,6 +107,14 @@ class Assigned:
             if lost or (own != after and is_assigned(after) and not self._was_edited(pod)):
                 text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
                 self._stage.violate(KEPT, text)
+        # A free label takes no pool from a slice: the pool is assigned again as soon as the slice has a pod.
+        takes = is_assigned(before) and after[0] != FREE
+        if takes and all(pod.is_guest for pod in self._cluster.pods_on_pool(pool.name)):
+            for workload in self._simulation.admission.granted.get(before, {}):
+                for job in self._restarting(workload, pool) if workload.alive else ():
+                    if before[0].endswith(workload.slice_id(job).group_key):
+                        text = f"{process.name} labels {node.name} of {pool.name} with {after}, and {before} restarts"
+                        self._stage.violate(KEPT, text)
         if is_assigned(after):
             self._judge_assignment(process, pool, after)
             if not any(pod.blocks(now) for pod in self._cluster.pods_on_pool(pool.name)):
@@ -168,18 +184,13 @@ class Assigned:
                 text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
                 self._stage.violate(LABELS, text)
 
-    def _judge_restart(self, pod: PodRun, workload: JobSetRun) -> None:
-        """Check that a pod does not take the pool of a slice that restarts."""
-        now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
-        if not all(neighbour.reviewed for neighbour in self._cluster.pods_on_pool(pod.pool)):
-            # A pod from before the policy is on the pool, and no label keeps such a pod off: the check does not apply.
-            return
+    def _restarting(self, workload: WorkloadRun, pool: Pool) -> Iterator[int]:
+        """Yield the slices of a workload that restart undisturbed, had their last pods on a pool, and need it again."""
+        now = self._stage.agenda.now
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
-            if workload.last_pool.get(job) != pod.pool or job in workload.ended_jobs or pool is None:
+            if workload.last_pool.get(job) != pool.name or job in workload.ended_jobs:
                 continue
-            pods = [member for (owner, _), member in workload.pods.items() if owner == job]
-            waits = pods and all(member.waiting_since is not None and _is_marked(member) for member in pods)
             undisturbed = (
                 workload.last_reviewed[job]
                 and workload.released_at.get(job, -1.0) < bound_at
@@ -187,9 +198,8 @@ class Assigned:
                 and max(self._edited_at.get(pool.name, 0.0), self._cluster.pool_broke_at.get(pool.name, 0.0)) < bound_at
                 and (not workload.gang or self._checker.complete(workload))
             )
-            if waits and undisturbed and self._checker.healthy(pool) and fits_shape(workload, workload.shape, pool):
-                text = f"pod {pod.name} takes {pool.name} from {workload.group_name(job)}, which restarts"
-                self._stage.violate(KEPT, text)
+            if undisturbed and self._checker.healthy(pool) and fits_shape(workload, workload.shape_of(job), pool):
+                yield job
 
     # --- after the storm
 
@@ -212,7 +222,9 @@ class Assigned:
             pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if pod.blocks(now)]
             marks = {mark_of(node.labels) for node in self._cluster.nodes.values() if node.pool_name == pool.name}
             groups = {mark_of(pod.selector) for pod in pods}
-            if len(groups) == 1 and all(map(_is_marked, pods)) and marks != groups:
+            # Pods of a Job that was deleted without them have no slice, so their pool keeps the labels that it has.
+            living_pods = any(pod.workload is None or not pod.workload.gone for pod in pods)
+            if living_pods and len(groups) == 1 and all(map(_is_marked, pods)) and marks != groups:
                 yield LABELS, f"{pool.name} has labels {sorted(marks)}, and pods of {groups} are on it"
             dead = {mark for mark in marks if is_assigned(mark)} - living
             if not pods and dead:

@@ -163,6 +163,20 @@ class StatefulSet(Controller):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
+class WideSet(StatefulSet):
+    """A StatefulSet with podManagementPolicy Parallel, whose pods are the hosts of one slice."""
+
+    def sync(self) -> None:
+        by_index = {pod.index: pod for pod in self.pods}
+        self.outdated &= {pod.uid for pod in by_index.values()}
+        for index in set(range(self.replicas)) - by_index.keys():
+            self.create(f"{self.name}-{index}", index=index)
+        for index, pod in by_index.items():
+            if index >= self.replicas or pod.uid in self.outdated:
+                self.cluster.terminate(pod)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
 class Deployment:
     """A Deployment; its ReplicaSets are in the order of their templates, the newest last."""
 

@@ -126,9 +126,13 @@ class PodRun:
 
     def blocks(self, now: float) -> bool:
         """Whether the pod is unfinished, bound and within its grace period, so that its node must not be removed."""
-        return (
-            not self.gone and not self.finished and self.node != "" and (self.deadline is None or self.deadline > now)
-        )
+        unfinished = not (self.gone or self.finished or self.is_guest) and self.node != ""
+        return unfinished and (self.deadline is None or self.deadline > now)
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the pod has neither chips nor marks, so that it may be on any node and keeps none."""
+        return not self.shape.chips and SLICE not in self.selector
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -228,6 +232,9 @@ class WorkloadRun(abc.ABC):
 
     def shape_of(self, job: int) -> Shape:
         return self.shape
+
+    def pod_shape(self, job: int, index: int) -> Shape:
+        return self.shape_of(job)
 
     def selector(self, job: int) -> dict[str, str]:
         """Return the nodeSelector of a slice's pods, with the name of the workload if the workload is `separate`."""
@@ -425,8 +432,9 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
 def pod_spec(shape: Shape) -> dict[str, Any]:
     spot = shape.spot or shape.tolerant
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if spot else []
+    chips = {constants.TPU_RESOURCE: str(shape.chips)} if shape.chips else {}
     return {
         "nodeSelector": shape.selector(),
         "tolerations": [*tolerations, {"key": constants.TPU_RESOURCE, "operator": "Exists"}],
-        "containers": [{"name": "main", "resources": {"requests": {constants.TPU_RESOURCE: str(shape.chips)}}}],
+        "containers": [{"name": "main", "resources": {"requests": chips}}],
     }

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rehearsal.simulators.gke.records import PoolStatus
-from tests.simulation.deployments import Controller, Deployment, StatefulSet, Template
+from tests.simulation.deployments import Controller, Deployment, StatefulSet, Template, WideSet
 from tests.simulation.intruders import Intruders
 from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, POD_NAMESPACE, PodRun, Shape
 from tests.simulation.pools import is_ours, namespace_of
@@ -163,7 +163,7 @@ class PodTeam:
             self._stage.note("user", "updates StatefulSet %s", stateful.name)
             stateful.update()
             return
-        stateful.replicas = self.rng.choice((0, 1, 2, 4))
+        stateful.replicas = self.rng.choice((0, 2) if isinstance(stateful, WideSet) else (0, 1, 2, 4))
         self._stage.note("user", "scales StatefulSet %s to %d", stateful.name, stateful.replicas)
         stateful.kick()
 

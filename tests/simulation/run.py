@@ -24,6 +24,7 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
 from tests.simulation.environment import Environment, Singled
+from tests.simulation.guests import Guests
 from tests.simulation.hostile import Hostile, Neighbour
 from tests.simulation.jobs import JobTeam
 from tests.simulation.kueue import Kueue
@@ -135,6 +136,7 @@ class Simulation:
         self.team = ServingTeam(self)
         self.job_team = JobTeam(self)
         self.ray_team = RayTeam(self)
+        self.guests = Guests(self)
         self.kueue = Kueue(self)
         self.buffer_team = BufferTeam(self)
         self.checker = Checker(self)
@@ -164,8 +166,10 @@ class Simulation:
         self.kueue.begin()
         self.buffer_team.begin()
         self.pods.begin()
+        self.guests.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
+        self.guests.leave()
         self._stay_with_the_pods()
         if self.hostile.present:
             bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS
@@ -222,7 +226,7 @@ class Simulation:
         # Kinds without a team are not served, so that a new kind does not change the histories of other runs.
         there = {
             JOBSET.kind: True,
-            LEADER_WORKER_SET.kind: self.team.present,
+            LEADER_WORKER_SET.kind: self.team.present or self.guests.present,
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
             BUFFER: self.buffer_team.present or self.hostile.rivals.has_buffer,

@@ -35,6 +35,8 @@ class SetRun(WorkloadRun):
     labels_uid: bool = False
     #: Number of groups that an update adds first and removes last.
     surge: int = 0
+    #: Whether the leaders request no chips, so that they run on a host of a worker.
+    leads_without_chips: bool = False
     updating: bool = False
     #: Groups of the old template, and the shapes of existing groups.
     outdated: set[int] = field(default_factory=set)
@@ -49,6 +51,10 @@ class SetRun(WorkloadRun):
     def shape_of(self, job: int) -> Shape:
         return self.shape_of_group.get(job, self.shape)
 
+    def pod_shape(self, job: int, index: int) -> Shape:
+        shape = self.shape_of(job)
+        return shape if index or not self.leads_without_chips else replace(shape, chips=0)
+
     def group_name(self, job: int) -> str:
         """Return the name of a group, which is the name of its leader pod."""
         return f"{self.name}-{job}"
@@ -62,6 +68,7 @@ class SetRun(WorkloadRun):
         return self.kind, self.namespace, self.group_name(pod.job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
+        leader = {"leaderTemplate": self._template(self.pod_shape(-1, 0))} if self.leads_without_chips else {}
         return {
             "metadata": {
                 **self._metadata(agenda),
@@ -69,7 +76,11 @@ class SetRun(WorkloadRun):
             },
             "spec": {
                 "replicas": self.replicas,
-                "leaderWorkerTemplate": {"size": self.shape.parallelism, "workerTemplate": self._template()},
+                "leaderWorkerTemplate": {
+                    "size": self.shape.parallelism,
+                    "workerTemplate": self._template(),
+                    **leader,
+                },
                 "rolloutStrategy": {"rollingUpdateConfiguration": {"maxSurge": self.surge}},
             },
         }

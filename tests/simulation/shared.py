@@ -118,7 +118,7 @@ class Shared:
         team, shape = self._simulation.pods, pod.shape
         annotated = constants.SERVE in pod.metadata.get("annotations", {})
         served = team.serve_pods == "all" or (team.serve_pods == "annotated" and annotated)
-        if pod.workload is not None or not served or shape.hosts != 1:
+        if pod.workload is not None or not served or shape.hosts != 1 or not shape.chips:
             return None
         return pod.namespace, shape.accelerator, shape.topology
 
@@ -135,7 +135,8 @@ class Shared:
         owner = owner_of(pool.body["config"]["labels"])
         class_ = self._classes.get(owner)
         made = f"{process.name} creates {pool.name} of {hosts(pool)} hosts"
-        if class_ is None and self._is_of_job(owner[0], workload_name(pool)[1]):
+        of_set = owner[0] in self._simulation.guests.wide_uids()
+        if class_ is None and (of_set or self._is_of_job(owner[0], workload_name(pool)[1])):
             return
         if class_ is None:
             self._stage.violate(SERVED, f"{made} for {workload_name(pool)}, and no such pod is served")

@@ -240,7 +240,7 @@ class Cluster:
             workload=workload,
             job=job,
             index=index,
-            shape=workload.shape_of(job),
+            shape=workload.pod_shape(job, index),
             selector=workload.selector(job) | ({constants.NODE_POOL: pool} if pool else {}),
             created=self.stage.agenda.now,
             leader=leader,

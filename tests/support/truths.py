@@ -63,12 +63,17 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
     shown = {pool.name for pool in view.pools}
     # Nodes may still exist after GKE no longer lists their pool.
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes if node.pool_name in shown}
+    label_of_node = {node.name: node.labels.get(constants.SLICE) for node in snapshot.nodes}
     pools: dict[str, set[str]] = defaultdict(set)
     staying: dict[str, set[str]] = defaultdict(set)
     pods: dict[str, int] = defaultdict(int)
     for pod in snapshot.pods:
         name = pool_of_node.get(pod.node_name)
         if pod.finished or name is None or (pod.deletion_deadline is not None and pod.deletion_deadline <= view.at):
+            continue
+        label, mark = label_of_node[pod.node_name], pod.requirements.node_selector.get(constants.SLICE)
+        if label not in (None, mark) and not pod.requirements.has_chips:
+            # A pod without chips uses no pool that has labels of another slice.
             continue
         pods[name] += 1
         uid = workloads.uid_of(pod)
