@@ -16,7 +16,6 @@ from provisioner.model.wording import clock
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.view.brief import brief
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 
@@ -173,7 +172,7 @@ def _table(
         )
         reason = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
         if slice_.cause and len(reason) > _MAX_WHY:
-            reason = " ".join(brief(slice_))
+            reason = f"{slice_.brief} {slice_.reason}"
         due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
         # The reason of a back-off already contains the time of the next try.
         if due not in reason:

@@ -88,6 +88,7 @@ def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNIN
         "since_start": False,
         "reason": "Pods run on it." if state is State.RUNNING else f"The reason for {state.value}.",
         "cause": "stockout" if state is State.WAITING else "",
+        "brief": "",
         "next_step": "",
         "next_try_at": None,
         "leader": f"{group}-0-abcde",

@@ -1,5 +1,6 @@
 """Texts about why slices wait and what to do: for Events, statuses, the status page and `explain`. Pure."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
@@ -20,6 +21,10 @@ NO_POOL = "No TPU node pool is created: "
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in a message about several choices.
 _MAX_FAILURE = 200
+#: Maximum number of characters of a cause in `brief`, with as much of the supplier's message as fits.
+_MAX_CAUSE = 85
+#: Maximum number of characters of the supplier's message about a rejection in `brief`.
+_MAX_REJECTION = 100
 #: Cause of a wait in a few words, if `cause` finds no limit and no failures of choices.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
@@ -70,6 +75,41 @@ def cause(wait: WaitsFor) -> str:
         return _CAUSES[wait.kind]
     kinds = wait.causes if wait.failure is None else (wait.failure.kind.value,)
     return " and ".join(map(failure_in_words, kinds)) or _CAUSES[wait.kind]
+
+
+def brief(wait: WaitsFor) -> str:
+    """Return the cause and the next step for a headline."""
+    if wait.kind is WaitKind.REQUEST:
+        return in_short(wait.problem)
+    return joined(_cause_with_details(wait), next_step(wait))
+
+
+def in_short(text: str) -> str:
+    """Return the first clause of a text, and the next step, which is the part after the last semicolon."""
+    _, found, step = text.rpartition("; ")
+    return joined(re.split("[:;.] ", text, maxsplit=1)[0], step if found else "")
+
+
+def joined(cause: str, step: str) -> str:
+    """Return a cause and a next step as text; either may be empty."""
+    return f"{'. '.join(filter(None, (cause, step[:1].upper() + step[1:]))).rstrip('.')}."
+
+
+def _cause_with_details(wait: WaitsFor) -> str:
+    """Return the cause of a wait, with the choice of capacity and the supplier's message if they fit."""
+    short, failed = cause(wait), distinct(wait.blockers)
+    if wait.final and wait.limit is not None:
+        return _of_limit(wait.limit, lasting=False)
+    choice = f" of {failed[0].choice}" if failed else ""
+    last = failed[0].last.failure if len(failed) == 1 else wait.failure
+    # The next step after a missing permission names the permission.
+    if last is None or last.kind is FailureKind.PERMISSION:
+        return short
+    message = last.message.rpartition("creation failed: ")[2].rstrip(" .")
+    if wait.final:
+        return bounds.cut(message, _MAX_REJECTION)
+    texts = (f"{short}{choice}: {message}", f"{short}: {message}", f"{short}{choice}")
+    return next((text for text in texts if len(text) <= _MAX_CAUSE), short)
 
 
 def failure_in_words(kind: str) -> str:
@@ -179,7 +219,8 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.TOGETHER:
             return f"no choice of capacity is available for {wait.problem}"
         case WaitKind.LIMIT:
-            return _of_limit(wait.limit, lasting=lasting) if wait.limit is not None else ""
+            never = ", so waiting will not help" if wait.final else ""
+            return f"{_of_limit(wait.limit, lasting=lasting)}{never}." if wait.limit is not None else ""
         case WaitKind.BUFFER:
             return f"Node pool {wait.pool} is not created: workloads wait for the same limit, and come first"
         case WaitKind.CHOICES:
@@ -223,12 +264,12 @@ def _of_limit(limit: Limit, *, lasting: bool) -> str:
     else:
         words = f"at most {most} chips" if never else f"{in_use} of {most} chips in use"
     if lasting and not never:
-        return f"{title}: at most {most} {unit} ({limit.setting})."
+        return f"{title}: at most {most} {unit} ({limit.setting})"
     words += f", {going} more in node pools that failed or are being deleted" if going and not never else ""
     words += f", {kept} kept for pods of higher priority" if kept else ""
     needs = f"this slice needs {asked}" if slices == 1 else f"these slices need {asked}"
     words += f"; {needs}" if unit == "chips" else ""
-    return f"{title}: {words}{', so waiting will not help' if never else ''}."
+    return f"{title}: {words}"
 
 
 def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:

@@ -53,6 +53,8 @@ _Notices = Mapping[str, tuple[NoticeView, ...]]
 #: Chips of the pools with a planned delete, and time of the first of these deletes, by scope of a limit.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
+#: Maximum number of characters of a reason without `SliceView.brief`; longer headlines exceed three lines.
+_MAX_REASON = 140
 #: Maximum number of characters of a message in the view: twice the maximum of an Event.
 _MAX_CHARACTERS = 2048
 #: Maximum number of characters of an invalid topology: the limit for values of labels.
@@ -251,25 +253,28 @@ class _Round(texts.Known):
 
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
-        shape, leader, now, cause = slice_.shape, slice_.leader, self.now, ""
+        shape, leader, now, brief = slice_.shape, slice_.leader, self.now, ""
         selected, topology, _ = selected_machines(slice_.requirements)
         created = state is not None and not state.phase.before_create
         wait = wait if state is not None and not created else None
+        cause = waits.cause(wait) if wait is not None else ""
         if slice_.id in self.split:
             shown, reason = State.SPLIT, texts.of_split(self._events_of(slice_))
+            brief = waits.joined("", reason.rpartition("; ")[2])
         elif state is not None:
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
             if shown in _WITH_PODS and slice_.share is not None and slice_.id not in state.holders:
                 shown = State.READY if state.ready_nodes >= state.nodes else State.JOINING
             if wait is not None:
-                reason = waits.note(wait, self.decided)
+                reason, brief = waits.note(wait, self.decided), waits.brief(wait)
             else:
                 reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         elif self.undecided and slice_.pending:
-            cause = f"no decision since {clock(now, now)}"
+            cause, brief = f"no decision since {clock(now, now)}", f"no decision since {clock(now, now)}."
             shown, reason = State.WAITING, f"Nothing has been decided since {clock(now, now)}: {self.undecided}"
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy, self)
+            brief = waits.in_short(reason)
         last = texts.last_failure(state, self) if state is not None else None
         failed = last.failure if last is not None else None
         step = waits.next_step(wait) if wait is not None else waits.next_step_after(failed)
@@ -291,7 +296,8 @@ class _Round(texts.Known):
             since=since,
             since_start=since_start,
             reason=_shortened(reason.removesuffix(step).rstrip()),
-            cause=waits.cause(wait) if wait is not None else cause,
+            cause=cause,
+            brief=_shortened(brief) if step or len(reason) > _MAX_REASON else "",
             next_step=step,
             next_try_at=state.next_at if state is not None and not created and not self.undecided else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",

@@ -13,8 +13,7 @@ from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.messages.states import RUNS
-from provisioner.slices.messages.waits import failure_in_words
-from provisioner.slices.view.brief import brief
+from provisioner.slices.messages.waits import NO_POOL, failure_in_words
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
     BackoffView,
@@ -247,8 +246,8 @@ def _short(view: View, each: SliceView | None, text: str) -> str:
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    if why := brief(each)[1]:
-        yield "why", why
+    if each.brief:
+        yield "why", each.reason
     if (queue := each.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
         order = "; pods of higher priority come first, then namespaces take turns" if queue.place > 1 else ""
@@ -280,7 +279,8 @@ def _answer(view: View, each: SliceView, now: datetime) -> str:
     """Return the state of a slice, its place in the queue, the cause and the next step, on at most three lines."""
     pools = [pool.name for pool in view.pools if each.id in (pool.slice, *pool.other_slices)]
     where = (f"on {first_of(pools)}",) if each.state is State.SPLIT and pools else ()
-    return _doing(replace(each, reason=brief(each)[0]), now, where)
+    whole = f"{each.reason.removeprefix(NO_POOL)} {each.next_step}".rstrip()
+    return _doing(replace(each, reason=each.brief or whole), now, where)
 
 
 def _doing(each: SliceView, now: datetime, where: Iterable[str] = ()) -> str:

@@ -109,6 +109,8 @@ class SliceView:
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
     cause: str
+    #: Cause and next step in a few words; empty if `reason` suffices.
+    brief: str
     #: What to do apart from waiting; empty if nothing helps, or if `reason` contains it.
     next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
