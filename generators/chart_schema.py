@@ -40,14 +40,19 @@ def _form(option: Option) -> Property:
     made_with = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
     match maker:
         case forms.whole_number.__name__:
-            least, most = made_with["least"], made_with["most"]
-            return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
+            minimum, maximum = made_with["minimum"], made_with["maximum"]
+            return {
+                "type": _TEXT_OR_NUMBER,
+                "pattern": f"^{whole(minimum, maximum)}?$",
+                "minimum": minimum,
+                "maximum": maximum,
+            }
         case forms.number_up_to.__name__:
             # The schema rejects larger numbers, which the controller replaces by the maximum with a warning.
-            most = made_with["most"]
-            return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
+            maximum = made_with["maximum"]
+            return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, maximum)}?$", "minimum": 1, "maximum": maximum}
         case forms.power_of_two.__name__:
-            numbers = [1 << power for power in range(made_with["most"].bit_length())]
+            numbers = [1 << power for power in range(made_with["maximum"].bit_length())]
             text = {"type": "string", "pattern": f"^(?:{'|'.join(map(str, numbers))})?$"}
             return {"anyOf": [text, {"enum": numbers}]}
         case forms.duration_from.__name__ if made_with["least_seconds"] % 60 == 0:
@@ -60,7 +65,7 @@ def _form(option: Option) -> Property:
             return _text(f"{_item(made_with)}?")
         case forms.list_of.__name__ | forms.allowed.__name__:
             listed = _text(_list(_item(made_with)))
-            return listed if made_with.get("most") is None else _at_most(made_with["most"], listed)
+            return listed if made_with.get("max_items") is None else _at_most(made_with["max_items"], listed)
         case node_forms.named.__name__:
             return _ANY
         case forms.amounts.__name__:
