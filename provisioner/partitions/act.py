@@ -24,7 +24,7 @@ from provisioner.partitions.vipu.records import Reading
 
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
-#: Time-outs of each of the two requests that remove a pod's gate.
+#: Time-outs of each request for a pod. The two requests of `open_gate` together take at most WRITE_SECONDS.
 _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
 
@@ -45,7 +45,6 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     #: V-IPU servers by HOST:PORT.
     servers: Mapping[str, Line]
     api: Api
-    #: Namespace of the controller and of the ledger.
     namespace: str
     #: Returns the UID of the namespace kube-system; empty while it is unknown.
     cluster_uid: Callable[[], str]
@@ -102,7 +101,7 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
-    # Before the pod has begun (`Pod.begun`), only its init container has run, which does not use the partition.
+    # Before the pod has begun (`Pod.begun`), its main containers have not run, so they do not use the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
     # The loop has waited only for the grace period of the deletion whose deletionTimestamp is `past_deletion`.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion

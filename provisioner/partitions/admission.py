@@ -18,8 +18,8 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Wrong, read_size
 from provisioner.settings.webhook import WebhookSettings
 
-#: Subresources whose requests can change a pod's annotations and labels: none (the pod itself) and its status.
 _STATUS = "status"
+#: Subresources whose requests can change a pod's annotations and labels: none (the pod itself) and its status.
 _CHANGING = ("", _STATUS)
 #: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
 _MAX_CONFLICTS = 10
@@ -107,14 +107,12 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     there = {fields.text(variable.get("name")) for variable in fields.mappings(env)}
     new = [variable for variable in _variables(settings) if variable["name"] not in there]
     if new:
-        # The variables are inserted before the container's own variables, which may refer to them. A container's own
-        # variable of the same name is kept.
+        # Inserted first, because the container's own variables may refer to them. Own variables of the same name stay.
         found["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [mount for mount in mounts if _path_of(mount) == names.CONFIG_DIRECTORY] != [_MOUNT]:
-            # Replace the container's own mounts at the folder of the configuration.
             found["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
         # A container that gives up privileges, as sidecars do, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")

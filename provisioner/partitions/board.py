@@ -80,7 +80,7 @@ class Board:
         self._leading, self._problems, self._published = False, (), None
 
     def document(self) -> Document:
-        """Return the document to show. Any thread may call this."""
+        """Return the document for the latest decision."""
         view, servers, at = self._published or (View(), (), None)
         waiting, rejected = view.waiting[:_MAX_LINES], _of_all_namespaces(view.rejected)
         partitions = _shown(view.partitions)
@@ -114,7 +114,7 @@ class Board:
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
-    """Return at most _MAX_LINES lines in their order: the first lines of each namespace."""
+    """Keep at most _MAX_LINES lines, in turns by namespace, so that no namespace takes all of them."""
     before = Counter[str]()
     ranks = []
     for place, line in enumerate(rejected):
@@ -124,7 +124,7 @@ def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, 
 
 
 def _shown(partitions: Sequence[PartitionLine]) -> tuple[PartitionLine, ...]:
-    """Return at most _MAX_LINES lines in their order. Active partitions are left out first."""
+    """Keep at most _MAX_LINES lines in their order. Active partitions are left out first."""
     kept = sorted(range(len(partitions)), key=lambda place: partitions[place].phase == Phase.ACTIVE.value)
     return tuple(partitions[place] for place in sorted(kept[:_MAX_LINES]))
 

@@ -1,4 +1,4 @@
-"""Client of the init container: requests the pod's partition until it is active, and returns its configuration.
+"""Client in the init container of a pod: polls the API until the pod's partition is active.
 
 Before `patience_seconds` are over, the client gives up only if the API answers that the pod gets no partition. The HTTP
 modules are imported only in `sender`, so that the program starts in 0.1 s.
@@ -18,15 +18,15 @@ from urllib.parse import urlsplit
 
 from provisioner.partitions import names
 
-#: Time-out of a request in seconds. The API responds earlier.
+#: Time-out of a request in seconds; the API responds within 30 s.
 _TIMEOUT_SECONDS = 40.0
 #: Minimum of `patience_seconds`.
 _SHORTEST_SECONDS = 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
-#: Maximum wait in seconds that a Retry-After header can impose.
+#: Maximum seconds of a Retry-After header; a higher value is reduced to this one.
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
-#: Time in seconds for which 401 is retried: the kubelet may replace the token, or the API server may accept it later.
+#: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a valid one is accepted late.
 _UNAUTHORIZED_SECONDS = 300.0
 #: Interval in seconds at which an unchanged message is printed again.
 _SAY_SECONDS = 60.0
@@ -65,7 +65,7 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-#: Posts a body: gets token, body and seconds. Raises Unreachable unless the whole answer arrives within these seconds.
+#: Arguments: token, body, time-out in seconds. Raises Unreachable unless the whole response arrives in time.
 Send = Callable[[str, bytes, float], Reply]
 
 
@@ -127,7 +127,7 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # Status 202 is not a failure: the pod waits for IPUs. The back-off after later failures starts again.
+            # Status 202 is no failure: the pod waits for IPUs. So the back-off starts again.
             self._failures = 0
         return text, self._retry_after(reply)
 
@@ -182,8 +182,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # Causes: the name does not resolve, the connection is reset, the response is not HTTP, the token has a line
-            # break.
+            # Causes: an unknown host name, a reset connection, a response that is not HTTP, a token with a line break.
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()

@@ -81,7 +81,6 @@ class Known(Rereading):
         if self.cluster_uid and not leading:
             return float("inf")
         is_known = self.cluster_uid and self.ledger is not None
-        # A known ledger is read again as well, because a user may have repaired an entry by hand.
         return self.left_seconds(now, _REREAD_SECONDS if is_known else self.retry_seconds())
 
     def read(self, *, leading: bool) -> None:

@@ -61,7 +61,7 @@ class Reporter(PlanReporter):
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
-            # No other cluster uses this id, so an earlier create of this controller took effect. This is no failure.
+            # No other cluster uses this id, so an earlier create of this controller took effect.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):

@@ -1,6 +1,6 @@
-"""Calls and writes of a plan, and their outcomes. At most one call of a key is open at a time.
+"""Calls and writes of a plan, and their outcomes. At most one call with the same key is open at a time.
 
-Each call has exactly one outcome. The `name` of a call or write is its name in metrics and in the log.
+Each call has exactly one outcome. `name` identifies the kind of call or write in metrics and in the log.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.vipu.records import PartitionRequest
 from provisioner.settings.partitions import Server
 
-#: Key of writes of the ledger.
 LEDGER = "ledger"
 
 
@@ -66,7 +65,7 @@ class RemovePartition:
 
     - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
     - the pod's annotation names another partition (`Pod.told_partition`);
-    - `unused` is set and only the pod's init container can have run, which does not use the partition (`Pod.begun`).
+    - `unused` is set and the pod's main containers have not run (`Pod.begun`).
     """
 
     name: ClassVar = "remove"
@@ -98,7 +97,7 @@ class SaveLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfPod:
-    """A write of a pod, with its UID and resourceVersion as preconditions."""
+    """A write of a pod. The pod's UID and resourceVersion are preconditions."""
 
     pod: Pod
     partition_id: str
@@ -133,7 +132,7 @@ class Wanted(NamedTuple):
 
     call: Call
     due_at: datetime
-    #: Priority of the pod. Removes have none, because the IPUs that they free are for any pod.
+    #: Priority of the pod; 0 for removes, because the IPUs that a remove frees are for any pod.
     priority: int = 0
 
 

@@ -118,7 +118,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield the release of partitions that are needed and whose pods have had no node for too long, or its time."""
+    """Yield the release of partitions whose pods have no node for too long and whose IPUs are needed, or its time."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
@@ -178,7 +178,7 @@ def _choose(wanted: Iterable[actions.Wanted], ctx: Round) -> tuple[tuple[actions
 
 
 def _in_turn(due: Iterable[actions.Wanted], memory: Memory) -> list[actions.Call]:
-    """Sort calls as the module docstring says. If a remove and a create have equal places, the remove is first."""
+    """Sort calls as the module docstring says. On a tie between a remove and a create, the remove is first."""
     in_flight = [_party(sent.call) for sent in memory.calls.values()]
     queue = sorted(due, key=lambda step: (-step.priority, step.due_at, step.call.key))
     queue = in_turns(queue, lambda step: _party(step.call), lambda party: memory.turns.get(party, _LONG_AGO), in_flight)
@@ -195,7 +195,6 @@ def _party(call: actions.Call) -> tuple[str, str, str]:
 
 
 def _notices(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> Iterator[Event]:
-    """Yield Events for pods that wait or are rejected."""
     placed = {pod.uid for pod, _ in picture.schedule.placed}
     for candidate in picture.queue:
         pod = candidate.pod
@@ -242,7 +241,6 @@ def unrecorded_of(entries: Iterable[Entry], picture: Picture, ctx: Round) -> Map
 
 
 def _as_listed(standing: Standing) -> Entry:
-    """Return the entry of a partition, with the allocation that the server lists."""
     entry, (_, allocation) = standing.entry, standing.site
     return entry if entry.allocation == allocation else replace(entry, allocation=allocation)
 

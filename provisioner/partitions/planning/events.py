@@ -10,22 +10,20 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.vipu.records import Partition
 
-#: The pod waits for older pods, its namespace's limit, IPUs, other creates, or the ledger.
+#: The pod waits for its partition. The message contains the reason.
 WAITING = "PartitionWaiting"
 #: The partition is active, and the pod can be scheduled.
 CREATED = "PartitionCreated"
-#: The V-IPU server rejected the partition, created an unusable one, cannot be read, or is no longer in `VIPU_SERVERS`.
-#: Or the pod can no longer run on its nodes, or its gate cannot be removed. The create is retried, or the pod waits for
-#: another server.
+#: The partition cannot be created, used or removed, its server cannot be read or is no longer in `VIPU_SERVERS`, the
+#: pod may no longer use the server's nodes, or the pod's gate cannot be removed.
 FAILED = "PartitionFailed"
-#: The server lost the partition of a pod that has not ended, or another client removed it, such as a copy of this
-#: cluster. It is created again under the same id.
+#: The partition of a pod that has not ended vanished from the server, because the server lost it or another client
+#: removed it. The partition is created again under the same id.
 LOST = "PartitionLost"
-#: The pod has ended. As a warning: no node was found for it within `UNSCHEDULED_TIMEOUT`, and its partition is given to
-#: other pods.
+#: The partition was removed, because its pod no longer needs it. As a warning: its pod had no node for
+#: `UNSCHEDULED_TIMEOUT`, so other pods get the IPUs.
 RELEASED = "PartitionReleased"
-#: The pod's annotation is not a power of two, `SERVED_NAMESPACES` does not contain its namespace, its partition was
-#: released before it ran, or it was created before the webhook or by Graphcore's plugin.
+#: The pod gets no partition until a user changes something. The message contains the reason.
 REJECTED = "PartitionRejected"
 
 #: Topics of Events that are repeated if their cause recurs after the partition was active.

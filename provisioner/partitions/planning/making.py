@@ -61,8 +61,8 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # A first create is due since the creation of its pod, a retry since the end of its back-off. So a retry comes after
-    # first creates of its namespace and priority, and before those of pods that are created later.
+    # A retry counts as due since its back-off ended, and a first create since its pod was created: a create that fails
+    # repeatedly does not delay the first creates of older pods.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -111,7 +111,7 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
 
 
 def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
-    """Yield `notice`, and the remove of an unusable partition if at most the pod's init container has run."""
+    """Yield `notice`, and the remove of an unusable partition if the pod's main containers have not run."""
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
     # No remove is sent while a write of the pod is open: the live check before the remove could see the pod with its
@@ -122,7 +122,7 @@ def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Itera
 
 
 def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
-    """Yield the steps for a partition that no pod needs, or the time at which a pod that is being deleted loses it."""
+    """Yield the remove of a partition that no pod needs, or the time at which its pod, being deleted, loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
         # No Event is emitted if the server is no longer in the settings, because the partition may still exist.
@@ -200,7 +200,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
-    """Return the entries, by id, with which the ledger has to record strays again that living pods need or use."""
+    """Return new ledger entries, by id, for the strays that living pods need or use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     #: Entries by UID of the pod, because each pod has one entry.
     found: dict[str, Entry] = {}
@@ -233,7 +233,7 @@ def clear(stray: Stray, ctx: Round) -> Iterator[Step]:
 
 
 def _may_be_in_use(stray: Stray, ctx: Round) -> bool:
-    """Return whether a living pod may use the stray. The pod's annotation may have another name of the server."""
+    """Return whether a living pod may use the stray. Servers are not compared, because a server may have two names."""
     return stray.pod is not None and ctx.may_use(stray.pod, stray.partition.id)
 
 

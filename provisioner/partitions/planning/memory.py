@@ -32,7 +32,7 @@ class PartitionMemory:
     active_at: datetime | None = None
     #: Whether a create was rejected, or an unused partition was removed; reset when a reading lists the partition.
     refused: bool = False
-    #: Back-off of creates; None after the partition was listed.
+    #: Back-off of creates; None before the first answer to a create and after the partition was listed.
     backoff: Backoff | None = None
     removing: Backoff | None = None
     #: Time since which the pod has had this partition and no gate, but no node; None in any other state.

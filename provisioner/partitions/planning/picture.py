@@ -18,7 +18,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 
-#: Value that is shown as phase of a partition without an entry in the ledger.
+#: Phase that is shown for a stray: a partition that the ledger lacks or has on another server.
 ORPHAN = "orphan"
 _NOT_PREPARED = (
     "The webhook did not prepare it: it was created without it, or has its IPUs from another program. Create it again."
@@ -157,7 +157,6 @@ class WaitingLine:
     #: Position in the queue; 1 is the first.
     place: int
     since: datetime
-    #: Reason for the wait, as a sentence.
     why: str
 
 
@@ -172,7 +171,7 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """A partition of this cluster, with an entry in the ledger or without (orphan)."""
+    """A partition of this cluster. The ledger may record it or not (`ORPHAN`)."""
 
     id: str
     server: str

@@ -33,10 +33,9 @@ class Schedule:
     placed: tuple[tuple[Pod, Site], ...] = ()
     #: Shadow times, in seconds from now, of pods with a reservation, by UID; infinite if unknown.
     shadows: Mapping[str, float] = field(default_factory=dict)
-    #: UIDs of pods that wait because their namespace has used its limit, or because older pods of the namespace wait
-    #: for the rest of the limit.
+    #: UIDs of pods that wait because of the limit of their namespace.
     limited: frozenset[str] = frozenset()
-    #: Namespaces in which a pod waits because other pods of the namespace use up the limit.
+    #: Namespaces of the pods in `limited`.
     full: frozenset[str] = frozenset()
 
 
@@ -93,10 +92,7 @@ class _Ground:
             self.reserved = (self.reserved[0], self.reserved[1] - ipus)
 
     def shadow(self, ipus: int) -> tuple[float, int]:
-        """Return the shadow time in seconds of a pod of this size, and the IPUs that its reservation does not need.
-
-        By the shadow time, deadlines of pods in this allocation have freed enough IPUs; infinite if unknown.
-        """
+        """Return the shadow time in seconds (infinite if unknown), and the IPUs that the reservation does not need."""
         crowded, free = ipus >= self.supply.crowded_from, self.free
         if free >= ipus and not crowded:
             return SOON_SECONDS, 0
@@ -122,7 +118,6 @@ class _Places:
     settings: PartitionSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
-    #: UIDs of pods that wait because of the limit of their namespace.
     limited: set[str] = field(default_factory=set)
     #: Namespaces in which a pod waits because of the limit. Later pods of the namespace also wait, so that they do not
     #: take the IPUs that this pod waits for.

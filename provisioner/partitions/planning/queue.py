@@ -41,9 +41,9 @@ class SiteSupply:
     trying: frozenset[str] = frozenset()
     #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf
-    #: Smallest size in IPUs that was rejected for `crowded_seconds` or longer, and smallest size that may never fit;
-    #: infinite if none.
+    #: Smallest size in IPUs that was rejected for `crowded_seconds` or longer; infinite if none.
     tired_from: float = inf
+    #: Smallest size in IPUs that may never fit (`Refusal.never_fits`); infinite if none.
     never_from: float = inf
     #: UIDs of pods whose partitions were rejected for lack of space. While a create for one of these pods is retried,
     #: no other pod is placed in the allocation.
@@ -104,7 +104,6 @@ def _is_tried(standing: Standing) -> bool:
 def _within_reach(
     address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], ctx: Round
 ) -> int | None:
-    """Return the IPUs for `SiteSupply.within_reach`; None if the total is unknown."""
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(ctx.snapshot.cluster_uid), ctx.ledger.unreadable
@@ -164,7 +163,7 @@ class Wait(Enum):
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: For each large enough allocation, a create failed, or an old partition on its server cannot be removed.
+    #: For each large enough allocation, a create failed, or the pod's old partition on its server cannot be removed.
     REFUSED = "refused"
 
 

@@ -25,7 +25,7 @@ class Phase(Enum):
     MISPLACED = "misplaced"
     #: The partition was in the pod's annotation, and no longer exists.
     LOST = "lost"
-    #: The entry is given up: the partition was rejected, fails for long, or does not fit the pod, which waits again.
+    #: The entry is given up, for example because the partition was rejected. The pod waits again.
     WITHDRAWN = "withdrawn"
     #: No pod needs the partition, or its pod waits for another partition, because this partition cannot be removed.
     RELEASING = "releasing"
@@ -143,7 +143,7 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
     """Return whether an entry is given up, so that its pod waits again.
 
-    If the pod no longer has its gate, one rejected create is not enough.
+    One rejected create is enough only if the pod has its gate or is in `Memory.refusals`.
     """
     if pod.told_server and pod.told_server not in ctx.servers:
         # The annotation names a server that is not in the settings and that may be an old name of the entry's server,

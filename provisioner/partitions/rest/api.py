@@ -69,8 +69,7 @@ class Shared:
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
         self._kept_seconds, self._most = kept_seconds, most
-        #: Calls by key. The result of each future is a pair: the monotonic time from which its age is counted, and the
-        #: answer.
+        #: Calls by key. A future results in the monotonic time from which the age of the answer counts, and the answer.
         self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
@@ -252,8 +251,6 @@ class PartitionsApi:
             503 if problems else 200, {"status": "not ready" if problems else "ok", "problems": problems}
         )
 
-    # --- requests of pods and users ---
-
     async def _ask(self, request: Request, caller: Caller) -> Response:
         if not is_json(request):
             raise Refused(415, "the content type must be application/json")
@@ -287,8 +284,8 @@ class PartitionsApi:
             # Until the gate is removed, the partition may still be removed and recreated.
             return _creating(pod, entry, "the partition is being created")
         if not pod.node:
-            # The pod itself sent the request, so it runs on a node, and the watch's copy of it is outdated. In its
-            # current state, its partition may have been released.
+            # The pod sent this request, so it runs on a node, and the watched state of the pod is outdated:
+            # the partition may have been released in the meantime.
             return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
@@ -334,8 +331,6 @@ class PartitionsApi:
         body = {"metadata": {"uid": whose.uid, "annotations": {names.RELEASE: "true"}}}
         self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
 
-    # --- state ---
-
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
         """Return identity and watched state of a partition's pod, and the partition's entry; None if unknown.
 
@@ -359,7 +354,6 @@ class PartitionsApi:
         return whose, pod, entry
 
     async def _read(self, entry: Entry) -> tuple[str, str]:
-        """Return a partition's state as text, and its configuration, which is empty if the partition is not active."""
         vipu = self._sources.vipu(entry.server)
         if vipu is None:
             raise Refused(

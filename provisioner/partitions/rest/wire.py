@@ -94,7 +94,7 @@ def refusal(refused: Refused) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """A pod, for example the pod that a token is bound to. The API server rejects tokens of deleted pods."""
+    """Identity of a pod, for example of the pod that a token is bound to."""
 
     namespace: str
     name: str

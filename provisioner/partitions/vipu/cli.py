@@ -233,7 +233,6 @@ class _Answer:
         return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and no output")
 
     def failed(self) -> VipuError:
-        """Return the exception for the command's message."""
         return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)
 
     def parsed(self, parse: Callable[[str], _Read]) -> _Read:
@@ -372,7 +371,7 @@ def parse_config(text: str) -> str:
 
 @contextlib.contextmanager
 def _home(known: Credentials) -> Iterator[Path]:
-    """Create a temporary home folder with the configuration, into which `vipu create` also writes an unneeded file."""
+    """Yield a temporary home folder with the configuration. `vipu create` writes a file there, which is not used."""
     with tempfile.TemporaryDirectory(prefix="vipu-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         if known.config:

@@ -154,8 +154,6 @@ class _Row:
 
 
 class _Table:
-    """A table: the header and the rows after it."""
-
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
         # A generator, because a list of pairs for millions of empty lines could take more memory than the process has.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
@@ -180,7 +178,6 @@ class _Table:
         return found[0] if found else None
 
     def rows(self) -> Iterator[_Row]:
-        """Yield the rows between the header and the closing line."""
         # Number of lines of dashes still to come: after the header and at the end, even in a table without rows.
         lines_missing = 2
         for number, line in self._lines:
