@@ -30,7 +30,6 @@ TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
 OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_PORT, names.RELEASE)
 
 _IPC_LOCK = "IPC_LOCK"
-#: Capabilities with which a container can change the configuration of its network.
 _NETWORK_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "ALL")
 _MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
 #: Folder in which the API server mounts the pod's own token in each container.
@@ -219,7 +218,6 @@ def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield the reasons why a pod must be rejected."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
     if containers > bounds.IPU_CONTAINERS:

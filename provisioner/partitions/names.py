@@ -81,15 +81,12 @@ SERVICE = "tpu-provisioner-partitions"
 INIT_CONTAINER = "graphcore-partition"
 
 # --- Files and variables in the pod -----------------------------------------------------------------------------------
-#: Folder in the init container where the token is mounted.
 TOKEN_DIRECTORY = "/var/run/secrets/tpu-provisioner"  # noqa: S105 - a path
 TOKEN_FILE = "token"  # noqa: S105 - a name
 #: File, next to the token, with the authorities that the client trusts. Its key in the ConfigMap has the same name.
 CA_FILE = "ca.crt"
-#: Folder where the volume with the IPUoF configuration is mounted, and the file in it.
 CONFIG_DIRECTORY = "/etc/graphcore"
 CONFIG_FILE = "ipuof.conf"
-#: Environment variables of the init container: the pod, and the number of IPUs that it requests.
 NAMESPACE_VARIABLE = "POD_NAMESPACE"
 POD_VARIABLE = "POD_NAME"
 UID_VARIABLE = "POD_UID"

@@ -136,7 +136,6 @@ class Wanted(NamedTuple):
     priority: int = 0
 
 
-#: Outcome of a call. The result of ReadServer is a Reading.
 CallAnswer = AnsweredCall[Call]
 #: Outcome of a write. The result of SaveLedger is the written Ledger.
 WriteAnswer = AnsweredWrite[Write]

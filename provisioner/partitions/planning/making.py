@@ -88,7 +88,6 @@ def entry_of(pod: Pod, partition_id: str, site: Site, ctx: Round) -> Entry:
 
 
 def _hand_over(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
-    """Yield the steps for an active partition: remove the pod's gate, and emit an Event."""
     entry = standing.entry
     if not pod.gated:
         if not pod.told_server:

@@ -217,8 +217,6 @@ def _text(file: IO[bytes], max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """Output of a command that exited."""
-
     verb: Verb
     #: Start of the command line, such as "create partition tpup-1".
     subject: str
