@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a call that changes a resource. The call is not sent if the leader lease may end earlier.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-#: Name in metrics and class of records, by kind of the child that represents the resource.
+#: Resource's name in metrics and its record class, by kind of the child that represents the resource.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
     Kind.INSTANCE_TEMPLATE: ("template", Template),
@@ -54,7 +54,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
             self.executor if proof is None else self.gate_executor,
             lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
             check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
-            # NOT_FOUND is a failure of a create: a resource to which the request refers is missing.
+            # For a create, NOT_FOUND is a failure: a resource to which the request refers is missing.
             may_be_absent=not isinstance(call, actions.Insert),
         )
 
@@ -71,7 +71,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, except of a status."""
+    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, except of statuses."""
 
     _said: Lasting = field(default_factory=Lasting)
 
@@ -94,7 +94,7 @@ class DryActor(Actor):
 
 
 def would(change: actions.Call | actions.Write) -> str:
-    """Describe a change. Its content is left out, because metadata contains tokens."""
+    """Return a description of a change, without its content, because metadata contains tokens."""
     if isinstance(change, actions.Insert | actions.Delete):
         target = change.target
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"

@@ -10,7 +10,7 @@ import yaml
 
 NAMESPACE = "kube-system"
 NAME = "tpu-device-plugin"
-#: Annotation of the DaemonSet with its version, a hash of the manifest. The DaemonSet is applied again if it differs.
+#: Annotation of the DaemonSet with a hash of its manifest. If the hash differs, the DaemonSet is applied again.
 VERSION = "tpu-provisioner.cloud.google.com/device-plugin-version"
 _HASH_DIGITS = 16
 

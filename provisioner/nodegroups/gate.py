@@ -85,7 +85,7 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Return the node with a machine's name, an empty record if it is missing, None if it is another machine's."""
+        """Return the node of a machine by name: an empty record if missing, None if the node is another machine's."""
         name = provider_id.rpartition("/")[2]
         try:
             node = read_one(self.api.get(object_path("nodes", name)), parse_node)

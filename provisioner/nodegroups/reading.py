@@ -35,7 +35,7 @@ TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSch
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
 #: A node is silent if its kubelet's last report was older than this when Kubernetes set Ready to Unknown. The report
-#: is usually younger: kubelets report at least every 7.5 minutes, and Ready is Unknown a minute after one stops.
+#: is usually younger: kubelets report at least every 7.5 minutes, and Ready is Unknown a minute after a kubelet stops.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
@@ -78,7 +78,7 @@ def may_be_of_a_group(node: Node) -> bool:
 
 
 def parse_pod(raw: object) -> Pod:
-    """Read a pod, bound to a node or not."""
+    """Read a pod."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     what = f"pod {namespace}/{name}"

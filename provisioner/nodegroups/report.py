@@ -32,7 +32,7 @@ class Reporter(PlanReporter):
     #: Whether this is a dry run. If so, Events and changes are not reported, because the actor logs the changes.
     dry_run: bool = False
     clock: Callable[[], datetime] = wall_clock
-    #: Reason of each group's condition Ready in the last round, and time since which it has been the reason, by UID.
+    #: Reason of the condition Ready in the last round, and time since which the group has it, by UID of the group.
     _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
@@ -139,7 +139,6 @@ class Reporter(PlanReporter):
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:
-    """Log a successful change, or the end of an operation. Other results are not logged."""
     operation = answer.result if isinstance(answer.result, Operation) else None
     said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:

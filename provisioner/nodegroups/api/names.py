@@ -89,7 +89,7 @@ def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
 
 
 def manager_of(machine: str) -> str:
-    """Return the part of a machine's name or provider id before the random suffix: its managed instance group."""
+    """Return the managed instance group of a machine: the machine's name or provider id without the random suffix."""
     return machine.rpartition("-")[0]
 
 

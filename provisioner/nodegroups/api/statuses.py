@@ -57,7 +57,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     #: The settings do not allow the namespace, project or size, or the spec names resources that it must not use.
     NOT_ALLOWED = "NotAllowed"
-    #: The namespace would exceed MAX_MACHINES_PER_NAMESPACE. The machines are created when others have been deleted.
+    #: The namespace would exceed MAX_MACHINES_PER_NAMESPACE. The machines are created when other machines are deleted.
     LIMIT_REACHED = "LimitReached"
     #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
@@ -196,7 +196,7 @@ class TpuNodeGroupStatus:
     node_summary: NodeSummary | None = None
     #: Number of ready nodes and `node_count`, such as 3/4; empty while the count is unknown.
     nodes: str = ""
-    #: Value in effect, from the spec or derived by `shape.resolve`. The next two fields as well.
+    #: Topology, node count and mode in effect: from the spec, or derived by `shape.resolve`.
     topology: str = ""
     node_count: int | None = None
     target_size_policy_mode: SizePolicyMode | None = None

@@ -52,7 +52,7 @@ class Join:
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine must have, None if it has them. Without `join`, only labels are added."""
+    """Return all items that a machine must have, None if unchanged. Without `join`, only labels are added."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
     if join is not None:

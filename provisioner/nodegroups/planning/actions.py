@@ -188,8 +188,6 @@ CallAnswer = AnsweredCall[Call]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfRecord:
-    """A write of an object of one of the four kinds, based on `record`."""
-
     record: Record
 
     @property
@@ -225,8 +223,6 @@ class PatchStatus(_OfRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfObject:
-    """A write of an object that its kind and name identify."""
-
     kind: ClassVar[str]
     name: str
     uid: str

@@ -34,7 +34,7 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Maximum time in seconds until an insert takes effect. It counts if this process did not get the response.
+#: Maximum time in seconds from an insert whose response was lost until the insert takes effect.
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after a delete request until the caches of all processes show the request.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
@@ -86,7 +86,7 @@ def step_of(child: Child, ctx: Round) -> Step:
     refusal = not_served(child, ctx) or squats(child, ctx)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if ctx.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # While Compute Engine accepts calls, the annotation is ignored: machines would remain and cost money.
+        # While Compute Engine accepts calls, the annotation is ignored; otherwise machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
@@ -100,7 +100,7 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether a call for the deletion failed 3 times or more in a row, last rejected since the request."""
+    """Return whether a call failed LASTING_FAILURES times in a row, and was rejected after the delete request."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.
@@ -114,7 +114,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # An invalid object never had a resource. In other cases, a create of an earlier process may be in flight.
+        # No create was sent for an invalid object. For another object, a create of an earlier process may be in flight.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))

@@ -176,7 +176,6 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
 
 
 def _apply_device_plugin(ctx: Round) -> Step:
-    """Return a step that applies the device plugin if a group needs it, and it is missing or outdated."""
     version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(

@@ -118,7 +118,6 @@ def _problem_of_script(group: TpuNodeGroup, ctx: Round) -> str:
 
 
 def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
-    """Derive the machines of a group from instanceConfig or from the user's template."""
     config = group.spec.instance_config
     if config is not None:
         return _shaped(Sightings(group=group, model=config.effective_provisioning_model), config.machine_type)
@@ -342,7 +341,6 @@ def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, ctx: Round) -> Step | None:
-    """Return a step that deletes a child and updates the status, None if the child does not exist."""
     child = ctx.child_of(group, kind)
     if child is None:
         return None
@@ -384,7 +382,6 @@ def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
 
 
 def _delete_device_plugin(group: TpuNodeGroup, ctx: Round) -> Step | None:
-    """Return a step that deletes the device plugin, None if it is missing, needed, or not managed."""
     plugin = ctx.snapshot.device_plugin
     if plugin is None or ctx.has_nodes or not plugin.version or not ctx.settings.device_plugin_version:
         return None

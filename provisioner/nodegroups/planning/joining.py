@@ -108,7 +108,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Return a step that gives machines their join data and deletes old tokens. `ends` is true before a recreation."""
+    """Return a step that gives machines their join data and deletes old tokens. `ends`: the slice is recreated soon."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)

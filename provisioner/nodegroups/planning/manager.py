@@ -215,7 +215,6 @@ def machines_before(ctx: Round) -> dict[str, int]:
 
 
 def _size_of(group: TpuNodeGroup) -> int:
-    """Return the number of machines of a group, 0 if it is unknown."""
     with contextlib.suppress(Exception):
         config = group.spec.instance_config
         if config is not None:

@@ -167,7 +167,6 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
 
 
 def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
-    """Pause all calls of the project if Compute Engine requested a pause."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
     until = answer.at + timedelta(seconds=min(answer.retry_after_seconds, LONGEST_WISH_SECONDS))
@@ -288,7 +287,6 @@ def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswe
 def _ended(
     known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the end of an operation. The next reading shows its effect."""
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:

@@ -177,7 +177,7 @@ class PlanningSettings(NodeGroupSettings):
 #: Seconds after the first decision of this process before ready nodes count as reporting. After a restore of etcd, old
 #: nodes are ready for up to a minute, until Kubernetes notices that they do not report.
 _STALE_SECONDS = 300.0
-#: Maximum number of nodes that are not ready in a zone that is not doubtful, even if they are most nodes of the zone.
+#: Number of nodes that are not ready up to which a zone is never doubtful.
 _FEW_NODES = 3
 
 GroupKey = tuple[str, str]
@@ -247,7 +247,7 @@ class Round:
     memory: Memory
     #: Groups by UID.
     groups: Mapping[str, TpuNodeGroup]
-    #: Groups by kind and name of a child. Users cannot choose the hash of the group's UID in the name.
+    #: Groups by kind and name of a child. The name has a hash of the group's UID, which users cannot choose.
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
