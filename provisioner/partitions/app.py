@@ -162,7 +162,6 @@ def build(
 
 
 def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand]) -> Sources:
-    """Return the data that the REST API reads. Every replica has these data, whether it leads or not."""
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),

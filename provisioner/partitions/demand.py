@@ -55,8 +55,7 @@ class Pod:
     started_at: datetime | None = None
     #: HOST:PORT of the pod's V-IPU server, from annotations that are set when the gate is removed; empty until then.
     told_server: str = ""
-    #: Id of the pod's partition, from an annotation that is set when the gate is removed; empty until then. The pod
-    #: uses no other partition.
+    #: Id of the only partition that the pod uses: an annotation that is set when the gate is removed, or empty.
     told_partition: str = ""
     #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False
@@ -164,10 +163,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return HOST:PORT of each server whose nodes, by their label, a pod may be scheduled to; None if all servers.
-
-    Raises Wrong if the pod's node selector or node affinity exceeds a bound.
-    """
+    """Return HOST:PORT of servers whose nodes a pod may be scheduled to; None if all. Raises Wrong above a bound."""
     reader = reader_of_pod()
     selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)
     if reader.problem:

@@ -190,7 +190,6 @@ def _in_turn(due: Iterable[actions.Wanted], memory: Memory) -> list[actions.Call
 
 
 def _party(call: actions.Call) -> tuple[str, str, str]:
-    """Return the server, the kind and the namespace of a call; without a known pod, the namespace is empty."""
     return call.server, call.name, call.pod[0] if call.pod is not None else ""
 
 
@@ -248,7 +247,6 @@ def _as_listed(standing: Standing) -> Entry:
 def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], ctx: Round
 ) -> tuple[list[Proposed[actions.Write]], list[datetime]]:
-    """Return the writes to send now, and the times at which the other writes may be sent."""
     of_ledger = [actions.SaveLedger(before=ctx.ledger, entries=entries)] if entries != ctx.ledger.entries else []
     proposals = (Proposed(write=write, seen=_seen_by(write)) for write in (*of_ledger, *of_pods))
     return choose_writes(proposals, ctx.memory.writes, ctx.now)
@@ -278,5 +276,4 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
 
 
 def _seen_by(write: actions.Write) -> str:
-    """Return the resourceVersion that the object of a write had at the decision."""
     return write.before.resource_version if isinstance(write, actions.SaveLedger) else write.pod.resource_version

@@ -253,7 +253,6 @@ def _restored(stray: Stray, pod: Pod, ctx: Round) -> Entry:
 
 
 def _allocation_of(stray: Stray, ctx: Round) -> str:
-    """Return the allocation of a stray; empty if it cannot be determined."""
     reading = ctx.reading(stray.server)
     if stray.partition.allocation or reading is None:
         return stray.partition.allocation

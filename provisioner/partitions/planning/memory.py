@@ -72,8 +72,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: Memory of strays by server and id.
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
-    #: Time at which the deletion of a pod was first seen, by UID and deletionTimestamp. The deletionTimestamp itself is
-    #: from the clock of the API server.
+    #: Time, by this process's clock, at which a pod's deletion was first seen; by UID of the pod and deletionTimestamp.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -71,8 +71,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     for entry in restored.values():
         if entry.id not in standings:
             used[entry.namespace] += entry.size
-    # No pods are placed on servers whose partitions are recorded again, because the supply shows these entries only in
-    # the next round.
+    # No pods are placed on servers with restored entries, because the supply has these entries only in the next round.
     moving = {entry.server for entry in restored.values()}
     settled = {site: site_supply for site, site_supply in crowded(supply, ctx).items() if site[0] not in moving}
     schedule = placing.schedule(queue, settled, used, ctx.settings, guard)
@@ -101,7 +100,6 @@ def _untouched(entry: Entry, ctx: Round) -> Standing:
 def _demand(
     standings: Mapping[str, Standing], restored: Mapping[str, Entry], ctx: Round
 ) -> tuple[list[Pod], dict[str, str]]:
-    """Return the pods that wait for a partition, and the reasons, by UID, why other pods are not served."""
     served = {
         standing.entry.pod_uid
         for standing in standings.values()

@@ -62,15 +62,13 @@ class _Ground:
 
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
-        #: Whether the number of IPUs is unknown. Then partitions are created one at a time, and the server decides
-        #: whether each of them fits.
+        #: Whether the number of IPUs is unknown. Then creates are tried one at a time, and the server decides.
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
         self.closed = bool(supply.refused & supply.trying)
         self._ends = [(seconds, ipus) for ipus, seconds in supply.ours if seconds < inf]
-        #: Shadow time in seconds of the pod with the reservation, and IPUs that the reservation does not need; None if
-        #: no pod has a reservation here.
+        #: Shadow time in seconds of the reservation here, and IPUs that it does not need; None without a reservation.
         self.reserved: tuple[float, int] | None = None
 
     @property
@@ -119,8 +117,7 @@ class _Places:
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
     limited: set[str] = field(default_factory=set)
-    #: Namespaces in which a pod waits because of the limit. Later pods of the namespace also wait, so that they do not
-    #: take the IPUs that this pod waits for.
+    #: Namespaces in which a pod waits because of the limit. Later pods of the namespace wait behind this pod.
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:

@@ -30,12 +30,10 @@ class SiteSupply:
     ours: tuple[tuple[int, float], ...] = ()
     #: IPUs of listed partitions that the ledger does not record on this server, or whose allocation is unknown.
     others: int = 0
-    #: IPUs that are neither in partitions of other clusters nor in partitions that cannot be removed; None if the total
-    #: is unknown.
+    #: IPUs except those of other clusters' partitions and of partitions that cannot be removed; None if unknown.
     within_reach: int | None
     #: Whether the server can be read.
     usable: bool = True
-    #: Ids of the partitions that are listed in the allocation.
     listed: frozenset[str] = frozenset()
     #: UIDs of pods whose partitions must be created, are not listed, and have failed fewer than MAX_TRIES times.
     trying: frozenset[str] = frozenset()

@@ -38,8 +38,7 @@ OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
 #: Number of failed creates after which a partition no longer delays other pods: it may never be created.
 MAX_TRIES = 3
-#: Number of removes, successful or not, after which a partition that is still listed counts as permanent. With the
-#: pauses between them, these removes take about 30 s.
+#: Number of removes, successful or not (about 30 s), after which a partition that is still listed counts as permanent.
 MAX_REMOVES = 6
 
 
@@ -141,13 +140,9 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    """Return whether an entry is given up, so that its pod waits again.
-
-    One rejected create is enough only if the pod has its gate or is in `Memory.refusals`.
-    """
+    """Return whether an entry is given up. Without gate and earlier refusals of its pod, that takes MAX_TRIES failures."""
     if pod.told_server and pod.told_server not in ctx.servers:
-        # The annotation names a server that is not in the settings and that may be an old name of the entry's server,
-        # so the entry is kept.
+        # This unknown server may be an old name of the entry's server, so the entry is kept.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MAX_TRIES

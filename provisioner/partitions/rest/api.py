@@ -56,8 +56,7 @@ _KEPT_SECONDS = 10.0
 _MAX_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MAX_READS = 2, 128
-#: Maximum seconds that a request waits for a read, and seconds for which the result of a read is reused. The read
-#: continues after the request has timed out.
+#: Maximum seconds that a request waits for a read, which then continues, and seconds for which its result is reused.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
@@ -95,8 +94,7 @@ class Shared:
         return found[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
-        # The exception is retrieved here, because all clients may have disconnected, and asyncio logs exceptions that
-        # are never retrieved.
+        # Retrieve the exception: asyncio logs an unretrieved one, and all clients may have disconnected.
         if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
             del self._asked[key]
 
@@ -107,7 +105,6 @@ class Shared:
         return not failed and time.monotonic() - task.result()[0] < self._kept_seconds
 
     def _forget(self) -> None:
-        """Remove the oldest results while they are too old to be reused, or while there are _MAX_KEPT or more."""
         while self._asked and (len(self._asked) >= _MAX_KEPT or not self._counts(next(iter(self._asked.values())))):
             del self._asked[next(iter(self._asked))]
 
@@ -284,8 +281,7 @@ class PartitionsApi:
             # Until the gate is removed, the partition may still be removed and recreated.
             return _creating(pod, entry, "the partition is being created")
         if not pod.node:
-            # The pod sent this request, so it runs on a node, and the watched state of the pod is outdated:
-            # the partition may have been released in the meantime.
+            # The pod sent this request from its node, so the watch lags, and the partition may be released already.
             return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
@@ -332,10 +328,7 @@ class PartitionsApi:
         self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return identity and watched state of a partition's pod, and the partition's entry; None if unknown.
-
-        Raises Refused with status 404 if neither is known, or if the caller has no right to the pod.
-        """
+        """Return a partition's pod (identity, watched state) and entry. Raises Refused (404) if unknown or forbidden."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -420,10 +413,7 @@ class Rest:
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at the addresses `plain` (HTTP) and `encrypted` (TLS, only with `files`).
-
-    Raises ServerError if an address is invalid.
-    """
+    """Return the REST API at `plain` (HTTP) and `encrypted` (TLS, only with `files`). Raises ServerError if invalid."""
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None

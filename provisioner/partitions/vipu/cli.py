@@ -30,8 +30,7 @@ _MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Matches valid ids and allocations in arguments of the command, but no text that could be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
-#: Maximum bytes of an IPUoF configuration. It has about 300 bytes for each device, and up to 64 devices, or 256 devices
-#: over several domains.
+#: Maximum bytes of an IPUoF configuration, which has about 300 bytes for each of up to 256 devices.
 MAX_BYTES = 1 << 20
 
 CONFIG_FILE = "vipu-cli.hcl"
@@ -42,8 +41,7 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
-#: First and maximum pause in seconds between checks whether a process has ended. The pause grows, because a create
-#: takes minutes.
+#: First and maximum pause in seconds between checks whether a process has ended. Creates take minutes, so it grows.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
 #: Maximum wait in seconds of `close` for a program that is being started, which may hang.
 _CLOSE_SECONDS = 0.2
@@ -83,7 +81,6 @@ def read_credentials(folder: Path) -> Credentials:
 
 
 def _content(path: Path) -> str | None:
-    """Return the content of a file; None if it does not exist. Raises ValueError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -380,5 +377,4 @@ def _home(known: Credentials) -> Iterator[Path]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of the command, without the variables of this process except for PATH."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}

@@ -45,8 +45,7 @@ def _rule(pattern: str, kind: FailureKind, verbs: frozenset[Verb] = _ALL) -> _Ru
     return _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, verbs)
 
 
-#: The first rule that matches applies. All rules are assumptions, except for those about messages of Go libraries
-#: (named in parentheses).
+#: The first matching rule applies. All are assumptions, except for messages of the Go libraries in parentheses.
 _RULES: Sequence[_Rule] = (
     # A request that was lost on its way may still take effect (Go: grpc, net).
     _rule(r"deadline exceeded|transport is closing|connection reset|\bEOF\b", FailureKind.UNKNOWN_OUTCOME),

@@ -102,10 +102,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
-    """Read the number of IPUs by agent from `vipu list ipu-attrs`. Raises TableError.
-
-    An empty agent cell repeats the agent above.
-    """
+    """Read the IPUs by agent from `vipu list ipu-attrs`. An empty cell repeats the agent above. Raises TableError."""
     table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
     seen: set[tuple[str, int]] = set()
     agent = ""
