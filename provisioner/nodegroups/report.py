@@ -176,5 +176,4 @@ def _of(answer: actions.CallAnswer) -> dict[str, str]:
 
 
 def _label(what: object) -> str:
-    """Return the name of a record's class as a label: PatchStatus -> patch_status."""
     return actions.words_of(type(what).__name__).replace(" ", "_")

@@ -33,8 +33,7 @@ MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
-#: Group of the users that authenticate with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
-#: Only this controller approves certificates for the group (`is_own`).
+#: Group of the users with these tokens. Only this controller approves certificates for the group (`is_own`).
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
 #: Label of the Secret with the name of the machine. Other labels are the machine's group and number.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"

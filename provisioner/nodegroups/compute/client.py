@@ -32,8 +32,6 @@ _OPERATIONS = "operations"
 
 
 class _Sort(NamedTuple):
-    """Path, field mask, and conversion from and to JSON of the resources of one type."""
-
     collection: str
     fields: str
     read: Callable[[object], Any]
@@ -223,7 +221,6 @@ class ComputeClient:
         *,
         said: Sequence[str],
     ) -> Iterator[_T]:
-        """Yield the entries of all pages of a list. Raises ComputeError after _MAX_PAGES pages."""
         token = ""
         for _ in range(_MAX_PAGES):
             asked = request._replace(params=request.params | ({"pageToken": token} if token else {}))
@@ -249,7 +246,6 @@ class ComputeClient:
         return started
 
     def _path(self, scope: records.Scope, collection: str, name: str, subject: str, call: Call) -> str:
-        """Return the path of a resource. Raises ComputeError if the name or the scope is invalid."""
         problem = records.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND

@@ -1,7 +1,4 @@
-"""Resources of Compute Engine as frozen records. A heading marks fields that only inserts or only reads have.
-
-Statuses and modes are strings, so that an unknown value causes no error.
-"""
+"""Resources of Compute Engine as frozen records. Statuses and modes are strings, so unknown values are no errors."""
 
 import re
 from collections.abc import Mapping

@@ -312,8 +312,7 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
     """Return a condition if a managed instance group of the same namespace uses the resource of a deleted child.
 
-    Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users may write any
-    address; if one of them really uses the resource, Compute Engine rejects the delete.
+    Compute Engine would reject the delete. Objects of other namespaces do not count: their users may write any address.
     """
     url = child.status.url
     user = ctx.users.get((child.meta.namespace, parse_link(url) or url)) if url else None

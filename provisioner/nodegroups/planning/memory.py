@@ -123,8 +123,7 @@ POLL = "poll"
 INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
 
-#: Number of consecutive failures that count as lasting. The annotation `abandon` has an effect if the last of them is a
-#: rejection. A single rejection is not enough, because a new permission is not effective immediately.
+#: Number of consecutive failures that count as lasting. One is not enough: new permissions are effective after a delay.
 LASTING_FAILURES = 3
 
 
@@ -299,7 +298,6 @@ def _ended(
 def _of_machines(
     memory: Memory, call: actions.ReadMachines | actions.SetMetadata, answer: actions.CallAnswer
 ) -> dict[str, MachineMemory]:
-    """Return the changed entries of `Memory.machines`."""
     instances = (
         {instance.name: instance for instance in answer.result or ()} if isinstance(call, actions.ReadMachines) else {}
     )

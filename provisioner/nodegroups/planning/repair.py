@@ -175,10 +175,7 @@ def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | 
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Round) -> str:
-    """Return why a machine counts as lost, empty if it does not. `told` is its entry in the status.
-
-    Before all nodes have been ready once, a machine without a ready node has time to join until its deadline.
-    """
+    """Return why a machine counts as lost, empty if it does not. `told` is its entry in the status."""
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
