@@ -21,7 +21,6 @@ from provisioner.runtime.metrics import ActionMetrics
 
 _log = structlog.get_logger(__name__)
 
-#: Message for a change that is not sent, because the lease would end too soon.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
 #: Maximum duration in seconds of a write to Kubernetes. A write is not sent if less lease time is left.

@@ -155,5 +155,5 @@ class RoundLoop(ABC, Generic[A]):
             self.wake.wait(max(0.0, pause - GAP_SECONDS))
 
     def alive(self) -> bool:
-        """Whether a round ended, or `run` began, within DEAD_AFTER_SECONDS."""
+        """Return whether a round ended, or `run` began, in the last DEAD_AFTER_SECONDS."""
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS

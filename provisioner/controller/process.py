@@ -199,7 +199,6 @@ def assemble(
 
 
 def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
-    """Return the callback that ends this process after the loss of its lease."""
 
     def lose() -> None:
         # No further round begins, even if `exit_process` does not end the process immediately.
