@@ -78,7 +78,7 @@ class Numbering:
     slices: int = 0
     #: Host name of worker 0 of slice 0; empty if this worker is the pod of index 0.
     coordinator: str = ""
-    #: Whether several slices of this owner form a multislice if no label MULTISLICE of the pod decides.
+    #: Whether several slices of this owner form a multislice, unless the pod's label MULTISLICE decides.
     together: bool = True
     port: int = PROCESS_PORT
     #: Warning that a slice may be missing, perhaps that of the coordinator; otherwise empty.

@@ -35,7 +35,7 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; all other generations have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations in which each axis of 16 chips wraps around. In others, all axes do if the slice consists of whole cubes.
+#: Generations that wrap only axes of 16 chips. Other generations wrap all axes if the slice consists of whole cubes.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4
