@@ -232,7 +232,6 @@ def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) ->
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
-    """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
     # At most one notice of a namespace is logged in 60 s, because a user of the namespace could fill the log.
