@@ -92,7 +92,6 @@ class Answer:
     denied: str = ""
     #: Warnings for the sender of the request, one line each.
     warnings: tuple[str, ...] = ()
-    #: Operations of a JSON Patch (RFC 6902).
     patch: tuple[Operation, ...] = ()
     notice: Notice | None = None
 
