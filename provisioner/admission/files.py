@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import structlog
 
 _log = structlog.get_logger(__name__)
-#: Interval in seconds between checks of the certificates.
 _LOOK_SECONDS = 10.0
 _DATED = "the certificate may no longer be trusted: it was not checked for long, or it expired"
 

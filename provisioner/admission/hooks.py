@@ -127,7 +127,6 @@ class Lanes:
         threads = _SMALL_AT_ONCE + 2 * _LARGE_AT_ONCE + _LATER_AT_ONCE
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = Lane(places=_SMALL_AT_ONCE, room=_WAITING)
-        #: Lanes of large bodies, by whether the hook is quick.
         self._large = {quick: Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES) for quick in (True, False)}
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 

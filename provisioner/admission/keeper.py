@@ -241,7 +241,6 @@ def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> b
 
 
 def _webhooks(configuration: JsonObject | None) -> list[tuple[str, str]]:
-    """Return name and CA bundle (PEM) of each webhook of a configuration."""
     return [
         (fields.text(raw.get("name")), fields.base64_text(fields.mapping(raw.get("clientConfig")).get("caBundle")))
         for raw in fields.mappings(fields.mapping(configuration).get("webhooks"))

@@ -59,7 +59,6 @@ class OwnerKey(NamedTuple):
 class Numbering:
     """Indexes and host names of the pods of one StatefulSet, Job, RayCluster replica or LeaderWorkerSet group."""
 
-    #: Index of this pod, from 0.
     index: int
     #: Number of pods once all exist. Pods with consecutive indexes form a slice.
     pods: int

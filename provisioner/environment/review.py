@@ -440,7 +440,6 @@ def _pod(
     marks: Mapping[str, str] | None = None,
     subdomain: str = "",
 ) -> Json:
-    """Return a pod of a template with its owner (API version, kind, name); `marks` are added to the labels."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.at(template, "metadata")

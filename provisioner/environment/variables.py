@@ -96,7 +96,6 @@ def topology_variables(
 
 
 def _wrap(generation: str, grid: tuple[int, ...]) -> str:
-    """Return for each axis "true" if its ends are connected, otherwise "false"."""
     if generation in _WRAP_BY_AXIS:
         return _joined("true" if axis == _LONGEST_LITE_AXIS else "false" for axis in grid)
     return _joined(["true" if _of_cubes(grid) else "false"] * 3)

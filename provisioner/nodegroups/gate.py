@@ -1,11 +1,9 @@
-"""Checks with live reads, right before the delete, whether a managed instance group may be deleted.
+"""Checks with live reads, right before the delete, whether a managed instance group may be deleted (`actions.Proof`).
 
-The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. After the last check, only
-pods that tolerate the cordon or name their node can be bound. A node that registers after the check has no chips until
-its device plugin runs, 13 s later.
-
-The API server cannot select nodes by providerID. The gate therefore lists nodes with the labels of the group, and TPU
-nodes without labels of any group. The nodes of the other machines are read by name.
+After the last check, only pods that tolerate the cordon or name their node can be bound. A node that registers later
+has no chips until its device plugin runs, after 13 s. The API server cannot select nodes by providerID, so the gate
+lists nodes with the labels of the group, and TPU nodes without labels of any group. It reads the nodes of the other
+machines by name.
 """
 
 import functools

@@ -28,7 +28,6 @@ class Part:
     """A field of a dataclass, with its form in JSON."""
 
     attribute: str
-    #: Name of the field in JSON.
     name: str
     #: Type of the value, without `Annotated` and None.
     kind: Any

@@ -24,7 +24,6 @@ RESOURCE_NAME = 63
 NAME_BUDGET = RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
 _RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 
-# --- finalizers ---
 #: Finalizers of a group, in the order in which they are removed.
 CLEANUP_MIG = "tpu.google.com/cleanup-mig"
 CLEANUP_TEMPLATE = "tpu.google.com/cleanup-template"

@@ -70,11 +70,7 @@ class TokenPlan:
 
 
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
-    """Plan the tokens of one group. `joining` are names and numbers of the machines that have not joined.
-
-    Such a machine gets a new token unless it has a token that is valid for at least 10 more minutes. Tokens that are
-    invalid or have expired, and tokens of other machines, are deleted.
-    """
+    """Plan tokens of machines that have not joined (name, number). Other, invalid and expired tokens are deleted."""
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
     for token in tokens:

@@ -239,7 +239,6 @@ class PatchNode(_OfObject):
     kind: ClassVar[str] = "Node"
     resource_version: str
     labels: Mapping[str, str]
-    #: Whether to add the taint of TPU nodes.
     taint: bool = False
     cordon: bool = False
 

@@ -34,7 +34,7 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Maximum time in seconds from an insert whose response was lost until the insert takes effect.
+#: Maximum time in seconds from an insert whose response this process did not get until the insert takes effect.
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after a delete request until the caches of all processes show the request.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS

@@ -61,7 +61,6 @@ class Plan:
     """Result of a decision. Its calls and writes are already open in `memory`."""
 
     memory: Memory
-    #: Calls in the order in which they are sent.
     calls: tuple[actions.Call, ...] = ()
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()

@@ -44,7 +44,6 @@ from provisioner.tpu import ShapeError
 _EXTERNAL_SECONDS = 3600.0
 #: Interval in seconds between reads of an instance template that a user named, if it is missing or invalid.
 _EXTERNAL_AGAIN_SECONDS = 300.0
-#: Metadata key of the script that a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
 
 

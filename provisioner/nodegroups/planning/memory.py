@@ -24,7 +24,6 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 class Reading:
     """Result of the last read of a resource or, for a project, of the last list of managed instance groups."""
 
-    #: Time at which the request was sent.
     asked_at: datetime
     #: None if the resource does not exist.
     resource: Resource | None

@@ -140,7 +140,7 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    """Return whether an entry is given up. Without gate and earlier refusals of its pod, that takes MAX_TRIES failures."""
+    """Return whether an entry is given up: after MAX_TRIES rejections, or one if the pod has its gate or refusals."""
     if pod.told_server and pod.told_server not in ctx.servers:
         # This unknown server may be an old name of the entry's server, so the entry is kept.
         return False

@@ -328,7 +328,7 @@ class PartitionsApi:
         self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return a partition's pod (identity, watched state) and entry. Raises Refused (404) if unknown or forbidden."""
+        """Return a partition's pod (identity, watched state) and entry. Raises Refused if unknown or forbidden."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
