@@ -215,5 +215,5 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
 
 
 def _say_lease_lost() -> None:
-    # The logger flushes each line, so the exit of the process does not lose this one.
+    # The logger flushes each line, so the exit of the process does not lose this line.
     _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

@@ -129,7 +129,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         active_deadline_seconds=float(deadline_seconds) if deadline_seconds > 0 else None,
         grace_seconds=float(grace_seconds),
         started_at=fields.parse_timestamp(status.get("startTime")),
-        # The controller sets these annotations when it removes the gate. While the pod has the gate, they are ignored.
+        # The controller sets these annotations when it removes the gate; before that, a user may have written them.
         told_server="" if gated else _told_server_of(annotations),
         told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),

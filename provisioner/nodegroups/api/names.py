@@ -15,7 +15,6 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
-# --- children ---
 _SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template", Kind.MANAGED_INSTANCE_GROUP: "mig"}
 _HASH_DIGITS = 8
 #: Maximum length of a resource's name in Compute Engine.
@@ -53,7 +52,6 @@ WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
-# --- annotations ---
 ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 FORCE = "tpu-provisioner.cloud.google.com/force"

@@ -109,8 +109,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: Time of the last call of each party (see `decide`), plus a minute unless it was a change. Missing means never.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: Lost machines by UID of their group and name. A node without a listed machine counts by its own name. The empty
-    #: name represents all missing machines.
+    #: Lost machines by UID of their group and name. Machines that are not listed have the node's name or an empty name.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Time until which Compute Engine requested a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
@@ -246,7 +245,6 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # Recorded like a reading that did not find the resource.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known

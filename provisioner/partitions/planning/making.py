@@ -155,9 +155,6 @@ def _at(due_at: datetime, call: actions.RemovePartition, ctx: Round) -> Step:
     return actions.Wanted(call, due_at) if due_at <= ctx.now else due_at
 
 
-# --- strays ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
     """A partition of this cluster that the ledger does not record, or records on another server."""

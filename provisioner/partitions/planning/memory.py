@@ -80,9 +80,6 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     turns: Mapping[tuple[str, str, str], datetime] = field(default_factory=dict)
 
 
-# --- waits ---
-
-
 #: First and maximum wait in seconds after a failure of a call to a V-IPU server.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     **waits.DELAYS,
@@ -102,8 +99,6 @@ def failed(
     """Return the back-off after one more failure. `delay` replaces the waits of the kind of failure."""
     return waits.backed_off(before, failure, key, now, delay or DELAYS[failure.kind])
 
-
-# --- answers ---
 
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was created, but its server does not list it.")
 _STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, but its server still lists it.")

@@ -142,9 +142,6 @@ def _owners_of_unreadable(ctx: Round) -> Mapping[str, str]:
     return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}
 
 
-# --- the view that is shown ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLine:
     """A pod that waits for a partition."""

@@ -143,9 +143,6 @@ def _ends_in(standing: Standing, ctx: Round) -> float:
     return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, ctx.settings) else inf
 
 
-# --- waiting pods ---
-
-
 class Wait(Enum):
     """Reason why a pod waits. One Event is emitted for each reason."""
 

@@ -177,9 +177,6 @@ def _read(vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
     return "the partition is active", vipu.ipuof_config(partition_id)
 
 
-# --- answers ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Data that the API reads. All functions are called in the event loop, and must not block."""
@@ -380,9 +377,6 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Response:
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
     """Return whether an entry's id has the pod's prefix (`owner`), and is the id in the pod's annotation, if any."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
-
-
-# --- servers of every replica ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

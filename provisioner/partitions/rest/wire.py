@@ -30,8 +30,6 @@ class Refused(Exception):  # noqa: N818 - it is a verdict on a request
         self.retry_after_seconds = retry_after_seconds
 
 
-# --- requests and answers ---
-
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
@@ -87,9 +85,6 @@ def refusal(refused: Refused) -> Response:
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
-
-
-# --- callers ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
