@@ -59,8 +59,7 @@ def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
     """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
 
-    The id differs by server, so that a partition that appears late on one server is not mistaken for the pod's
-    partition on another server.
+    The id differs by server, so a late partition of one server is not mistaken for the partition of another server.
     """
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 

@@ -4,8 +4,8 @@ A decision may be repeated or skipped. An exception about one pod, entry or serv
 
 At most `max_changes_per_server` creates and removes run at the same time on a server. If both wait, each kind gets half
 of this number: removes free IPUs, and without creates these IPUs are of no use. Creates of a higher priority are sent
-first. At equal priority, the namespace with the fewest changes of the kind in flight is next, then the namespace whose
-last change is oldest, then the change that has been due for longest.
+first. At equal priority, namespaces with the fewest changes of the kind in flight come first. Then come namespaces
+whose last change is oldest, then changes that have been due for longest.
 """
 
 from collections import Counter

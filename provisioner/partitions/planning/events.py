@@ -14,8 +14,7 @@ from provisioner.partitions.vipu.records import Partition
 WAITING = "PartitionWaiting"
 #: The partition is active, and the pod can be scheduled.
 CREATED = "PartitionCreated"
-#: The partition cannot be created, used or removed, its server cannot be read or is no longer in `VIPU_SERVERS`, the
-#: pod may no longer use the server's nodes, or the pod's gate cannot be removed.
+#: The partition cannot be created, used or removed. The message contains the reason.
 FAILED = "PartitionFailed"
 #: The partition of a pod that has not ended vanished from the server, because the server lost it or another client
 #: removed it. The partition is created again under the same id.

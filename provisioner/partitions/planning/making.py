@@ -61,8 +61,8 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # A retry counts as due since its back-off ended, and a first create since its pod was created: a create that fails
-    # repeatedly does not delay the first creates of older pods.
+    # A retry counts as due since its back-off ended, a first create since its pod was created. So a create that fails
+    # repeatedly does not delay first creates of older pods.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -113,8 +113,7 @@ def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Itera
     """Yield `notice`, and the remove of an unusable partition if the pod's main containers have not run."""
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
-    # No remove is sent while a write of the pod is open: the live check before the remove could see the pod with its
-    # gate, just before the write removes the gate.
+    # No remove is sent while a write of the pod is open, because it may remove the gate right after the live check.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(standing, ctx, unused=True)

@@ -60,8 +60,8 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # A partition that no pod needs is not counted if it cannot be removed, or its server cannot be read: it may
-        # remain for long, and would use up the limit of its namespace.
+        # A partition that no pod needs does not count if it cannot be removed, or its server cannot be read. Otherwise
+        # it would use up the limit of its namespace for long.
         if (
             standing.phase not in OVER
             and not standing.stays

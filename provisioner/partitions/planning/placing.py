@@ -1,11 +1,10 @@
 """Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
 Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation. The
-shadow time of an allocation is the time at which deadlines (activeDeadlineSeconds) of the pods in it have freed enough
-IPUs for this pod. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the
-most free IPUs. A later pod of the queue gets IPUs of a reserved allocation only if the pod ends before the shadow time,
-or if the reservation does not need these IPUs. A pod that cannot use the reserved allocation may get a reservation on
-another allocation.
+shadow time of an allocation is when deadlines (activeDeadlineSeconds) of the pods in it have freed enough IPUs for this
+pod. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the most free
+IPUs. A later pod gets IPUs of a reserved allocation only if it ends before the shadow time, or the reservation does not
+need them. A pod that cannot use the reserved allocation may get a reservation on another allocation.
 
 A server may reject a partition although enough IPUs are free. Then the shadow time is not before the first end of
 another partition in the allocation. Without deadlines, the reservation of the pod lasts for `crowded_seconds`.
