@@ -27,8 +27,8 @@ LIFE = timedelta(minutes=30)
 #: Minimum remaining validity of a token. A machine that has not joined gets a new token when less is left.
 LEAST_LEFT = timedelta(minutes=10)
 
-#: Maximum number of tokens of all groups together. Further machines wait for a token. Kubernetes adds 106 bytes for
-#: each token to the ConfigMap cluster-info (a key of 21, a value of 85), in total 434 KB of its 1 MiB.
+#: Maximum number of tokens of all groups together. Further machines wait for a token. Each token adds 106 bytes to
+#: the ConfigMap cluster-info, in total 434 KB of 1 MiB.
 MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
@@ -187,8 +187,8 @@ class Room:
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    A client with a token can send many large requests. Their X.509 content is therefore parsed last, and only if it is
-    short and `has_room` (`Room.has`) returns true for the token and the name of the object.
+    A client with a token can send many large requests. Their X.509 content is therefore parsed last, if it is short and
+    `has_room` (`Room.has`) returns true.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))

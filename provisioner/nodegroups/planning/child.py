@@ -158,8 +158,8 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
     """Return a condition if calls of the kind `what` (read, list or poll) fail, None to keep the current condition.
 
-    An existing condition is kept for the first two failures. Before a delete request, a true condition is kept
-    unless Compute Engine rejects calls for a managed instance group, whose machines could then be lost unnoticed.
+    An existing condition is kept for the first two failures. Before a delete request, a true condition is also kept
+    later, unless calls for a managed instance group are rejected: its machines could be lost unnoticed.
     """
     wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:

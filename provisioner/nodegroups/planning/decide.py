@@ -2,11 +2,11 @@
 
 A group is decided on together with its children. An exception in one group does not affect other groups.
 
-Compute Engine limits the calls of a project by kind, region and minute, so only some of the due calls are sent in a
-round. A party is all calls of one kind for one namespace, or all changes of one group's machines. Parties with the
-fewest calls in flight come first, then parties whose last call is oldest; polls, reads and lists count as a minute
-newer than changes. Between equal parties, the order is: changes of resources, changes of machines, polls, reads,
-lists; then the call that has been due for longest.
+Compute Engine limits the calls of a project by kind, region and minute, so a round sends only some of the due calls. A
+party is all calls of one kind for one namespace, or all changes of one group's machines. Parties with the fewest calls
+in flight come first, then parties whose last call is oldest. Polls, reads and lists count as a minute newer than
+changes. Between equal parties, the order is: changes of resources, changes of machines, polls, reads, lists; then the
+call that has been due for longest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,10 +1,10 @@
 """Decides about managed instance groups, which create the machines. Waiting for capacity is not a failure. Pure.
 
 Before a group is deleted, its nodes are cordoned by spec.unschedulable (otherwise Kubernetes removes the taint), and
-their pods are evicted. Pods that have started with chips keep the machines until they end or exceed their grace period,
-unless they were created after the delete request. Other pods keep the machines until a deadline. A short deadline
-applies to pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks all of this
-live (`actions.Proof`).
+their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines
+until they end or exceed their grace period. Other pods keep the machines until a deadline. A short deadline applies to
+pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks all of this live
+(`actions.Proof`).
 """
 
 import contextlib

@@ -240,8 +240,8 @@ def left_over(
     """Return the nodes of a group whose machines no longer exist; without a `fleet`, all nodes of the group.
 
     Nodes are found by labels, tokens and the machines in the status. With a fleet, ready nodes are left out, because
-    their machines may not be listed yet. While fewer than `count` machines are listed, a node without a listed machine
-    is left out as well, unless its name is in `lost` (`repair.lost_for_good`).
+    their machines may not be listed yet. While fewer than `count` machines are listed, nodes without a listed machine
+    are also left out, except for the names in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):

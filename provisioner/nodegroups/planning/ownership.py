@@ -1,7 +1,7 @@
 """Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
 A user cannot claim a resource by creating an object of its name. With the annotation `adopt`, an object takes over the
-resource of a deleted object of its name, and a group's child takes over a resource without an ownership mark.
+resource of a deleted object of its name. A group's child then also takes over a resource without an ownership mark.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Decides when a slice, which needs all its machines, is recreated because of lost machines. Pure.
 
 The managed instance group is deleted and created again under its name. The status has the reason Recreating from
-before the delete until before the create, so a managed instance group that exists with this reason is the old one.
+before the delete until before the create. A managed instance group that exists during this time is the old one.
 """
 
 from collections.abc import Iterable, Mapping
