@@ -1,8 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-The event loop answers small bodies for hooks that are `quick`. All other reviews wait in lanes, which are queues with
-their own threads. Small bodies for other hooks, large bodies for quick hooks, large bodies for other hooks, and answers
-that wait for another server have a lane each. A request that gets no place in its lane is answered 503. If a hook
+The event loop answers small bodies for hooks that are `quick`. All other reviews wait in lanes: queues with their own
+threads. The four lanes are for small bodies for other hooks, large bodies for quick hooks, large bodies for other
+hooks, and answers that wait for another server. A request that gets no place in its lane is answered 503. If a hook
 raises an exception, the API server still gets an answer.
 """
 

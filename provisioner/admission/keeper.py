@@ -136,8 +136,8 @@ class Keeper:
 
     def _keep_once(self) -> str:
         """Update Secret and webhooks, and serve the keys of the Secret; return the problem, empty if none."""
-        # The webhooks are read before the Secret. If this process is suspended in between, its patch of the webhooks is
-        # rejected as outdated; otherwise it could restore a CA bundle that another replica has replaced.
+        # The webhooks are read before the Secret. If another replica replaces the CA bundle in between, the patch of
+        # the webhooks is rejected as outdated, and cannot restore the earlier bundle.
         configurations, forbidden = self._configurations()
         stored = self._get(self._secret_path())
         self._looked = self.now()

@@ -174,6 +174,6 @@ def _plain(text: str) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes floats, because msgspec would block all threads for 10 us for each float near the limits of a double:
-#: for 4 s if a body of 8 MiB has only such floats.
+#: Python decodes floats. msgspec would block all threads for 10 us for each float near the limits of a double, for 4 s
+#: in a body of 8 MiB of such floats.
 _DECODER = msgspec.json.Decoder(float_hook=float)
