@@ -106,7 +106,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     there = {fields.text(variable.get("name")) for variable in fields.mappings(env)}
     new = [variable for variable in _variables(settings) if variable["name"] not in there]
     if new:
-        # These come first, because the container's own variables may refer to them. Existing names are not replaced.
+        # New variables come first, because the container's own may refer to them. Existing names are not replaced.
         found["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:

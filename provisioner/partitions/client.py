@@ -24,13 +24,13 @@ _TIMEOUT_SECONDS = 40.0
 _SHORTEST_SECONDS = 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
-#: Maximum seconds of a Retry-After header; a higher value is reduced to this one.
+#: Maximum seconds of a Retry-After header; higher values are reduced to this maximum.
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 #: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a valid one is accepted late.
 _UNAUTHORIZED_SECONDS = 300.0
 #: Interval in seconds at which an unchanged message is printed again.
 _SAY_SECONDS = 60.0
-#: Mode of the file with the configuration: every container of the pod may read it, regardless of its user.
+#: Mode of the file with the configuration: every container of the pod may read the file, as any user.
 _MODE = 0o644
 _FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
 

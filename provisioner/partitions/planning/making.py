@@ -113,14 +113,14 @@ def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Itera
     """Yield `notice`, and the remove of an unusable partition if the pod's main containers have not run."""
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
-    # No remove is sent while a write of the pod is open, because it may remove the gate right after the live check.
+    # No remove is sent while a write of the pod is open, because the write may remove the gate after the live check.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(standing, ctx, unused=True)
 
 
 def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
-    """Yield the remove of a partition that no pod needs, or the time at which its pod, being deleted, loses it."""
+    """Yield the remove of a partition that no pod needs, or the time at which a deleted pod loses its partition."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
         # No Event is emitted if the server is no longer in the settings, because the partition may still exist.

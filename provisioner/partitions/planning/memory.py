@@ -56,7 +56,7 @@ class Refusal:
 
     @property
     def never_fits(self) -> bool:
-        """Whether the partition may never fit. Then other pods are not delayed for it."""
+        """Whether the partition may never fit. If so, other pods are not delayed for the partition."""
         return self.in_vain >= _MAX_IN_VAIN
 
 

@@ -150,7 +150,7 @@ class Wait(Enum):
     QUEUE = "queue"
     #: The limit of the namespace is used, or older pods of the namespace wait for the rest of the limit.
     LIMIT = "limit"
-    #: The pod exceeds the limit of its namespace, or no server that it may use may have a large enough allocation.
+    #: The pod exceeds the limit of its namespace, or its selectors allow no server with a large enough allocation.
     IMPOSSIBLE = "impossible"
     #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
     OTHERS = "others"

@@ -108,7 +108,7 @@ class Round:
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
-        """Return whether a pod needs or may use a partition. With a partition in its annotation, it uses no other."""
+        """Return whether a pod needs or may use a partition. A pod with a partition in its annotation uses no other."""
         return self.wants(pod) and pod.told_partition in ("", partition_id)
 
     def has_had_its_grace(self, pod: Pod) -> bool:

@@ -115,12 +115,12 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Return whether the partition may never be removed: MAX_REMOVES removes had no effect, and no pod prevents it."""
+    """Return whether a partition may never be removed: MAX_REMOVES removes had no effect, and not because of a pod."""
     return known.removing is not None and known.removing.failures >= MAX_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
-    """Return whether a pod may no longer use the server's nodes: while it has its gate, its selectors can change."""
+    """Return whether a pod may no longer use the server's nodes: while a pod has its gate, its selectors can change."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
 
 
@@ -157,7 +157,7 @@ def _is_long_ago(moment: datetime, ctx: Round) -> bool:
 
 
 def known_of(entry: Entry, ctx: Round) -> PartitionMemory:
-    """Return the memory of an entry. It is empty if the entry is new, was moved or was recorded again."""
+    """Return the memory of an entry, empty if the entry is new, was moved or was recorded again."""
     mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
     known = ctx.memory.partitions.get(entry.id)
     return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=ctx.now)

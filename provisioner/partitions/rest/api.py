@@ -138,7 +138,7 @@ class Access:
         return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Call `ask` in a thread; return its start time (monotonic) and result. Raises Busy if it gets no thread."""
+        """Call `ask` in a thread; return its start time (monotonic) and result. Raises Busy without a free thread."""
         async with self._lane.place(flow=client):
             asked_at = time.monotonic()
             return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)

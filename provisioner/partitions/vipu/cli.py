@@ -41,7 +41,7 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
-#: First and maximum pause in seconds between checks whether a process has ended. Creates take minutes, so it grows.
+#: First and maximum pause in seconds between checks for the end of a process. Creates take minutes, so pauses grow.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
 #: Maximum wait in seconds of `close` for a program that is being started, which may hang.
 _CLOSE_SECONDS = 0.2

@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Verb(Enum):
-    """Kind of a call. The meaning of a message depends on it."""
+    """Kind of a call, on which the meaning of a message depends."""
 
     READ = "read"
     #: A read of one partition.
