@@ -97,7 +97,7 @@ class Writer:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
         if what.taint:
-            # The patch replaces the whole list of taints. It fails if another client adds a taint after this read.
+            # The patch replaces the whole list of taints, and fails if another client adds a taint after this read.
             node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:

@@ -105,12 +105,12 @@ def child(wanted: Child) -> Json:
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
-    """Return the merge patch that sets an object's finalizers. It fails if the object has changed since it was read."""
+    """Return the merge patch that sets an object's finalizers. The patch fails if the object changed after the read."""
     return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
 def status_patch(record: Record, new: Status) -> Json | None:
-    """Return the patch from the status of `record` to `new`, None if equal. It fails if the object was changed."""
+    """Return the patch from the status of `record` to `new`, None if equal. The patch fails if the object changed."""
     before, after = codec.write(record.status), codec.write(new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None

@@ -155,7 +155,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Submit the deletion of a resource and its machines. Fails with OPERATION_IN_THE_WAY if it is in use."""
+        """Submit the deletion of a resource with its machines. A resource in use fails with OPERATION_IN_THE_WAY."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)

@@ -78,7 +78,7 @@ class Template:
 
     # --- only in inserts
 
-    #: Configuration of the machines. Inserts take from it all values that this record has no field for.
+    #: Configuration of the machines, with all values of an insert that this record has no field for.
     config: InstanceConfig = _NO_CONFIG
 
     # --- only in reads

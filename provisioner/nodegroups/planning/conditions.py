@@ -161,7 +161,7 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
-        # The transition time of ManagedInstanceGroupReady is cleared, so that it is set again by the new machines.
+        # The transition time of ManagedInstanceGroupReady is cleared, so that the new machines get another one.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(condition, last_transition_time=None) if condition.type == kind else condition

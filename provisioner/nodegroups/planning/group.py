@@ -135,7 +135,7 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    # The provisioning model of a template with a problem may be unknown. It has no effect, as the template is not used.
+    # The provisioning model of a template with a problem may be unknown. The model does not matter then.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,

@@ -47,7 +47,7 @@ def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, ctx)
-    # kubeadm uses an address in the spec or the settings only to read cluster-info. Kubelets use the server in it.
+    # kubeadm uses an address in the spec or the settings only to read cluster-info, whose server kubelets use.
     address = join.api_server and ctx.snapshot.cluster.api_server
     missing = [
         words
@@ -73,7 +73,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return advice if a machine has no node and joins by its image or at another address than the one it is given."""
+    """Return advice if a machine has no node and joins by its image or at another address than the given one."""
     members = fleet.members if fleet is not None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""

@@ -228,7 +228,7 @@ def merged(steps: Iterable[Step]) -> Step:
 
 
 def to_write(what: Write, seen: str = "") -> Step:
-    """Return a step with one write; `seen` is the state of the object that it is based on (`Proposed.seen`)."""
+    """Return a step with one write; `seen` is the state of the object on which the write is based (`Proposed.seen`)."""
     return Step(writes=(Proposed(write=what, seen=seen),))
 
 
