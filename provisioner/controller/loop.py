@@ -40,7 +40,7 @@ class Wake(threading.Event):
 
     def set(self) -> None:
         """Wake the loop."""
-        # No lock is needed: if two threads are here at the same time, their times are almost equal.
+        # No lock is needed: two threads that set the time at the same moment set almost equal times.
         if self._asked_at is None:
             self._asked_at = self._monotonic()
         super().set()
