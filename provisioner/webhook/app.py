@@ -152,7 +152,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Return the server, not started. Without `files`, it creates certificates. `variables` are settings of slices."""
+    """Return the server, not started. `variables` are settings of slices. Without `files`, certificates are created."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
