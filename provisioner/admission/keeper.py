@@ -234,7 +234,7 @@ class Keeper:
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
-    """Return whether all registered webhooks trust a bundle. A webhook that is added later gets it in the next step."""
+    """Return whether all registered webhooks trust a bundle. A later webhook gets the bundle in the next step."""
     wanted = set(_certificates(bundle))
     bundles = (trusted for configuration in configurations for _, trusted in _webhooks(configuration))
     return all(wanted <= set(_certificates(trusted)) for trusted in bundles)
