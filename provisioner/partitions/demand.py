@@ -33,7 +33,6 @@ class Pod:
     problem: str = ""
     #: Whether the provisioner's webhook prepared the pod, and not Graphcore's plugin, which adds no init container.
     injected: bool = False
-    #: Whether the pod still has the provisioner's scheduling gate.
     gated: bool = False
     #: Whether the pod has other scheduling gates.
     held_by_others: bool = False

@@ -133,10 +133,7 @@ def released(pod: Pod, entry: Entry) -> Event:
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Return Events to emit now, topics emitted so far by UID, and whether Events are left for later rounds.
-
-    `uids` are the UIDs of all pods, `active` those of pods whose partition is active (`_REPEATABLE`).
-    """
+    """Return Events to emit, emitted topics by UID, and if Events remain. `active`: pods with an active partition."""
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

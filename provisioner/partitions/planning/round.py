@@ -34,7 +34,6 @@ class ServerView:
 class Snapshot:
     """State of Kubernetes at one moment, and the last readings of the V-IPU servers."""
 
-    #: UID of the namespace kube-system.
     cluster_uid: str
     pods: tuple[Pod, ...] = ()
     #: Ledger as last read or written; None if unknown, so that no partition may be created or removed.

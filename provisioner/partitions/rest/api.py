@@ -60,9 +60,6 @@ _READS_AT_ONCE, _MAX_READS = 2, 128
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
-# --- calls on behalf of clients, shared by all clients that need the same call at the same time ---
-
-
 class Shared:
     """Calls in progress, and results that are reused for a limited time. Used from one event loop."""
 
