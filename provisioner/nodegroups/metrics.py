@@ -11,7 +11,6 @@ from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.runtime.metrics import ActionMetrics, Registry, RequestMetrics, Shown
 
 PREFIX = "tpu_provisioner_nodegroups_"
-#: States of nodes, as in `status.nodeSummary`.
 NODE_STATES = ("ready", "reconciling", "failed")
 #: Label `reason` of a group without a condition Ready, or with a reason that this controller does not set.
 UNKNOWN = "Unknown"

@@ -48,7 +48,6 @@ class Reporter(PlanReporter):
         self.metrics.show(values_of(plan.memory, snapshot, self._oldest(snapshot.groups)))
 
     def _oldest(self, groups: Iterable[TpuNodeGroup]) -> dict[str, float]:
-        """Return the maximum time in seconds for which a group has had its reason, by reason."""
         now, before, self._reasons = self.clock(), self._reasons, {}
         oldest: dict[str, float] = {}
         for group in groups:

@@ -121,7 +121,6 @@ def _named(topologies: tuple[Topology, ...]) -> str:
 
 @functools.cache
 def _topologies_of(offer: Accelerator, machine: MachineType, node_count: int | None) -> tuple[Topology, ...]:
-    """Return at most 3 multi-host topologies of `node_count` machines, documented topologies first."""
     if node_count is None:
         return ()
     fitting = [

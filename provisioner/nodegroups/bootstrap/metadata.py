@@ -47,7 +47,6 @@ class Join:
     api_server: str
     #: sha256:HEX; several hashes are separated by commas.
     ca_hash: str
-    #: Minor version, such as 1.31.
     kubernetes_version: str
 
 

@@ -187,8 +187,7 @@ class Room:
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    A client with a token can send many large requests. Their X.509 content is therefore parsed last, if it is short and
-    `has_room` (`Room.has`) returns true.
+    The X.509 content may be large. It is parsed last, and only if `has_room` (`Room.has`) returns true.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))

@@ -275,7 +275,6 @@ class ComputeClient:
         said: Sequence[str],
         named: str = "",
     ) -> _T:
-        """Send a request and parse the response. If `named` is set, the response must have this name."""
         try:
             content = self._send(request, seconds)
         except failures.SDK_ERRORS as error:
@@ -309,6 +308,5 @@ def _api(call: Call, said: Sequence[str] = ()) -> failures.Api[records.ComputeEr
 
 
 def _unreadable(subject: str, call: Call, what: str) -> records.ComputeError:
-    """Return the error for a response with a success status and without the requested content."""
     message = f"{what} Is {ADDRESS_OPTION} the address of Compute Engine?"
     return records.ComputeError(Failure(kind=LOST.of(call), message=message), subject)

@@ -280,7 +280,6 @@ def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
 
 
 def _unlisted(child: Child, known: memory.ResourceMemory, ctx: Round) -> Condition | None:
-    """Return a condition if the machines of a managed instance group are unknown because listing them fails."""
     if not isinstance(child, ManagedInstanceGroup) or fleet_of(child, ctx) is not None:
         return None
     return _unknown(child, known, memory.LIST, "its machines cannot be listed")

@@ -229,7 +229,6 @@ def _awaited(member: Member) -> str:
 
 
 def _machines(status: TpuNodeGroupStatus, fleet: Fleet, now: datetime) -> tuple[Machine, ...]:
-    """Return the entries of all machines. An unchanged entry is kept, with its time."""
     before = {machine.name: machine for machine in status.machines}
     at = now.astimezone(UTC).replace(microsecond=0)
     machines = []

@@ -30,7 +30,6 @@ PROVISIONED = "Provisioned"
 CLEANUP = "Cleanup"
 #: All resources of a TPUNodeGroup in Compute Engine exist.
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
-#: More nodes are ready than before.
 NODES_JOINING = "NodesJoining"
 
 #: Reasons of conditions that cause a Warning Event, because a user may have to act.

@@ -122,7 +122,6 @@ def fleet_of(manager: ManagedInstanceGroup, ctx: Round, chips: int | None = None
     if reading.resource is None and reading.asked_at >= known.changed_at:
         return Fleet(asked_at=reading.asked_at)
     if reading.resource is not None and not is_ours(manager, reading.resource, ctx):
-        # The listed machines belong to another owner.
         return None
     if listing is None or listing.asked_at < known.changed_at:
         return None

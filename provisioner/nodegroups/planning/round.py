@@ -82,7 +82,6 @@ class Pod:
     node: str
     #: Number of requested chips; 1 for ResourceClaims, whose devices are unknown.
     chips: int
-    #: Whether the phase is Succeeded or Failed.
     finished: bool = False
     created_at: datetime | None = None
     #: Whether the kubelet has accepted the pod (status.startTime).
