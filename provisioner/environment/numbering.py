@@ -203,7 +203,6 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
 
 
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
-    """Return the number of child Jobs that form a slice; 1 if the slice is invalid."""
     job = _job_of(replicated_job)
     # With exclusive placement (JobSet copies the annotation to pods) or dynamic slicing, each child Job is a slice.
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))

@@ -148,7 +148,6 @@ def requests_chips(template: object) -> bool:
 
 
 def _requests_multislice(container: Container) -> bool:
-    """Return whether a Ray container requests a multislice by NUM_SLICES, as with KubeRay's webhook."""
     return NUM_SLICES in container.given and container.given[NUM_SLICES].value not in ("", "1")
 
 

@@ -352,7 +352,6 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod affinity or anti-affinity by node pool, to pods of all namespaces."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},
