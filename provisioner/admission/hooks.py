@@ -131,10 +131,7 @@ class Lanes:
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
     def endpoint(self, begin: Begin, busy: Callable[[float], None], *, quick: bool = False) -> Endpoint:
-        """Return the endpoint of a webhook. If the webhook is `quick`, answers to small bodies begin in the event loop.
-
-        `busy` is called with the duration in seconds of each request that is answered 503.
-        """
+        """Return the endpoint of a webhook. `busy` gets the duration in seconds of a request that is answered 503."""
 
         async def answer(request: Request) -> Response:
             if not is_json(request):
