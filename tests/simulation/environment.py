@@ -21,8 +21,10 @@ _CHANCE = 0.25
 #: Probability that the rejected JobSets come after the storm instead of during the storm.
 _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
+#: The only kind of refusal that is a missing permission; requests of the other kinds are invalid.
+_FORBIDDEN = "service account forbidden"
 #: State of the service account in the simulated GKE, by kind of refusal.
-_ACCOUNTS = {"service account forbidden": "forbidden", "service account missing": "missing"}
+_ACCOUNTS = {_FORBIDDEN: "forbidden", "service account missing": "missing"}
 #: Responses to every create in one zone, by kind of refusal. The last two texts are invented.
 _ANSWERS = {
     "policy of the organisation": says(
@@ -76,7 +78,7 @@ class Environment:
         #: Whether the cause has been corrected.
         self.mended = False
         #: Seconds after the correction within which a rejected create must be sent again.
-        self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind in _ACCOUNTS else _SENT_AGAIN_SECONDS
+        self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind == _FORBIDDEN else _SENT_AGAIN_SECONDS
 
     def begin(self) -> None:
         """Configure the unusable service account in the simulated GKE."""
