@@ -1,8 +1,8 @@
 """Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
-A capacity is a zone, a machine type, a shape and the capacity type. After a failure, one create may try the capacity
-again; each pool that comes up doubles the number of creates in flight that are allowed. A create counts only if its
-process saw the failure, and sent the create after the time that a cache may lag.
+A capacity is a zone, a machine type, a shape, the capacity type, and the node settings that pods choose. After a
+failure, one create may try the capacity again; each pool that comes up doubles the number of creates in flight that are
+allowed. A create counts only if its process saw the failure, and sent the create after the time that a cache may lag.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _HOUR_SECONDS = 3600.0
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, topology of several hosts, and reservation or, without one, capacity type.
-_Capacity = tuple[str, str, int, str, str]
+#: Zone, machine type, number of nodes, topology of several hosts, reservation or, without one, capacity type, and the
+#: service account and networks that pods choose: the provisioner backs off such creates separately.
+_Capacity = tuple[str, str, int, str, str, str]
 
 
 @dataclass(slots=True)
@@ -140,7 +141,9 @@ def _capacity(body: JsonObject) -> _Capacity:
     config = body["config"]
     nodes = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
     topology = body.get("placementPolicy", {}).get("tpuTopology", "")
-    return body["locations"][0], config["machineType"], int(nodes), topology, _terms(config)
+    networks = body.get("networkConfig", {}).get("additionalNodeNetworkConfigs", "")
+    own = f"{config.get('serviceAccount', '')} {networks}"
+    return body["locations"][0], config["machineType"], int(nodes), topology, _terms(config), own
 
 
 def _terms(config: JsonObject) -> str:
