@@ -30,6 +30,7 @@ PROVISIONED = "Provisioned"
 CLEANUP = "Cleanup"
 #: All resources of a TPUNodeGroup in Compute Engine exist.
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
+#: More nodes are ready than before.
 NODES_JOINING = "NodesJoining"
 
 #: Reasons of conditions that cause a Warning Event, because a user may have to act.
@@ -47,8 +48,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Pause in seconds between two writes of a group's status: for each machine, and maximum. The pause applies if only
-#: machines, counts or messages have changed, because each write stores all machines (150 kB for 512 machines).
+#: Minimum interval between writes of a group's status in seconds for each machine, and its maximum. It applies if only
+#: machines, counts or messages have changed, because each write stores all machines (150 kB for 512).
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 

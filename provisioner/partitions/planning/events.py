@@ -10,19 +10,22 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.vipu.records import Partition
 
-#: The pod waits for its partition. The message contains the reason.
+#: The pod waits for older pods, its namespace's limit, IPUs, other creates, or the ledger.
 WAITING = "PartitionWaiting"
 #: The partition is active, and the pod can be scheduled.
 CREATED = "PartitionCreated"
-#: The partition cannot be created, used or removed. The message contains the reason.
+#: The V-IPU server rejected the partition, created an unusable one, cannot be read, or is no longer in `VIPU_SERVERS`.
+#: Or the pod can no longer run on its nodes, or its gate cannot be removed. The create is retried, or the pod waits for
+#: another server.
 FAILED = "PartitionFailed"
-#: The partition of a pod that has not ended vanished from the server, because the server lost it or another client
-#: removed it. The partition is created again under the same id.
+#: The server lost the partition of a pod that has not ended, or another client removed it, such as a copy of this
+#: cluster. It is created again under the same id.
 LOST = "PartitionLost"
-#: The partition was removed, because its pod no longer needs it. As a warning: its pod had no node for
-#: `UNSCHEDULED_TIMEOUT`, so other pods get the IPUs.
+#: The pod has ended. As a warning: no node was found for it within `UNSCHEDULED_TIMEOUT`, and its partition is given to
+#: other pods.
 RELEASED = "PartitionReleased"
-#: The pod gets no partition until a user changes something. The message contains the reason.
+#: The pod's annotation is not a power of two, `SERVED_NAMESPACES` does not contain its namespace, its partition was
+#: released before it ran, or it was created before the webhook or by Graphcore's plugin.
 REJECTED = "PartitionRejected"
 
 #: Topics of Events that are repeated if their cause recurs after the partition was active.
@@ -133,7 +136,10 @@ def released(pod: Pod, entry: Entry) -> Event:
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Return Events to emit, emitted topics by UID, and if Events remain. `active`: pods with an active partition."""
+    """Return Events to emit now, topics emitted so far by UID, and whether Events are left for later rounds.
+
+    `uids` are the UIDs of all pods, `active` those of pods whose partition is active (`_REPEATABLE`).
+    """
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

@@ -109,7 +109,7 @@ class SliceView:
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
     cause: str
-    #: Cause and next step in a few words; empty if `reason` suffices.
+    #: Cause and next step; empty if `reason` suffices.
     brief: str
     #: What to do apart from waiting; empty if nothing helps, or if `reason` contains it.
     next_step: str
