@@ -174,7 +174,7 @@ class Look:
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
         """Yield a line about the TPUNodeGroups that still exist, except for groups that `pools` already contains."""
         try:
-            # If the API group does not exist, listing TPUNodeGroups may fail with 403, but reading the group with 404.
+            # If the API group does not exist, lists of its objects may fail with 403, but a read of the group with 404.
             self.api.get(API_ROOT)
             path = collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT)
             listed = list_all(self.api, path, {}, _place_of, metadata_only=True)

@@ -155,7 +155,8 @@ class Injected:
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Return whether a pod gets variables; `owner` is empty if it was not read."""
-    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod must request variables.
+    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod or its StatefulSet needs a
+    # label that asks for variables.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")

@@ -63,7 +63,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace, by digest: all in `known`, latest occurrence last; Events to write in `waiting`."""
+    """Events of one namespace by digest. `known` has all, the most recent last; `waiting` has those to write."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)

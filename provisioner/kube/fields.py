@@ -101,7 +101,7 @@ def _shared(text: str) -> str:
     return text
 
 
-class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
+class MalformedObject(ValueError):  # noqa: N818 - the name says that the object is malformed
     """A field of an object is missing or invalid. The message contains the object's name, the value and the mistake."""
 
 

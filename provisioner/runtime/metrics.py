@@ -47,7 +47,7 @@ class LastRound(Collector):
 
 
 class Registry(CollectorRegistry):
-    """Registry of metrics, with a prefix except for the standard metrics of a process. One metric is the release."""
+    """Registry that adds a prefix to names of metrics, except standard metrics of a process; one has the release."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)

@@ -87,11 +87,11 @@ def _is_job(owner: ObjectRef | None) -> bool:
 
 
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
-    """Yield all pods. Pods of kind POD whose workload UID belongs to another namespace get another UID.
+    """Yield all pods. Replace `workload_uid` of pods of kind POD if this UID belongs to another namespace.
 
     Users can write the UID of any object into an owner reference. `namespaces` has the namespaces of existing workloads
-    by UID. Any other UID belongs to the namespace of the oldest pod with this UID; pods without a Job take precedence,
-    because their UID already depends on the namespace.
+    by UID. Any other UID belongs to the namespace of the oldest unfinished pod with this UID; pods without a Job take
+    precedence, because their UID already depends on the namespace.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}

@@ -89,7 +89,7 @@ _PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
     'partitions_oldest_wait_ipus{pod="j"}': "0x90",
 }
 _WELL = _SLICES | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
-#: Minute after the end of every case: the end of alerts that do not stop within the case.
+#: Minute later than all cases; in `want`, the end of an alert that still fires when its case ends.
 _END = 1000
 
 

@@ -35,7 +35,7 @@ def _files_of(row: str) -> list[Path]:
 
 
 def _lacking(row: str, folders: Iterable[str], concerns: Callable[[str], bool]) -> list[str]:
-    """Return the Python files of folders that a row leaves out, although `concerns` is true for their text."""
+    """Return the Python files in `folders` that a row of the page does not list, although `concerns` holds for them."""
     listed = _files_of(_ROWS[row])
     return [
         str(path.relative_to(ROOT))

@@ -63,7 +63,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # The provisioner counts the pods of a Job that it does not serve, so three pods of a larger Job would be too few.
+    # The provisioner counts the pods of such a Job, so the default of _MOST_OF_A_GROUP would make a Job look too small.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 

@@ -58,7 +58,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of a decision. Its calls and writes are already open in `memory`."""
+    """Result of a decision. `memory` already contains the calls and writes, as sent and without a result."""
 
     memory: Memory
     calls: tuple[actions.Call, ...] = ()

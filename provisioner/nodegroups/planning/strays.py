@@ -11,7 +11,7 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: Interval in seconds between the first list with a group without an object and the list that confirms it.
+#: Seconds until a second list confirms that a managed instance group has no Kubernetes object.
 _CONFIRM_SECONDS = 300.0
 #: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted.
 _MAX_AGE_SECONDS = 60.0

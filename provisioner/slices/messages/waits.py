@@ -96,7 +96,7 @@ def joined(cause: str, step: str) -> str:
 
 
 def _cause_with_details(wait: WaitsFor) -> str:
-    """Return the cause of a wait, with the choice of capacity and the supplier's message if they fit."""
+    """Return the cause of a wait, with the supplier's message if it fits; if the wait is final, only the message."""
     short, failed = cause(wait), distinct(wait.blockers)
     if wait.final and wait.limit is not None:
         return _of_limit(wait.limit, lasting=False)

@@ -181,7 +181,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _with_refusals(
     ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices with an updated back-off of refused pods.
+    """Return the memory of slices, with a back-off of slices whose pods the scheduler does not bind to ready nodes.
 
     The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
     slices of the workload may try again immediately.

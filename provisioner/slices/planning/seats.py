@@ -85,7 +85,7 @@ class Seats:
         self._alike: dict[Hashable, int] = {}
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
-        """Give each node of the pools a bit; return the nodes in the order of the bits."""
+        """Give each node that counts a bit, and the missing nodes of each pool a bit; return views in their order."""
         pods = (pod for pod in self._round.snapshot.pods if pod.requirements.has_chips and not pod.finished)
         busy = {pod.node_name for pod in pods if not self._is_leaving(pod)}
         views: list[NodeView] = []

@@ -242,7 +242,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
 
 
 def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """If the request failed during the probe, so would each retry by Kueue, and nothing would use the probe's pool."""
+    """If the request failed during the probe, each retry would also fail, and nothing would use the probe's pool."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):

@@ -221,7 +221,7 @@ def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> No
 
 
 def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:
-    """The scheduler refuses a free node of another pod's pool, then an empty pool of an ended ReplicaSet."""
+    """The scheduler binds the pod to no free node of a used pool, and to no pool without pods."""
     world = cluster()
     world.scale(2)
     world.settle()

@@ -238,7 +238,7 @@ class PoolMemory:
     #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates in this zone with
     #: this machine type are retried immediately, because the capacity may be free.
     place: tuple[str, str] | None = None
-    #: Time since which GKE reports the pool as up although not all its nodes are ready.
+    #: Time since which the supplier reports the pool as up although not all its nodes are ready.
     unready_since: datetime | None = None
     #: Time since which a flex-start pool is up without nodes, and waits for capacity; None otherwise.
     late_since: datetime | None = None

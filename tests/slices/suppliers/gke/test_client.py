@@ -464,7 +464,7 @@ def test_texts_in_place_of_objects_are_read_as_absent(
 
 
 def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient) -> None:
-    """The library requests numbers, and has no text for a number that it does not know."""
+    """By default, the library requests enums as numbers, and has no text for a number that it does not know."""
     for call in (client.list_node_pools, client.get_cluster, lambda: client.get_operation(OperationName("o"))):
         call()
     client.get_node_pool(PoolName("a"))
