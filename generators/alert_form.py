@@ -87,6 +87,9 @@ class Rule:
                         "evaluationInterval": "60s",
                         "ruleGroup": GROUP,
                         "alertRule": self.name,
+                        # Otherwise Cloud Monitoring rejects policies with a metric that has had no sample yet (reference
+                        # of PrometheusQueryLanguageCondition): many metrics have samples only after an incident.
+                        "disableMetricValidation": True,
                     },
                 }
             ],
