@@ -87,8 +87,8 @@ class Rule:
                         "evaluationInterval": "60s",
                         "ruleGroup": GROUP,
                         "alertRule": self.name,
-                        # Otherwise Cloud Monitoring rejects policies with a metric that has had no sample yet (reference
-                        # of PrometheusQueryLanguageCondition): many metrics have samples only after an incident.
+                        # Otherwise Cloud Monitoring rejects policies on metrics without samples (reference of
+                        # PrometheusQueryLanguageCondition). Many metrics have samples only after an incident.
                         "disableMetricValidation": True,
                     },
                 }

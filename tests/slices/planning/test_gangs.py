@@ -20,8 +20,10 @@ from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
+from tests.slices.planning.test_asks import Asking
 from tests.support.market import Market, add_mixed, gang
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.objects import raw_buffer
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -565,3 +567,22 @@ def test_workload_that_can_never_be_served_holds_no_pools(
     assert world.bound(second) == 2
     world.live(130, seconds=10)
     assert {pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()} == {"second"}
+
+
+def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
+    """In the past, a PARTIAL_HOLD shorter than the delete ended the hold, buffers took the room, and so on forever."""
+    train = gang("train")
+    world = Asking(raw_buffer("warm", replicas=2), marked=True, max_chips=16, partial_hold_seconds=15.0)
+    spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
+    world.templates = {("default", "template"): spot}
+    world.live(5)
+    assert len(world.pools) == 2
+    world.add(train)
+    world.memory = replace(world.memory, gangs={train.uid: Gang(queues=True)})
+    for _ in range(60):
+        world.run(40)
+        world.finish_creates()
+        world.finish_deletes()
+        world.schedule()
+    assert world.bound(train) == 2
+    assert len(world.created) == 4

@@ -33,6 +33,8 @@ from provisioner.slices.planning.spec.specification import is_held
 _SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after a release of pools, which otherwise is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
+#: Maximum time after the begin of a hold for which deletes of pools extend the hold.
+_DELETED_WITHIN = timedelta(minutes=10)
 #: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
 _BOOT = timedelta(seconds=120)
 
@@ -155,7 +157,8 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
     supply, memory, now = ctx.supply, ctx.memory, ctx.now
     limit = timedelta(seconds=ctx.settings.partial_hold_seconds)
     pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
-    holders = {hold.workload for hold in turns.holds.values() if not hold.released}
+    holders = {hold.workload: hold.since for hold in turns.holds.values() if not hold.released}
+    leaving = any(pool.leaving for pool in supply.values())
     gangs: dict[WorkloadUid, Gang] = {}
     partial: dict[WorkloadUid, tuple[int, int]] = {}
     released: dict[WorkloadUid, WaitsFor] = {}
@@ -175,6 +178,9 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
+        if leaving and uid in holders and now - holders[uid] < _DELETED_WITHIN:
+            # The deletes may make room for this workload. If it had no time to use the room, others would use it.
+            since = now
         # PARTIAL_HOLD lasts at least until the next decision, even if the setting is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
