@@ -264,7 +264,9 @@ def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
 
 def _may_use_rdma(spec: Mapping[str, Any]) -> bool:
     contexts = [fields.mapping(container.get("securityContext")) for _, container in _containers(spec)]
-    return any(each.get("privileged") is True or {_IPC_LOCK, "ALL"} & _capabilities(each, "add") for each in contexts)
+    return any(
+        context.get("privileged") is True or {_IPC_LOCK, "ALL"} & _capabilities(context, "add") for context in contexts
+    )
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

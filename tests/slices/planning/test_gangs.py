@@ -569,16 +569,22 @@ def test_workload_that_can_never_be_served_holds_no_pools(
     assert {pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()} == {"second"}
 
 
-def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
-    """In the past, a PARTIAL_HOLD shorter than the delete ended the hold, buffers took the room, and so on forever."""
+def waiting_for_room(hold: float) -> tuple[World, Workload]:
+    """Return a world in which an all-or-nothing JobSet is in line, and pools of a buffer use all chips of the limit."""
     train = gang("train")
-    world = Asking(raw_buffer("warm", replicas=2), marked=True, max_chips=16, partial_hold_seconds=15.0)
+    world = Asking(raw_buffer("warm", replicas=2), marked=True, max_chips=16, partial_hold_seconds=hold)
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
     world.templates = {("default", "template"): spot}
     world.live(5)
     assert len(world.pools) == 2
     world.add(train)
     world.memory = replace(world.memory, gangs={train.uid: Gang(queues=True)})
+    return world, train
+
+
+def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
+    """In the past, a PARTIAL_HOLD shorter than a delete ended the hold first, and the buffer used the room again."""
+    world, train = waiting_for_room(15.0)
     for _ in range(60):
         world.run(40)
         world.finish_creates()
@@ -586,3 +592,16 @@ def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> No
         world.schedule()
     assert world.bound(train) == 2
     assert len(world.created) == 4
+
+
+@pytest.mark.parametrize("hold", [0.0, 15.0])
+def test_deletes_extend_a_hold_by_ten_minutes_at_most_and_cause_no_rapid_decisions(hold: float) -> None:
+    """Other tenants decide whether pools are being deleted, and a wait for a delete must not use a whole core."""
+    world, _ = waiting_for_room(hold)
+    world.run(2)
+    begun = world.now
+    while holder(world) == "train":
+        now = world.now
+        plan = world.step(seconds=15)
+        assert plan.wake_at is None or plan.wake_at > now or holder(world) != "train"
+    assert timedelta(seconds=590) <= world.now - begun <= timedelta(seconds=645)

@@ -33,7 +33,7 @@ from provisioner.slices.planning.spec.specification import is_held
 _SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after a release of pools, which otherwise is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
-#: Maximum time after the begin of a hold for which deletes of pools extend the hold.
+#: Maximum time after the start of a hold for which deletes of pools extend the hold.
 _DELETED_WITHIN = timedelta(minutes=10)
 #: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
 _BOOT = timedelta(seconds=120)
@@ -178,14 +178,16 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        if leaving and uid in holders and now - holders[uid] < _DELETED_WITHIN:
+        extended = leaving and uid in holders and now - holders[uid] < _DELETED_WITHIN
+        if extended:
             # The deletes may make room for this workload. If it had no time to use the room, others would use it.
             since = now
         # PARTIAL_HOLD lasts at least until the next decision, even if the setting is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
-            wake_at += [since + limit] if in_time else []
+            # The end of the deletes starts the next decision of an extended hold.
+            wake_at += [since + limit] if in_time and not extended else []
         else:
             gangs[uid], hold = Gang(queues=True), Hold(workload=uid, since=now, released=True)
             released[uid] = _held(min(_accelerators(slices)), hold)
