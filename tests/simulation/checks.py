@@ -420,9 +420,19 @@ class Checker:
 
     def can_end(self, workload: WorkloadRun) -> bool:
         """Whether a workload's slices can run without any change by users."""
-        if not workload.shape.feasible or workload.name == self.simulation.singled.name:
+        if not workload.shape.feasible or workload.name == self.simulation.singled.name or self._outranked(workload):
             return False
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
+
+    def _outranked(self, workload: WorkloadRun) -> bool:
+        """Whether each try of the workload's capacity goes to the singled-out JobSet, because of its priority."""
+        singled = self.simulation.singled
+        return singled.of_capacity and any(
+            run.name == singled.name
+            and run.priority > workload.priority
+            and run.shape.topology == workload.shape.topology
+            for run in self.simulation.cluster.workloads.values()
+        )
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         if isinstance(workload, AskRun):
@@ -435,7 +445,7 @@ class Checker:
         singled = workload.name == self.simulation.singled.name
         told = self.told(workload, job)
         if shape.feasible and not singled:
-            return bool(told & _WAITING) and self._no_room(workload)
+            return bool(told & _WAITING) and (self._no_room(workload) or self._outranked(workload))
         # Without reports, a bound pod is enough: the slice uses a pool of another slice, and reports come later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)

@@ -140,6 +140,12 @@ class Singled:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
 
+    @property
+    def of_capacity(self) -> bool:
+        """Whether GKE says of each create that its capacity is out of stock or exceeds a quota."""
+        answer = _SINGLED_ANSWERS.get(self._kind)
+        return bool(self.name) and (answer is None or answer.of_capacity)
+
     def concerns(self, labels: dict[str, Any]) -> bool:
         """Whether a pool with these labels is for this JobSet."""
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
