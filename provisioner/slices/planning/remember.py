@@ -124,6 +124,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             delete=delete,
             phase=entries[name],
             unneeded_since=unneeded_since,
+            free_since=(entry.free_since or now) if pool.free else None,
             last_user=users.get(name),
             place=(str(zones[0]), pool.pool.machine_type) if pool.nodes and zones else entry.place,
             unready_since=pool.unready_since,

@@ -257,6 +257,11 @@ class Supply:
         counts = Counter((namespace, key) for key, namespace in marks if key not in ("", constants.SLICE_FREE))
         return max(counts, key=lambda mark: (counts[mark], mark), default=None)
 
+    @property
+    def free(self) -> bool:
+        """Whether the labels of all nodes prevent that the scheduler binds a pod with chips."""
+        return all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in self.nodes)
+
     @cached_property
     def maintenance(self) -> Node | None:
         """Node whose maintenance begins first; None if no maintenance is announced."""

@@ -17,9 +17,10 @@ from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadK
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
-from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
+from provisioner.slices.planning.plan import BINDING_SECONDS, Delete, DeleteReason, DeleteWait
 from provisioner.slices.planning.round import Round, Supply
 
+_BINDING = timedelta(seconds=BINDING_SECONDS)
 #: Maximum difference between two correct clocks of one cluster.
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
@@ -96,7 +97,7 @@ def find_unneeded(
         released = owner is not None and owner.workload_uid in releasing and owner in ctx.slices
         at_once = failed or stuck is not None or released or pool.ended or pool.lost or pool.name in evicted
         at = _due(pool, since_of[pool.name], ctx, at_once=at_once)
-        settle = not failed and _may_be_chosen(pool, awaited)
+        settle = not failed and _may_be_chosen(pool, awaited, ctx)
         delete = _delete(pool, stuck, ctx, matching, released=released, settle=settle)
         due_of[pool.name] = Due(at, delete.reason)
         if at <= now:
@@ -137,15 +138,17 @@ def _reason(
     return next((reason for reason, holds in reasons if holds), DeleteReason.NOT_NEEDED)
 
 
-def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
+def _may_be_chosen(pool: Supply, awaited: Collection[_Selected], ctx: Round) -> bool:
     """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
 
-    False if all nodes have the labels of a free pool, because the scheduler chooses such nodes for no pod with chips.
+    False if the pool has been free for BINDING_SECONDS: pods for which a node was chosen before are bound by then.
     """
+    free_since = ctx.memory.pool(pool.name).free_since
+    if not pool.nodes or (pool.free and free_since is not None and free_since <= ctx.now - _BINDING):
+        return False
     accelerator, topology = _selected(pool.view.labels)
-    free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in pool.nodes)
     selections = {(accelerator, topology), (accelerator, ""), ("", topology), ("", "")}
-    return not free and not selections.isdisjoint(awaited)
+    return not selections.isdisjoint(awaited)
 
 
 def _cordoned_by_us(pool: Supply) -> list[str]:

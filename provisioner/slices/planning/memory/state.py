@@ -233,6 +233,8 @@ class PoolMemory:
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
+    #: Time since which the scheduler binds no pods with chips to the pool (`Supply.free`); None if it may bind some.
+    free_since: datetime | None = None
     #: Slice that used the pool last, and may return with new pods; None if the pool's labels identify the slice.
     last_user: SliceId | None = None
     #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates in this zone with
