@@ -6,7 +6,7 @@ Placement is checked at each binding, and at each change of a node's labels by a
 - bindings before, or at most `EDITED_SECONDS` after, a user edited labels of the pool;
 - bindings to a recreated node within the lag of a cache: the node has the pool's labels until it is labelled again;
 - pools that are being deleted;
-- pods that were bound before or after a change of a label, within the lag of a cache.
+- pods that were bound, or whose node was recreated, before or after a change of a label, within the lag of a cache.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class Assigned:
         if before == after or pool is None or pool.status is PoolStatus.STOPPING:
             return
         for pod in self._cluster.pods_on_pool(node.pool_name):
-            known = now - pod.bound_at > self._checker.stale_seconds()
+            # A pod without a node holds no pool. It outlives its node if GKE recreates the node soon.
+            seen_since = max(pod.bound_at, self._cluster.recreated_at.get(pod.node, pod.bound_at))
+            known = now - seen_since > self._checker.stale_seconds()
             if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
                 continue
             own = mark_of(pod.selector)

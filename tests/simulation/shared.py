@@ -192,10 +192,13 @@ class Shared:
         for pool in self._simulation.cloud.pools.values():
             if pool is new or not is_ours(pool) or not self._belongs(pool, class_):
                 continue
-            others = {pod.node for pod in self._cluster.pods_on_pool(pool.name) if self._blocks(process, pod, class_)}
+            pods = self._cluster.pods_on_pool(pool.name)
+            others = {pod.node for pod in pods if self._blocks(process, pod, class_)}
             taken += len(others)
             if self._is_steady(pool, class_[0]) and not self._checker._in_flight_of_another(process, pool):
-                found[pool.name] = hosts(pool) - len(others)
+                # Marked pods cannot be bound to the free nodes of a pool that is open for a pod of another class.
+                used = {pod.node for pod in pods if not pod.finished}
+                found[pool.name] = (len(used) if others and self._is_open(pool) else hosts(pool)) - len(others)
         return {name: count for name, count in found.items() if count}, taken
 
     def _rivals(self, class_: _Class) -> int:
@@ -213,6 +216,10 @@ class Shared:
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
+
+    def _is_open(self, pool: Pool) -> bool:
+        nodes = (node for node in self._cluster.nodes.values() if node.pool_name == pool.name)
+        return not any(mark_of(node.labels)[0] for node in nodes)
 
     def _is_steady(self, pool: Pool, namespace: str) -> bool:
         """Whether a pool is up, and none of its nodes was unusable within the time that a cache may lag."""
