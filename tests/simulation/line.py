@@ -66,18 +66,19 @@ class Line:
                 # Nodes of the pools of other workloads do not have this account.
                 and not workload.service_account
                 and self._seconds(workload, job) > self._checker.stale_seconds()
-                and not self._has_pool(workload, job, own)
+                and not self._has_pool(process, workload, job, own)
             ):
                 text = f"{process.name} gives {pool.name} to {mark} of priority {priority}, and"
                 self._stage.violate(FIRST, f"{text} {workload.group_name(job)} of priority {workload.priority} waits")
 
-    def _has_pool(self, workload: WorkloadRun, job: int, mark: tuple[str, str]) -> bool:
-        """Whether a pool is assigned to a slice, or was created for it."""
+    def _has_pool(self, process: Process, workload: WorkloadRun, job: int, mark: tuple[str, str]) -> bool:
+        """Whether a pool is assigned to a slice, was created for it, or has nodes and will be assigned to it next."""
         owner = (workload.uid, workload.slice_id(job).group_key)
-        pools = self._simulation.cloud.pools.values()
+        pools, nodes = self._simulation.cloud.pools.values(), self._simulation.cluster.nodes.values()
         if any(is_ours(pool) and owner_of(pool.body["config"]["labels"]) == owner for pool in pools):
             return True
-        return any(mark_of(node.labels) == mark for node in self._simulation.cluster.nodes.values())
+        claim = process.loop.memory.slice(workload.slice_id(job)).claim
+        return any(mark_of(node.labels) == mark or (claim and claim.pool == node.pool_name) for node in nodes)
 
     def _seconds(self, workload: WorkloadRun, job: int) -> float:
         leader = workload.leader(job)
