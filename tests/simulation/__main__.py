@@ -1,4 +1,4 @@
-"""Play slices: python -m tests.simulation [--seeds N] [--first N] | --seed N [--history] | --planted [BUG]."""
+"""Runs many seeds of the simulation of slices, or one; `python -m tests.simulation --help` shows the options."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Simulates the review of new pods by the placement policy, which most runs install.
+"""Simulates the placement policy, which reviews new pods in most runs.
 
-The policy reviews pods with chips, and pods that have the labels of a LeaderWorkerSet when they are created. In
-namespaces with the label `tpu-provisioner/placement: assign`, it adds node selectors ("marks") to pods that select a
-topology. It keeps all other pods off nodes with the labels of a slice, and rejects pods in other namespaces that select
-these labels. Some runs install it when pods already exist. This module uses no constant or function of the product, so
-that a mistake in the product is not repeated here. Runs without the policy have no second namespace.
+The policy reviews pods with chips, and pods with the labels of a LeaderWorkerSet. If the namespace has the label
+`tpu-provisioner/placement: assign`, pods that select a topology get the node selectors of a slice ("marks"). All other
+reviewed pods are kept off marked nodes; in a namespace without the label, a pod that selects a mark is rejected. Some
+runs install the policy when pods already exist. This module uses no code of the product, so that it does not repeat a
+mistake of the product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 MARKS = (SLICE, SLICE_NAMESPACE)
 #: Value of both labels of `MARKS` while a pool is free.
 FREE = "none"
-#: Key in the marks of all pods without a group: in each namespace, they share node pools.
+#: Key in the marks of pods without a group; these pods share the pools of their namespace.
 _SHARED = "pods"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 
@@ -89,10 +89,8 @@ class Admission:
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:
-        """Return whether the policy treats new pods of groups in a namespace alike from now on."""
+        """Return whether `marks` returns the same value for a namespace until the end of the run."""
         return self.installed or not self.present or namespace not in self._assigns
-
-    # --- properties of new workloads
 
     def namespace(self) -> str:
         """Draw the namespace of a new workload."""
@@ -104,8 +102,6 @@ class Admission:
 
     def priority(self) -> int:
         return self.rng.choice(_PRIORITIES) if self._has_priorities else 0
-
-    # --- review by the API server
 
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
         """Apply the policy to a new pod if it is installed; return False if the policy rejects the pod."""
@@ -131,7 +127,7 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record a pod's workload, or its shape if it has no workload, by the marks in its selector."""
+        """Record the workload of a pod, or the shape of a pod without a workload, under the pod's marks."""
         mark = mark_of(pod.selector)
         if not is_assigned(mark) or mark[1] != pod.namespace:
             return
@@ -142,7 +138,7 @@ class Admission:
 
 
 def _key(labels: Mapping[str, str], alone: str) -> str:
-    """Return the key of the group that labels identify, `alone` if none; the key begins with the kind of group."""
+    """Return the key of the group that the labels of a pod identify, `alone` if they identify no group."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"

@@ -1,8 +1,8 @@
 """Checks that the statuses of ProvisioningRequests and CapacityBuffers are true of the simulated world.
 
-A request may have the condition Provisioned when each of its slices has its own pool that pods can be bound to. After
-that, no other pool is created for the request, or for the pods that use the request while it exists. The request ends
-when these pods run or do not come. Pools of a buffer that other slices took are soon replaced.
+A request may get the condition Provisioned only if each of its slices has its own pool to which pods can be bound.
+From then on, no other pool is created for the request or, while it exists, for the pods that use it. Pools that other
+slices took from a buffer are replaced within minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Asked:
         self._simulation = simulation
         self._stage = simulation.stage
         self._rng = random.Random(f"asked {simulation.stage.seed}")
-        #: Last time at which a pool stopped being able to run pods, by pool name.
+        #: Time at which a usable node of each pool was last lost.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
         #: Time since which each buffer has had too few pools.
@@ -51,8 +51,6 @@ class Asked:
             for kind in (REQUEST, BUFFER):
                 simulation.stage.store.listen(KINDS[kind].resource, self._take_status)
             simulation.stage.store.listen("nodes", self._look_at_pool)
-
-    # --- changes of objects
 
     def _take_status(self, change: Change) -> None:
         run = self._simulation.cluster.workloads.get(change.path)
@@ -73,10 +71,7 @@ class Asked:
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return bool(nodes) and all(node is not None and node.ready and node.allocatable_chips for node in nodes)
 
-    # --- writes of statuses
-
     def before_status(self, process: Process, path: str, status: JsonObject) -> None:
-        """Check a status that a process is about to write."""
         run = self._simulation.cluster.workloads.get(path)
         true = {
             condition["type"]: condition["reason"]
@@ -111,7 +106,7 @@ class Asked:
             elif pool is not None and not fits(run, 0, pool):
                 yield f"and its pods do not fit {name}"
             for pod in self._simulation.cluster.pods_on_pool(name):
-                # A foreign pod is no violation, because the provisioner may not know of it.
+                # A pod without a workload is no violation, because the provisioner may not watch the pod.
                 if (
                     pod.workload is not None
                     and now - pod.bound_at > stale_seconds
@@ -119,14 +114,12 @@ class Asked:
                     and pod.deadline is None
                 ):
                     yield f"and pod {pod.name} is on {name}"
-            # Pods that used the pool after `other` was provisioned may be pods of `other`, which then needs no pool.
+            # A pod that used the pool after `other` was provisioned may be of `other`, which then needs no pool.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))
                 if other is not run and left_at < since < now and name in other.last_pool.values():
                     yield f"and {name} is kept for {other.name}"
-
-    # --- checks of creates
 
     def judge_create(self, process: Process, pool: Pool) -> None:
         """Check that a new pool is neither for a served request nor for pods whose request still exists."""
@@ -146,7 +139,7 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
 
     def judge_refill(self, process: Process, pool: Pool) -> bool:
-        """Return whether a new pool is for a buffer; if so, check that a waiting workload or a buffer needs a pool."""
+        """Return whether a new pool is for a buffer; if so, check that fewer pools are idle than slices wait."""
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((workload for workload in self._simulation.cluster.every_workload if workload.uid == uid), None)
         if not isinstance(run, BufferRun):
@@ -186,17 +179,14 @@ class Asked:
             self._stage.violate(TWICE, text)
         return True
 
-    # --- after the storm
-
     def served(self, run: WorkloadRun) -> bool:
-        """Whether a buffer has all its pools in a settled world; False for a request."""
+        """Whether a buffer has all its pools; False for a request, which must have ended in a settled world."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
-        # In a settled world, each request has ended or expired, so an existing request is not served.
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UIDs of `run` and of all buffers of its shape: any of them may report a pool that `run` lacks."""
+        """Return the UID of `run`; for a buffer, also of buffers of its shape, whose Events may explain its wait."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),
@@ -240,7 +230,7 @@ class Asked:
         }
 
     def missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
-        """Return the number of pools that all buffers of one shape lack together; negative if more pools are idle."""
+        """Return the number of pools that all buffers of one shape lack together; negative if they have too many."""
         wanted = sum(len(buffer.slots()) for buffer in self.buffers() if buffer.shape == run.shape)
         return wanted - len(self.idle(run, statuses))
 
@@ -249,7 +239,6 @@ class Asked:
         return [workload for workload in workloads if isinstance(workload, BufferRun)]
 
     def warm(self) -> set[str]:
-        """Return the names of all unused pools that may count for any buffer."""
         return set().union(*map(self.idle, self.buffers()))
 
     def _requests(self) -> list[RequestRun]:

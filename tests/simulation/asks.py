@@ -1,7 +1,7 @@
-"""ProvisioningRequests, CapacityBuffers and PodTemplates of the simulated world, and their API objects.
+"""ProvisioningRequests, CapacityBuffers and PodTemplates of the simulated world, and users that create CapacityBuffers.
 
-Also contains the users that create CapacityBuffers. Runs with limited stock have no such users: the provisioner deletes
-warm pools for workloads at a limit, but not after a stockout. Not simulated: buffers that follow a workload.
+Runs with limited stock have no CapacityBuffers: the provisioner deletes warm pools at a limit but not after a stockout,
+so workloads could wait without end. Not simulated: buffers that follow a workload.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ class AskRun(WorkloadRun):
         self.last_pool = dict(enumerate(filter(None, named.split(","))))
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Fail, because requests and buffers have no pods."""
         raise AssertionError(f"{self.name} has no pods")
 
     def template_ref(self) -> JsonObject:
@@ -84,7 +83,6 @@ class RequestRun(AskRun):
 
     @property
     def alive(self) -> bool:
-        """Whether the slices of the request need pools."""
         return not (self.gone or self.is_true(*ENDS))
 
     def group_name(self, job: int) -> str:
@@ -110,7 +108,7 @@ class BufferRun(AskRun):
     """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
-    #: False, because a buffer has no pods, so that a process may let other slices take its pools.
+    #: False, because a buffer has no pods; its pools may therefore be deleted or used by other slices.
     bindable: bool = False
     #: Maximum number of chips; None if the buffer sets no limit.
     max_chips: int | None = None
@@ -179,7 +177,7 @@ class BufferTeam(Team[BufferRun]):
         rng = self._rng
         people, market = self.simulation.people, self.simulation.market
         max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
-        # Some buffers fill the chip limit with slices of shapes that perhaps no workload requests.
+        # Some buffers fill the limit on chips, perhaps with a shape that no workload requests.
         fills = bool(max_chips) and rng.random() < 0.7
         shape = rng.choice(
             [candidate for candidate in (people.late_shapes if fills else people.shapes) if candidate.feasible]

@@ -1,12 +1,12 @@
 """Checks placement by the policy: the pods of a group are on one pool, and no other pod is on that pool.
 
-Placement is checked at each binding, and at each change of a node's labels by a process. These cases are excused:
+Placement is checked when a pod is bound, and when a process changes the labels of a node. A wrong binding is excused:
 
-- pods that were created before the policy was installed;
-- bindings before, or at most `EDITED_SECONDS` after, a user edited labels of the pool;
-- bindings to a recreated node within the lag of a cache: the node has the pool's labels until it is labelled again;
-- pools that are being deleted;
-- pods that were bound, or whose node was recreated, before or after a change of a label, within the lag of a cache.
+- if one of the pods was created before the policy was installed;
+- before, or at most `EDITED_SECONDS` after, a user edits labels of the pool;
+- shortly after GKE recreates the node, which has the labels from the pool's creation until a process labels it;
+- if the pool is being deleted;
+- if a process changed a label at about the same time, when its caches may not show the pod or the node yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EDITED_SECONDS = 300.0
 #: Seconds after the last change of a slice for which its last pool must be kept for its restart.
 _RESTART_SECONDS = 300.0
 
-#: Mark of a group, exclusive key of its workload if the pods have no mark, or a pod without a workload itself.
+#: Key that is equal for all pods of a group: the mark, an exclusive key, or for a bare pod the pod itself.
 _Group = object
 
 
@@ -48,8 +48,6 @@ class Assigned:
         self._edited_at: dict[str, float] = {}
         #: Time of the last change of labels by a process, by node.
         self._labelled_at: dict[str, float] = {}
-
-    # --- bindings and labels
 
     def edited(self, pool: str) -> None:
         """Record that a user has edited labels of nodes of a pool."""
@@ -77,7 +75,7 @@ class Assigned:
                 self._stage.violate(PLACED, text)
         pool = self._simulation.cloud.pools.get(pod.pool)
         if pool is None or not all(other.reviewed or other.is_guest for other in self._cluster.pods_on_pool(pod.pool)):
-            # A pod from before the policy is on the pool, and no label keeps such a pod off: the check does not apply.
+            # No label keeps pods from before the policy off a pool, so the pool of a restarting slice may be taken.
             return
         for workload in self._cluster.workloads.values():
             if isinstance(workload, JobSetRun) and workload is not pod.workload and workload.alive:
@@ -98,18 +96,18 @@ class Assigned:
         if before == after or pool is None or pool.status is PoolStatus.STOPPING:
             return
         for pod in self._cluster.pods_on_pool(node.pool_name):
-            # A pod without a node holds no pool. It outlives its node if GKE recreates the node soon.
+            # A pod outlives its node if GKE recreates the node soon. Until then, the pod holds no pool.
             seen_since = max(pod.bound_at, self._cluster.recreated_at.get(pod.node, pod.bound_at))
             known = now - seen_since > self._checker.stale_seconds()
             if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
                 continue
             own = mark_of(pod.selector)
-            # A free label takes no pool from pods without a group: the next of them may use another pool.
+            # A shared pool may be labelled free although pods are on it: the next pod may use another pool.
             lost = own == before and (is_assigned(after) or not is_shared(own))
             if lost or (own != after and is_assigned(after) and not self._was_edited(pod)):
                 text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
                 self._stage.violate(KEPT, text)
-        # A free label takes no pool from a slice: the pool is assigned again as soon as the slice has a pod.
+        # The pool of a restarting slice may be labelled free: it is assigned again as soon as the slice has a pod.
         takes = is_assigned(before) and after[0] != FREE
         if takes and all(pod.is_guest for pod in self._cluster.pods_on_pool(pool.name)):
             for workload in self._simulation.admission.granted.get(before, {}):
@@ -132,8 +130,6 @@ class Assigned:
         if is_assigned(mark):
             self._judge_assignment(process, pool, mark)
 
-    # --- excuses for wrong bindings
-
     def _is_excused(self, *pods: PodRun) -> bool:
         """Whether the pool of one of `pods` has edited labels, has a recreated node, or is being deleted."""
         return any(self._was_edited(pod) or self._was_recreated(pod) or self._is_going(pod.pool) for pod in pods)
@@ -143,7 +139,6 @@ class Assigned:
         return pod.bound_at - EDITED_SECONDS < edited_at
 
     def _was_recreated(self, pod: PodRun) -> bool:
-        """Whether GKE recreated the node of a pod shortly before the binding."""
         recreated_at = self._cluster.recreated_at.get(pod.node, float("-inf"))
         return pod.bound_at - recreated_at < self._checker.stale_seconds()
 
@@ -152,15 +147,13 @@ class Assigned:
         return pool is None or pool.status is PoolStatus.STOPPING
 
     def _crossed(self, pod: PodRun, other: PodRun) -> bool:
-        """Whether a process labelled the node of a pod before its caches showed a binding of about the same time."""
+        """Whether a process labelled the node of a pod within the lag of a cache before or after the bindings."""
         seconds = self._checker.stale_seconds()
         changed = (self._labelled_at.get(placed.node, float("-inf")) for placed in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
 
-    # --- assignment of pools
-
     def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Check that the slice to which a pool is assigned requests a pool of this kind, and has no other pool."""
+        """Check that a pool fits the slice to which it is assigned, and that the slice has no other pool."""
         asked = self._simulation.admission.granted.get(mark, {})
         plan = pool.plan
         shapes = [shape for workload in asked for shape in workload.shapes]
@@ -187,7 +180,7 @@ class Assigned:
                 self._stage.violate(LABELS, text)
 
     def _restarting(self, workload: WorkloadRun, pool: Pool) -> Iterator[int]:
-        """Yield the slices of a workload that restart undisturbed, had their last pods on a pool, and need it again."""
+        """Yield the slices of a workload whose pods ran on a pool, and restart there without another disturbance."""
         now = self._stage.agenda.now
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
@@ -202,8 +195,6 @@ class Assigned:
             )
             if undisturbed and self._checker.healthy(pool) and fits_shape(workload, workload.shape_of(job), pool):
                 yield job
-
-    # --- after the storm
 
     def unsettled(self) -> Iterator[tuple[str, str]]:
         """Yield reports on pools whose labels do not name the slice of their pods, or name a slice that has ended."""
@@ -238,7 +229,6 @@ def _is_marked(pod: PodRun) -> bool:
 
 
 def _group(pod: PodRun) -> _Group:
-    """Return a key that is equal for all pods of one group."""
     if _is_marked(pod):
         return mark_of(pod.selector)
     return pod.workload.exclusive_key(pod) if pod.workload is not None else pod

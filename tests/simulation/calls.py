@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _HTML = "<html><body>not what you are looking for</body></html>"
 _MAX_CRASHES = 5
-#: Factor by which a pause is more likely between the gate's checks and the delete of a pool.
+#: Factor by which a pause is more likely during calls about pods and nodes, such as the gate's checks before a delete.
 _DELICATE = 10.0
 
 
@@ -28,7 +28,7 @@ class Trouble:
     code: int | None = None
     text: str = ""
     before_effect: bool = True
-    #: Whether the response concerns the requested capacity, and therefore all slices that request it.
+    #: Whether the error concerns the requested capacity, so that no other slice gets this capacity either.
     of_capacity: bool = False
 
 
@@ -59,7 +59,7 @@ class Calls:
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
-        #: Called when a process pauses between the checks of the gate and the delete.
+        #: Called when a process pauses during a call about pods or nodes.
         self.on_delicate_pause: Callable[[], None] = lambda: None
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Seconds for which GKE still reports a repair after the hosts have returned; the hosts are missing for longer.
+#: Minimum seconds for which hosts are missing in a repair; GKE reports the repair for this time after their return.
 _REPAIR_SECONDS = 60.0
 #: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15
@@ -109,11 +109,10 @@ class Chaos:
         self._by_hand: set[str] = set()
         #: Real pool of each node whose pool label a user has edited, by node name.
         self._pool_of_edited: dict[str, str] = {}
-        # A separate source, so that repairs do not change the draws of other faults.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         self._sources = random.Random(f"sources {stage.seed}")
-        #: Whether the API server rejects an optional resource at times (403 or 404); each time, all processes restart.
+        #: Whether the API server sometimes rejects reads of an optional resource, and all processes restart.
         self.refuses_sources = self._sources.random() < _REFUSED_SOURCES_CHANCE
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
@@ -152,8 +151,6 @@ class Chaos:
             process.skew_seconds = 0.0
             for feed in process.feeds:
                 feed.hear()
-
-    # --- faults of the cluster and of GKE
 
     def _strike(self) -> None:
         if not self.stage.stormy:
@@ -280,7 +277,6 @@ class Chaos:
             self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
 
     def _edit_labels(self) -> None:
-        """Remove or overwrite the labels that assign a pool, as a user may."""
         rng, cluster = self.simulation.admission.rng, self.simulation.cluster
         ours = [node for node in cluster.nodes.values() if are_ours(node.labels)]
         if not ours:
@@ -304,7 +300,6 @@ class Chaos:
             self.stage.store.put(path, merged(self.stage.store.get(path), {"metadata": {"labels": labels}}))
 
     def _edit_pool_label(self) -> None:
-        """Remove or overwrite the label that names the pool of a node, as a user may; restore it after 5 to 300 s."""
         nodes = sorted(self.simulation.cluster.nodes.values(), key=lambda node: node.name)
         ours = [node for node in nodes if are_ours(node.labels) and node.name not in self._pool_of_edited]
         if not ours:
@@ -364,7 +359,6 @@ class Chaos:
         self.stage.store.compact()
 
     def _write_nonsense(self) -> None:
-        """Create a malformed object, and remove it after 5 to 100 s."""
         self._nonsense += 1
         path, raw = self.stage.rng.choice(_NONSENSE)(f"nonsense-{self._nonsense}")
         self.stage.fault("malformed object", path)
@@ -390,8 +384,6 @@ class Chaos:
             pod, stuck = self.stage.rng.choice(bound), self.stage.chance(0.3)
             self.stage.fault("pod killed", "%s, hangs: %s", pod.name, stuck)
             self.simulation.cluster.terminate(pod, stuck=stuck)
-
-    # --- faults of processes
 
     def _a_process(self) -> Process | None:
         living = [process for process in self.simulation.processes if not process.dead]

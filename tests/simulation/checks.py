@@ -1,8 +1,8 @@
 """Checks the invariants against the simulated world, never against the provisioner's view of it.
 
-Each call that changes something is checked when it takes effect. A process may not know the latest changes. A wrong
-pool for a slice is therefore reported only if the situation has lasted longer than any cache can lag (`STALE_SECONDS`).
-Other checks have no delay: pods on a pool, foreign pools, the lease, the proof of the cluster, the limit on chips.
+Each call that changes something is checked when it takes effect. A process may not know the latest changes. A second
+pool for a slice is therefore reported only if the first pool has not changed for `STALE_SECONDS`. Other checks have no
+such delay: foreign pools, the lease, the proof of the cluster, the limit on chips.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: More seconds than the sum of the maximum lag, the wait for a list after a lost event, and the deletion delay.
+#: Maximum seconds until all caches show a change: late events, the list after a lost event, and the deletion delay.
 STALE_SECONDS = 150.0
 #: `STALE_SECONDS` of runs without late events: the deletion delay, and the seconds until a delete takes effect.
 PROMPT_STALE_SECONDS = 45.0
@@ -95,13 +95,10 @@ class Checker:
         self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._notices: dict[str, set[str]] = {}
 
-    # --- calls of processes
-
     def saw_call(self, process: Process, method: str, pool: str | None) -> None:
-        """Count a call that is being sent, and check the rate of calls."""
         now = self.stage.agenda.now
         if method == "nodePools.list":
-            # The last two lists are remembered, because the last list may be newer than the decision for a create.
+            # Two times are kept, because the last list may be newer than the decision for a create.
             self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]
         recent = self._recent.setdefault(process, deque())
         recent.append(now)
@@ -221,8 +218,6 @@ class Checker:
         """Return the reasons of the Events on one object."""
         return self._notices.get(uid, set())
 
-    # --- decisions, and states of pools
-
     def decided(self, process: Process, plan: Plan) -> None:
         self.waiting.look_at_pools()
         self.stock.look_at_pools()
@@ -231,12 +226,11 @@ class Checker:
             self.stage.violate(SHOWN, false)
 
     def settled(self) -> None:
-        """Check the status page of the settled world."""
         for false in shown.false_of_world(self.simulation):
             self.stage.violate(SHOWN, false)
 
     def stale_seconds(self) -> float:
-        """Return the maximum seconds from a change until all caches show it and a deletion delay has ended."""
+        """Return `STALE_SECONDS`, or `PROMPT_STALE_SECONDS` if no fault of the run delays events or processes."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
@@ -248,7 +242,7 @@ class Checker:
         if pool.status is PoolStatus.PROVISIONING:
             return True
         whole = all(node is not None and node.ready and node.allocatable_chips and not node.cordoned for node in nodes)
-        # A pool that was created without nodes waits for capacity.
+        # A flex-start pool is created without nodes, and is healthy while it waits for capacity.
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     def _is_repaired(self, pool: Pool) -> bool:
@@ -260,8 +254,6 @@ class Checker:
             and self.stage.agenda.now - since > LOOK_TO_EFFECT_SECONDS
             and not any(node is not None and node.cordoned for node in nodes)
         )
-
-    # --- one pool for each slice
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
         """Check that the workload of a new pool has at some time requested a pool of this shape."""
@@ -279,10 +271,7 @@ class Checker:
             )
 
     def _is_namesakes(self, pool: Pool) -> bool:
-        """Whether a workload of the same name explains a new pool: some pods name their workload without its UID.
-
-        Until the caches show that the workload was recreated, its pods count as pods of the deleted workload.
-        """
+        """Whether pods without the UID of their workload explain a pool for a deleted workload of the same name."""
         return any(
             (workload.kind, workload.name) == workload_name(pool) and shape.topology == pool.plan.topology
             for workload in self.simulation.cluster.every_workload
@@ -302,8 +291,8 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # A pool that is being deleted does not count, because a delete cannot be cancelled if the JobSet is
-            # resumed. A pool whose delete failed after the decision to create the new pool does not count either.
+            # A pool that is being deleted, or whose delete has just failed, does not count: the new pool may have been
+            # decided during the delete, which cannot be cancelled if the JobSet is resumed.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
@@ -335,8 +324,6 @@ class Checker:
                     f"{process.name} makes {pool.name} for the slice that {other.name} was made for ({other.status})",
                 )
 
-    # --- limits on chips and pools
-
     def _judge_limits(self, process: Process, pool: Pool) -> None:
         """Check that all pools are within the limits, except for pools that another process has just created."""
         market = self.simulation.market
@@ -359,10 +346,8 @@ class Checker:
         maker, made_at = self.created_by.get(pool.name, (process, 0.0))
         return maker is not process and made_at >= self._listed_at.get(process, (0.0,))[0]
 
-    # --- workloads whose slices start together
-
     def complete(self, workload: WorkloadRun) -> bool:
-        """Whether each slice with pods, or of a request or buffer, has a bound pod or its own healthy RUNNING pool."""
+        """Whether each slice that needs a pool has a bound pod, or its own healthy RUNNING pool."""
         return all(
             self.pods_bound(workload, job)
             or any(
@@ -379,8 +364,6 @@ class Checker:
         process.note("releases %s", node.name)
         if {taint["key"] for taint in taints} != {taint.key for taint in node.taints} - {*constants.HELD_KEYS}:
             self.stage.violate(ONE, f"{process.name} changes taints of {node.name} that are none of ours")
-
-    # --- settled world, after the storm
 
     def unsettled(self) -> list[tuple[str, str]]:
         """Return the deviations from a settled world, each with the invariant that it breaks if it lasts."""
@@ -425,7 +408,7 @@ class Checker:
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
 
     def _outranked(self, workload: WorkloadRun) -> bool:
-        """Whether each try of the workload's capacity goes to the singled-out JobSet, because of its priority."""
+        """Whether the singled-out JobSet has a higher priority, so that its creates take each retry of the capacity."""
         singled = self.simulation.singled
         return singled.of_capacity and any(
             run.name == singled.name
@@ -446,7 +429,7 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and (self._no_room(workload) or self._outranked(workload))
-        # Without reports, a bound pod is enough: the slice uses a pool of another slice, and reports come later.
+        # A slice with a bound pod needs no Event, because it uses a pool of another slice.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
@@ -494,8 +477,7 @@ class Checker:
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
         """Return pools beyond `needed` that slices of buffers and of suspended workloads may keep."""
-        # A slice of a suspended workload may keep any pool of the workload, not only its own last pool. Possibly no
-        # process led when the pools became idle.
+        # A slice of a suspended workload may keep any pool of the workload: no process may have recorded its own pool.
         claims = [
             {
                 pool.name

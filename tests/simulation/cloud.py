@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
-#: Minimum and maximum seconds from a node's registration until the device plugin reports its chips. The minimum exceeds
-#: 12 s: the gate's check is valid for 2 s, and a delete times out after 10 s. Nothing else keeps pods off a node that
-#: registers during a delete.
+#: Minimum and maximum seconds from the registration of a node until its device plugin reports chips. With a minimum of
+#: less than 12 s, pods could run on a node that registers between the gate's check and the effect of the delete.
 _DEVICES_SECONDS = (13.0, 25.0)
 #: Seconds after the start of a run until the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0
@@ -54,7 +53,7 @@ class Cloud:
         #: Called after all faults were removed.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
-        #: Called with the labels of the nodes of a pool without nodes; returns whether pods wait for such a node.
+        #: Called with the labels that the nodes of a pool will have; returns whether pods wait for such a node.
         self.on_looking_for_pods: Callable[[Mapping[str, str]], bool] = lambda _labels: True
         self.world._life.is_waited_for = self._is_waited_for
         stage.drive(self.world)
@@ -79,8 +78,6 @@ class Cloud:
         template = SimulatedNode(name="template", zone=pool.plan.zones[0], chips=pool.plan.machine.chips)
         return self.on_looking_for_pods(node_labels(pool, template))
 
-    # --- NodeSink of the simulated GKE
-
     def register(self, pool: Pool, node: SimulatedNode) -> None:
         """Boot a VM, which registers, becomes ready and reports its chips after random delays."""
         rng, agenda = self.stage.rng, self.stage.agenda
@@ -102,14 +99,12 @@ class Cloud:
         agenda.after(rng.uniform(0.05, 2.0), appear)
 
     def remove(self, node_name: str) -> None:
-        """Remove the node of a deleted VM within 3 s."""
         path = object_path("nodes", node_name)
         self.stage.agenda.after(self.stage.rng.uniform(0.05, 3.0), lambda: self.stage.store.remove(path))
 
     def set_status(
         self, node_name: str, *, ready: bool | None = None, allocatable: dict[str, str] | None = None
     ) -> None:
-        """Write the status of a node, as its kubelet does."""
         path = object_path("nodes", node_name)
         raw = self.stage.store.find(path)
         if raw is None:
@@ -128,8 +123,6 @@ class Cloud:
         self.world.preempt(pool_name)
         self.world.change_settings({"repair_seconds": usual})
 
-    # --- repair after the storm
-
     def repair(self) -> None:
         """Repair the permanent damage of faults, as GKE's auto-repair and administrators would."""
         self.world.faults.clear()
@@ -141,9 +134,8 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # Nodes that a failed delete removed are restored as well. If a leader pod is on another node of the
-                # pool, the provisioner would wait for them nearly as long as the world may take to settle. The pool may
-                # be RUNNING, because the end of another fault may have reset its status.
+                # Nodes that a failed delete removed are restored as well; otherwise a slice whose leader is on another
+                # node would wait for nearly `SETTLED_WITHIN_SECONDS`. The end of another fault may have set RUNNING.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -223,7 +215,7 @@ class Wire(requests.adapters.BaseAdapter):
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return GKE's rejection of a create, None if GKE accepts it; record the create and its failure."""
+        """Return the rejection to inject for a create, None to accept the create; record the create and its failure."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (

@@ -1,7 +1,7 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-A delete is also wrong while the scheduler is binding a leader pod to the pool, if the process knew two facts at its
-decision. The pod was pending, and its workload existed. The pool had not failed, and had a node that accepts pods.
+A pool is about to get a leader pod from the scheduler's choice of a node until the binding. A delete in that time is
+wrong if the process could know at its decision that the pod was pending and that the pool had a node for pods.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Deletes:
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:
-                # The pool may be deleted: a slice loses its claim if its pods are not bound to nodes of the pool.
+                # A slice whose pods are never bound loses its claim, so its pool may be deleted.
                 continue
             if workload.gang and not self._checker.complete(workload):
-                # An incomplete workload whose slices start together may release its pools that have no pods.
+                # A workload whose slices start together may release unused pools while it is incomplete.
                 continue
             unchanged = self._unchanged_for(workload, job, pool)
             if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():
@@ -86,7 +86,7 @@ class Deletes:
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
     def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
-        """Whether other pods of a bound pod's multi-host slice wait for nodes that its pool does not have."""
+        """Whether the pool of a pod lacks nodes, for which other pods of the same multi-host slice wait."""
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
         return (
@@ -125,7 +125,7 @@ def _is_expected(process: Process, pod: PodRun) -> bool:
 
 
 def _on_their_way(process: Process, pool: str) -> list[PodRun]:
-    """Return the pods assigned to a pool and not bound yet that the process has to wait for."""
+    """Return the pods that the scheduler has assigned to a pool but not bound, and that the process must expect."""
     pods = process.simulation.cluster.pods
     return [pod for pod in pods if pod.assigned and pod.pool == pool and _is_expected(process, pod)]
 

@@ -3,7 +3,8 @@
 python -m tests.simulation.demo_page                # http://127.0.0.1:8081, until Ctrl-C
 python -m tests.simulation.demo_page --speed 60     # an hour per minute, if the machine is fast enough
 
-The provisioner is real except for its threads. Kubernetes, GKE and the teams are simulated; no invariant is checked.
+The provisioner is real except for its threads. Kubernetes, GKE and the teams are simulated. Violations of invariants
+are printed, and do not end the demo.
 """
 
 from __future__ import annotations
@@ -69,7 +70,6 @@ class Demo(Simulation):
         self.keeps_suspended = False
         self._elected, self._wanted_processes = False, 1
         self.team.present = self.job_team.present = True
-        # A violation does not end the demo, but is printed.
         self.stage.violate = _say  # type: ignore[assignment]
         self.market.stock_chips = 1600
         self._settings = replace(
@@ -106,7 +106,7 @@ class Demo(Simulation):
         """Start the controller and the teams; return the controller's board."""
         self._start_process()
         (process,) = self.processes
-        # Browsers compare times of the page with the real clock, so the board needs it as well.
+        # Browsers compare times of the page with the real clock, so the board uses the real clock.
         process.board.monotonic = time.monotonic
         process.board.about = dataclasses.replace(process.board.about, cluster="demo", identity="demo-page")
         self._show_trouble()
@@ -145,8 +145,6 @@ class Demo(Simulation):
         self.stage.agenda.after(hurry * self.rng.uniform(5.0, 25.0), self._grow)
         if there < self.slices:
             self.cluster.create(self.rng.choices(self._teams, weights=(5, 3, 2, 2))[0]())
-
-    # --- teams
 
     def _name(self, *words: str) -> str:
         self._numbers += 1
@@ -204,18 +202,14 @@ class Demo(Simulation):
             removed_at_once=False,
         )
 
-    # --- everyday faults
-
     def _ours(self) -> list[str]:
         return sorted(pool.name for pool in self.cloud.pools.values() if is_ours(pool))
 
     def _preempt(self) -> None:
-        """Preempt some or all hosts of a pool; GKE recreates them."""
         if names := self._ours():
             self.cloud.world.preempt(self.rng.choice(names), hosts=self.rng.choice((1, 2, None)))
 
     def _run_out(self) -> None:
-        """Let one zone run out of stock of one shape for 20 minutes."""
         shape, zone = self.rng.choice((_V5P, _V6E, _V6E_LARGE)), self.rng.choice((ZONE, OTHER_ZONE))
         fault = self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, zone=zone, topology=shape.topology, after_seconds=20.0)
@@ -223,13 +217,11 @@ class Demo(Simulation):
         self.stage.agenda.after(20 * _MINUTE, lambda: self.cloud.world.faults.remove(fault.fault_id))
 
     def _mistake(self) -> None:
-        """Create a workload with an invalid topology, and delete it after 15 minutes."""
         run = self._jobset("vision", self._name("oops"), _NO_SUCH, 1, 10)
         self.cluster.create(run)
         self.stage.agenda.after(15 * _MINUTE, lambda: self.cluster.delete(run))
 
     def _change_minds(self) -> None:
-        """Restart or delete a JobSet, or scale or delete a LeaderWorkerSet; leave a plain Job unchanged."""
         there = [workload for workload in self.cluster.workloads.values() if workload.alive]
         run = self.rng.choice(there) if there else None
         if isinstance(run, SetRun):

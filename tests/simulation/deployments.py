@@ -1,8 +1,7 @@
 """ReplicaSets, Deployments and StatefulSets of single hosts, and their controllers.
 
-The controllers behave as unfavourably as those of Kubernetes may. A ReplicaSet replaces a pod that terminates, knows a
-deletion cost only some time after its write, and breaks ties at random. A Deployment has `maxSurge` 1, or 0 with
-`maxUnavailable` 1. A StatefulSet is OrderedReady. The pods have no WorkloadRun, like foreign pods.
+The controllers behave in the worst way that Kubernetes allows. A ReplicaSet replaces a pod that terminates, knows a
+deletion cost only 2 s after the write, and breaks ties at random. The pods have no WorkloadRun.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Controller:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class StatefulSet(Controller):
-    """An OrderedReady StatefulSet."""
+    """A StatefulSet with podManagementPolicy OrderedReady."""
 
     #: UIDs of the pods of an earlier template.
     outdated: set[str] = field(default_factory=set)

@@ -21,7 +21,7 @@ _CHANCE = 0.25
 #: Probability that the rejected JobSets come after the storm instead of during the storm.
 _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
-#: The only kind of refusal that is a missing permission; requests of the other kinds are invalid.
+#: The only cause that GKE reports as a missing permission; it reports all other causes as invalid requests.
 _FORBIDDEN = "service account forbidden"
 #: State of the service account in the simulated GKE, by kind of refusal.
 _ACCOUNTS = {_FORBIDDEN: "forbidden", "service account missing": "missing"}
@@ -56,7 +56,7 @@ _SINGLED_ANSWERS = {
     "singled out: invalid": says(400, "Machine type x is not supported."),
     "singled out: outage": says(503, "The service is currently unavailable."),
 }
-#: The kind with the longest back-off is drawn more often, so that JobSets that wrongly wait with it are noticed.
+#: A missing permission is drawn more often: its long back-off shows whether other JobSets wrongly share it.
 _LONG = ("singled out: permission",) * 3
 
 
@@ -81,7 +81,6 @@ class Environment:
         self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind == _FORBIDDEN else _SENT_AGAIN_SECONDS
 
     def begin(self) -> None:
-        """Configure the unusable service account in the simulated GKE."""
         if self._kind in _ACCOUNTS:
             self._use_account(_ACCOUNTS[self._kind])
 
@@ -128,21 +127,21 @@ class Singled:
         self._stage = stage = simulation.stage
         #: Name of the JobSet, also after it is recreated; empty if the run has no such JobSet.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
-        # With several choices of capacity, the slice would try each of them repeatedly and never settle.
+        # With several choices of capacity, a stockout would let the slice try each choice repeatedly and never settle.
         kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
         #: Whether GKE has received a create of the JobSet.
         self.met = False
 
     def begin(self) -> None:
-        """Make GKE run out of stock for this JobSet's pools, if a stockout is its fault."""
+        """Make GKE run out of stock for this JobSet's pools, if the run has drawn a stockout."""
         if self.name and self._kind == _STOCKOUT:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
 
     @property
     def of_capacity(self) -> bool:
-        """Whether GKE says of each create that its capacity is out of stock or exceeds a quota."""
+        """Whether the creates of the JobSet fail because the capacity is out of stock or exceeds a quota."""
         answer = _SINGLED_ANSWERS.get(self._kind)
         return bool(self.name) and (answer is None or answer.of_capacity)
 

@@ -1,8 +1,8 @@
 """Checks the bounds of the queue (docs/reliability.md): no tenant waits without limit, or pays for another tenant.
 
-While hostile tenants stay, each honest slice must be served within a bound. Waiting time counts only after the storm,
-and only while running workloads leave room for the slice. In all runs the number of creates is limited, and pools that
-hang must be reported.
+While hostile tenants stay, each honest slice must be served within a bound, and pools that hang must be reported.
+Waiting time counts only after the storm, and only while running workloads leave room for the slice. In all runs, the
+number of creates is limited.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: Maximum seconds for which the first slice in the queue blocks a resource for the next slice: while a create is tried,
-#: or while a ready pool has no pods.
+#: Maximum seconds for which the first slice in the queue blocks a resource: for a create, or a ready pool without pods.
 TURN_SECONDS = 900.0
 #: Maximum back-off in seconds after a failed create, even if the create failed during the storm.
 BACKOFF_SECONDS = 1800.0
@@ -53,7 +52,7 @@ POOL_STUCK = "pool_stuck"
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MAX_RECORDS = 32
-#: Maximum number of `stamps` in the memory: a workload and its namespace have a time at every resource.
+#: Maximum of `stamps` instead of `_MAX_RECORDS`: a workload and its namespace have a time at every resource.
 _MAX_STAMPS = 64
 
 
@@ -73,8 +72,6 @@ class Fairness:
         self._status_since: dict[str, tuple[PoolStatus, float]] = {}
         self._looked_at = math.inf
 
-    # --- number of creates
-
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
         uid, namespace = _counted_for(pool)
         slices = sum(
@@ -82,7 +79,7 @@ class Fairness:
         )
         slices = slices or self._simulation.checker.shared.max_pods.get(uid, 0)
         for key, most, per_second in (
-            # One create of each slice may be in progress when the response to its last create comes.
+            # Two for each slice: its next create may be in progress when the response to its last create comes.
             (uid, _BURST + 2 * slices, _PER_SECOND),
             (namespace, _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE),
         ):
@@ -101,8 +98,6 @@ class Fairness:
         for key in _counted_for(pool):
             count, before = self._creates.get((process, key), (0.0, 0.0))
             self._creates[process, key] = max(0.0, count - 1.0), before
-
-    # --- waiting times
 
     def look_at_waiting(self) -> None:
         """Check how long honest slices have waited; called every few seconds after the storm."""
@@ -143,7 +138,7 @@ class Fairness:
         if hostile.resource in ("limit", "stock"):
             return TURN_SECONDS
         if hostile.resource == "operations":
-            # No operation hangs, so a turn ends with GKE's operation.
+            # No operation hangs, so a slice blocks the resource only until GKE's operation ends.
             return max(gke.create_seconds + gke.create_jitter_seconds, gke.delete_seconds)
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
@@ -178,18 +173,13 @@ class Fairness:
         )
         return all(most is None or chips + wanted <= most for most, chips in limits)
 
-    # --- users of pools, and their limits
-
     def _users(self, pool: Pool) -> set[str]:
         """Return the namespaces whose unfinished pods are bound to a pool of the provisioner."""
         pods = self._simulation.cluster.pods_on_pool(pool.name) if is_ours(pool) else ()
         return {pod.namespace for pod in pods if not pod.finished}
 
     def _owner_that_waits(self, pool: Pool) -> set[str]:
-        """Return the namespace of another tenant, if its slice waits for pods on a pool that was created for the slice.
-
-        A tenant whose pods are never bound keeps its pools like a tenant whose pods never end.
-        """
+        """Return the namespace of a hostile slice that keeps a pool for its unschedulable pods; empty if none."""
         labels = pool.body["config"].get("labels", {})
         if not is_ours(pool) or namespace_of(labels) == NAMESPACE:
             return set()
@@ -239,8 +229,6 @@ class Fairness:
         if max_pools is not None and own > max_pools:
             return f"brings {owner[2]} to {own} pools of {max_pools}"
         return ""
-
-    # --- reports to users
 
     def look_at_pools(self) -> None:
         """Check that pools that hang are reported; called every few seconds after the storm."""

@@ -1,9 +1,8 @@
 """Replaces the threads of kube/watches.py: feeds the list-watches of one process on virtual time.
 
 The list-watches are real. They get the same input as from real threads: pages of lists, lines and ends of watches, and
-failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real connection; between
-watches there is no order. Only connections break: in the middle of a line, with an ERROR event, with a line that is not
-JSON, too early, or silently.
+failures. Within one watch nothing is lost and the order is kept; between watches there is no order. Connections break
+in the middle of a line, with an ERROR event, with a line that is not JSON, too early, or silently.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class Feed:
         self._stage.agenda.after(delay_seconds, lambda: self._enter(self._next))
 
     def _send(self, method: str, serve: Callable[[Trouble | None], None]) -> None:
-        """Send a request, which reaches the server or fails on the way."""
         trouble = self._calls.kube_fault(self._process, method, self._watch.path)
         on_the_way = self._calls.latency_seconds() + (trouble.delay_seconds if trouble is not None else 0.0)
 
@@ -118,8 +116,6 @@ class Feed:
                 agenda.at(patience_ends, lambda: self._enter(lambda: self._failed(timed_out)))
 
         agenda.after(self._calls.latency_seconds(), come)
-
-    # --- lists
 
     def _list(self, token: str = "") -> None:
         def serve(trouble: Trouble | None) -> None:
@@ -154,8 +150,6 @@ class Feed:
             self._list(token)
         else:
             self._next()
-
-    # --- watches
 
     def _open(self, query: Mapping[str, str]) -> None:
         def serve(trouble: Trouble | None) -> None:

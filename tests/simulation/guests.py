@@ -1,8 +1,8 @@
 """Tenants with LeaderWorkerSets whose leaders request no chips, and with StatefulSets of several hosts.
 
-Most runs from FIRST_SEED on have them, so that earlier seeds keep their histories. During the storm, a hostile tenant
-scales and restarts such sets. It also creates pods without chips that get the labels of a leader only after their
-creation: no mark keeps these pods ("guests") off the pools of other tenants.
+About a third of the runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay
+valid. During the storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without
+chips ("guests") that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDE = Shape(accelerator="tpu-v6e-slice", topology="2x4", hosts=2, chips=4, par
 
 
 class Guests:
-    """These tenants of one run."""
+    """Tenants with leaders without chips, and with StatefulSets of several hosts, in one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._stage, self._cluster = simulation, simulation.stage, simulation.cluster
@@ -122,7 +122,7 @@ class Guests:
             self._cluster.sets.delete(run, foreground=False)
 
     def _come_guest(self, shape: Shape) -> None:
-        """Create a pod with the name of a leader, its set, and some seconds later its labels."""
+        """Create a pod with the name of a leader and the leader's LeaderWorkerSet; add the labels within 15 s."""
         name, template = f"guest-{len(self._sets)}-0", Template(shape=replace(shape, chips=0))
         pod = new_pod(self._cluster, template, name, HOSTILE_NAMESPACE, {})
         self._stage.fault("hostile pods", "guest %s", pod.name)

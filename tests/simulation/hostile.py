@@ -1,8 +1,7 @@
 """Hostile tenants: in some runs one namespace tries to delay the honest JobSets of another namespace.
 
 In these runs, no other team creates workloads. After the storm, the honest JobSets come one after the other, and each
-has to be served while the hostile tenants stay. When the hostile tenants leave, the world settles as in all other runs.
-A separate random source keeps the other draws of a seed unchanged.
+must be served while the hostile tenants stay. Then the hostile tenants leave, and the world settles.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NEIGHBOUR_CHANCE = 0.3
 _THEIR_NODE = "their-node"
 
 _CHANCE = 0.2
-#: Resource that slices compete for, with the kind of hostile workload that the run then usually has.
+#: Kind of hostile workload that a run usually has, by the resource that slices compete for.
 _RESOURCES = {
     "limit": "never fits",
     "stock": "never fits",
@@ -61,7 +60,7 @@ _V4, _V5E = "tpu-v4-podslice", "tpu-v5-lite-podslice"
 _ONE_HOST = Shape(accelerator=_V4, topology="2x2x1", hosts=1, chips=4, parallelism=1)
 _TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallelism=2)
 _ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
-#: Shapes of honest slices, in pairs; hostile JobSets have the first shape of the pair.
+#: Pairs of shapes of honest slices; most hostile JobSets have the first shape of the pair.
 _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
 #: Limit on the chips of all namespaces together, in runs that have this limit.
 _MAX_CHIPS = 32
@@ -72,8 +71,8 @@ _BURST = 22
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
 #: Seconds after the storm within which all faults are repaired.
 _MENDED_SECONDS = 105.0
-#: Maximum seconds until an honest JobSet comes. In some runs, _LONG_SECONDS are added before each JobSet, because turns
-#: may have grown by then.
+#: Maximum seconds until an honest JobSet comes, and seconds that are added before each honest JobSet in some runs,
+#: so that hostile JobSets have waited for hours; then the probability of these runs.
 _LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
 _PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
 #: Seconds that GKE takes to respond if threads are scarce.
@@ -163,8 +162,6 @@ class Hostile:
     def max_chips_of(self, namespace: str) -> int | None:
         return self._limits.get(namespace) if self.limited else None
 
-    # --- during the storm
-
     def begin(self) -> None:
         if not self.present:
             return
@@ -190,7 +187,7 @@ class Hostile:
 
     def begin_calm(self) -> None:
         """Start the tenants that need a working GKE, when all faults are repaired."""
-        # Few honest JobSets make the bound on their waits tight, because it grows with the number of waiting slices.
+        # Few honest JobSets make the check strict, because the bound on a wait depends on the number of waiting slices.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
         self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)
@@ -252,8 +249,6 @@ class Hostile:
             if pool.status is PoolStatus.RECONCILING:
                 self._set_status(pool.name, PoolStatus.RUNNING, ready=True)
 
-    # --- responses of GKE
-
     def answer(self, pool: dict[str, Any]) -> Trouble | None:
         """Return GKE's rejection of a create of a hostile tenant, None if GKE accepts it."""
         troubles = {"changing": self._mistake, "own-trouble": self._own_trouble} if self.present else {}
@@ -267,8 +262,6 @@ class Hostile:
         """Whether a pool may fail for reasons that concern only its own workload."""
         return pool.body["config"]["labels"].get(constants.POOL_JOBSET_NAME) == "own-trouble"
 
-    # --- workloads of the tenants
-
     def _jobsets(self, namespace: str) -> list[JobSetRun]:
         workloads = self.simulation.cluster.workloads.values()
         return [
@@ -277,7 +270,7 @@ class Hostile:
 
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
-        # With the largest shape, the JobSet uses the limit of its namespace completely.
+        # Two slices of the larger shape use the limit of their namespace completely.
         replicas = _MAX_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
@@ -331,14 +324,13 @@ class Hostile:
             self.come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
 
     def _hold_chips(self) -> None:
-        """Run a JobSet that never ends, and in some runs a bare pod on any free host, which no limit prevents."""
+        """Run a JobSet that never ends, and in some runs a bare pod, to which no limit applies."""
         self.come("holds", replicas=_MAX_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()
             self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)
 
     def _hold_one_host(self) -> None:
-        """Create a pod without a workload, which is bound to any free host that fits."""
         cluster = self.simulation.cluster
         pod = cluster.add_foreign(_ONE_HOST, lasting_seconds=math.inf, namespace=HOSTILE_NAMESPACE)
         self._bare += [pod] if pod is not None else []
@@ -411,9 +403,8 @@ def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
 class Neighbour:
     """Pods in another namespace that have the labels of a user's workload.
 
-    Some pods wait and request other machines than the workload; other pods are bound to nodes of the provisioner or to
-    foreign nodes. Some are controlled by an object with the name of the workload's child object. No pool may be created
-    for the workload because of these pods, and the workload must not lose a pool to them.
+    Some of these pods are bound to nodes, and some are controlled by an object with the name of the workload's child
+    object. No pool may be created for the workload because of these pods, and the workload must keep its pools.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -444,7 +435,7 @@ class Neighbour:
         self._forge(victim)
 
     def _forge(self, victim: WorkloadRun) -> None:
-        """Create a pod without a group that tolerates every taint and selects the marks of the victim."""
+        """Create a pod without a group that tolerates every taint and may select the marks of the victim."""
         rng = self.simulation.admission.rng
         marks = [pod.selector for pod in victim.pods.values() if SLICE in pod.selector]
         selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}

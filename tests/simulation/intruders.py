@@ -1,8 +1,7 @@
 """A hostile tenant with pods without a workload, in most runs with a team of Deployments.
 
 The tenant forges owners, squats on nodes of other namespaces, and floods the scheduler with alike pods. Other pods
-differ in their requests, fit no host, or are deleted and recreated repeatedly. The tenant draws from the random source
-of the team.
+differ in their requests, fit no host, or are deleted and recreated repeatedly.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _CROWD, _DISTINCT = (18, 40), 10
 _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
 #: Seconds for which squatting pods stay on their nodes, and seconds between deletes of a pod that is recreated.
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
-#: Seconds between replacements of pods that fit no host; after a minute, the provisioner counts such a pod as refused.
+#: Seconds between deletes of pods that fit no host; a pod counts as refused after a minute.
 _REPLACED_SECONDS = (100.0, 900.0)
 #: Minimum seconds for which the tenant stays after the storm; 3600 s include retries for misfits after 40 minutes.
 _STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)
@@ -123,7 +122,7 @@ class Intruders:
         self._stage.agenda.after(pause, lambda: self._flap(controller, interval_seconds))
 
     def _squat(self) -> None:
-        """Create a pod that tolerates every taint and may be bound to any node, and repeat this every 10 to 90 s."""
+        """Create a pod that tolerates every taint, and repeat this every 10 to 90 s."""
         if self._gone:
             return
         self._add_bare({}, tolerates_all=True)

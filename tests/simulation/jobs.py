@@ -1,8 +1,8 @@
 """Plain Jobs: their objects, their controller, and a team that runs them.
 
 All pods are created at the same time; each ends and is replaced independently. Some Jobs replace a pod while it is
-still terminating, other Jobs only when it is deleted. Like other workloads here, a Job selects nodes labelled with its
-name, or leaves placement to the policy, although Kubernetes does not require either.
+still terminating, other Jobs only when the pod is deleted. A Job selects nodes labelled with its name, or leaves
+placement to the policy.
 """
 
 from __future__ import annotations
@@ -98,8 +98,6 @@ class JobController:
         self.cluster = cluster
         self.stage = cluster.stage
 
-    # --- actions of users
-
     def delete(self, run: JobRun, *, orphaned: bool) -> None:
         """Delete a Job; its pods are deleted after it, or remain without an owner if `orphaned`."""
         run.deleting, run.orphaned = True, orphaned
@@ -112,13 +110,10 @@ class JobController:
             self.cluster.show(pod)
 
     def annotate(self, run: JobRun, *, served: bool) -> None:
-        """Set or remove the annotation that requests pools."""
         run.served = served
         run.touch(self.stage.agenda.now)
         self.stage.note("user", "%s %s %s", "annotates" if served else "takes the annotation off", run.kind, run.name)
         self.cluster.write(run)
-
-    # --- actions of the Job controller
 
     def sync(self, run: JobRun) -> None:
         if run.orphaned:

@@ -28,7 +28,7 @@ _SEES_AFTER_SECONDS = (0.05, 3.0)
 _ASKS_AGAIN_SECONDS = (5.0, 60.0)
 _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
-#: Share of requests, served during the storm, of which a foreign pod takes a node before the pods of the JobSet come.
+#: Share of requests served during the storm that lose a node to a foreign pod before the pods of the JobSet come.
 _TAKEN = 0.2
 #: Numbers of failures after which Kueue gives up a JobSet; one is drawn for each JobSet, and 100 is never reached.
 _MAX_FAILURES = (3, 100)
@@ -56,13 +56,11 @@ class Kueue(Team[QueuedRun]):
     def runs(self) -> list[QueuedRun]:
         return [workload for workload in self.simulation.cluster.workloads.values() if isinstance(workload, QueuedRun)]
 
-    # --- actions of users
-
     def _make(self, name: str) -> QueuedRun:
         rng, market = self._rng, self.simulation.market
         shape, replicas = rng.choice(self._shapes), rng.choice((1, 1, 2, 3))
         if rng.random() < _IMPOSSIBLE:
-            # The request is impossible: its topology does not exist, or its pods do not fill whole slices.
+            # The topology does not exist, or the pods do not fill whole slices.
             if shape.hosts == 1 or rng.random() < 0.5:
                 shape = replace(shape, topology="3x3x3", feasible=False)
             else:
@@ -131,8 +129,6 @@ class Kueue(Team[QueuedRun]):
                 if feed.resource == TEMPLATES:
                     self.stage.fault("templates late", process.name)
                     feed.fall_silent(self._rng.uniform(2.0, 60.0))
-
-    # --- actions of Kueue
 
     def _ask(self, run: QueuedRun) -> None:
         """Create the request for a JobSet and its templates, in any order."""

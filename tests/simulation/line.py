@@ -63,7 +63,7 @@ class Line:
                 and own != mark
                 and is_assigned(own)
                 and fits(workload, job, pool)
-                # Nodes of the pools of other workloads do not have this account.
+                # A pool of another workload does not have the service account.
                 and not workload.service_account
                 and self._seconds(workload, job) > self._checker.stale_seconds()
                 and not self._has_pool(process, workload, job, own)

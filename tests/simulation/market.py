@@ -71,7 +71,7 @@ class Market:
             self.stock_chips, self.max_chips = simulation.hostile.stock_chips, simulation.hostile.max_chips
             self.max_pools, self.gangs = None, False
         if simulation.pods.present:
-            # Deployments never end, so the other workloads must not depend on their capacity.
+            # Deployments never end, so other workloads must not have to wait for their capacity.
             self.stock_chips, self.max_chips, self.max_pools, self.gangs = None, None, None, False
 
     @property
@@ -106,7 +106,7 @@ class Market:
             self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
             self.restock()
             return
-        # Flex-start is never the only remaining choice: its pool is created immediately, and then waits for machines.
+        # Flex-start is not the choice that is kept: its pool is created immediately, and then waits for machines.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
         others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
@@ -140,7 +140,7 @@ class Market:
         # A pool for which GKE found no capacity has no chips.
         used = sum(chips_in(pool) for pool in same if zone in pool.plan.zones and pool.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
-        # Remove the unused fault of an earlier create of this name that GKE rejected for too many operations.
+        # A create of this name that GKE rejected for too many operations left its fault unused.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)

@@ -1,7 +1,7 @@
 """Tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
 
-If the provisioner can predict that pods fit no host, it creates no pool for them. Otherwise it deletes each ready pool
-within 120 s, and a workload gets at most 6 pools in a day, which is longer than any run.
+If the provisioner can predict that pods fit no host, it creates no pool for them. Otherwise a workload gets at most 6
+pools in a run, and each is deleted within 120 s, or 720 s if the scheduler's message about the pods does not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIT = "8 no pool is bought, or kept for two minutes, for pods that fit no host"
 _CHANCE = 1.0
-#: Values of `Hostile.resource` with which a tenant that holds a pool for some minutes delays no honest tenant.
+#: Values of `Hostile.resource` in runs in which a pool that is held for minutes delays no honest tenant.
 _RESOURCES = ("nothing", "chips of a namespace")
 #: Requests that exceed every machine, so that no pool is created.
 _PREDICTED = (
@@ -32,12 +32,12 @@ _PREDICTED = (
 _UNKNOWN = {"example.com/fuse": "1"}
 #: Maximum time in seconds from the readiness of a pool to its delete, and maximum number of pools of a workload.
 _KEPT_SECONDS, _MAX_POOLS = 120.0, 6
-#: The maximum time if the scheduler's message about the pods is still the same, so that a new attempt cannot be seen.
+#: Maximum time instead of 120 s if the scheduler's message is unchanged, so that no new attempt is visible.
 _KEPT_WITHOUT_NEWS_SECONDS = 600.0 + 120.0
 
 
 class Misfits:
-    """The tenants of one run."""
+    """Tenants of one run whose pods fit no host."""
 
     def __init__(self, hostile: Hostile) -> None:
         self._hostile, self._stage = hostile, hostile.stage

@@ -94,9 +94,8 @@ class PodRun:
     leader: PodRun | None = None
     #: Name of the replica of a worker of a RayCluster; empty for other pods.
     replica: str = ""
-    #: Priority that the pod's PriorityClass sets.
     priority: int = 0
-    #: Whether the placement policy was installed when the pod was created.
+    #: Whether the placement policy reviewed the pod when it was created.
     reviewed: bool = False
     #: Whether a node affinity keeps the pod off all nodes that have the label of a slice.
     kept_off: bool = False
@@ -137,7 +136,7 @@ class PodRun:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class WorkloadRun(abc.ABC):
-    """State of one workload in the simulated world; a recreated workload of the same name is another WorkloadRun."""
+    """State of one workload; a recreated workload of the same name has another WorkloadRun."""
 
     of: ClassVar[Kind]
     name: str
@@ -180,7 +179,7 @@ class WorkloadRun(abc.ABC):
     #: Pool that each slice's pods were last bound to, and the time.
     last_pool: dict[int, str] = field(default_factory=dict)
     last_bound_at: dict[int, float] = field(default_factory=dict)
-    #: Whether the last bound pod of each slice was created under the placement policy.
+    #: Whether the placement policy reviewed the last bound pod of each slice.
     last_reviewed: dict[int, bool] = field(default_factory=dict)
     #: Time at which each slice last stopped needing a pool.
     released_at: dict[int, float] = field(default_factory=dict)
@@ -214,7 +213,7 @@ class WorkloadRun(abc.ABC):
 
     @abc.abstractmethod
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return the metadata of its pods that identify their workload and group."""
+        """Return the metadata of a pod that identifies its workload and group."""
 
     @property
     def separate(self) -> bool:
@@ -249,7 +248,6 @@ class WorkloadRun(abc.ABC):
         return account | ({constants.ADDITIONAL_NODE_NETWORKS: self.networks} if self.networks else {})
 
     def slice_id(self, job: int) -> SliceId:
-        """Return the id that the provisioner gives to a slice."""
         return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(self.namespace, self.group_name(job)))
 
     def exclusive_key(self, pod: PodRun) -> object:

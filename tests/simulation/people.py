@@ -32,7 +32,7 @@ INFEASIBLE = (
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MAX_JOBSETS = 7
 _LATECOMERS = 2
-#: Minimum seconds after the storm until JobSets come: soon, or when rejected JobSets have a long back-off.
+#: Minimum seconds after the storm until JobSets come: soon, or while rejected JobSets have a long back-off.
 _LATE_SECONDS = (5.0, 280.0)
 
 
@@ -43,9 +43,9 @@ class People:
         self.simulation = simulation
         self.stage = simulation.stage
         rng = self.stage.rng
-        #: With fewer shapes, JobSets use each other's pools more often.
+        # A run has few shapes, so that JobSets often use each other's pools.
         shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
-        # With several choices, no shape pins the capacity, because the pinned choice may be out of stock permanently.
+        # With several choices of capacity, no shape requires spot, because spot may be out of stock permanently.
         pins = not simulation.market.choices
         tolerant = simulation.market.spot_listed
 
@@ -84,7 +84,7 @@ class People:
         self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
-        """Create a JobSet with a new or given name, unless the name or the maximum number of JobSets exists."""
+        """Create a JobSet with a new or given name, unless the name is taken or the maximum number is reached."""
         if not (self.stage.stormy or late):
             return
         rng = self.stage.rng

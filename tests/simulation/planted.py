@@ -1,7 +1,6 @@
 """Bugs planted on purpose, each a small mutation of the real code: an undetected bug shows a gap in the checks.
 
-Some are defects of the Go provisioner, some were found by this simulation, and some are typical mistakes. A mutation
-replaces one attribute of a module or class, in every module that imported it, by the result of `mutate`.
+Some are defects of the Go provisioner, some were found by this simulation, and some are typical mistakes.
 """
 
 from __future__ import annotations
@@ -64,8 +63,6 @@ def _of_labels_only(original: Any) -> Any:
 
 
 def _without_empty_pools(original: Any) -> Any:
-    """Deletes only pools that have nodes."""
-
     def find(ctx: Any, *rest: Any) -> Any:
         return original(replace(ctx, supply={n: supply for n, supply in ctx.supply.items() if supply.nodes}), *rest)
 
@@ -163,8 +160,6 @@ def _name_of_first_attempt(original: Any) -> Any:
 
 
 def _best_choice_alone(original: Any) -> Any:
-    """Tries only the best choice of capacity."""
-
     def choices(*arguments: Any) -> Any:
         found = original(*arguments)
         return replace(found, open=found.open[:1])
@@ -228,8 +223,6 @@ def _asking(**changes: Any) -> Callable[[Any], Any]:
 
 
 def _without_scopes(original: Any) -> Any:
-    """Requests nodes without OAuth scopes."""
-
     def create_request_json(path: str, request: Any) -> Any:
         node = {name: value for name, value in request.node.items() if name != "node_oauth_scopes"}
         return original(path, replace(request, node=node))
@@ -238,7 +231,7 @@ def _without_scopes(original: Any) -> Any:
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
-    """Classifies a response 429 by its reason even if its text says more."""
+    """Classifies a response 429 by its reason even if its text reports a stockout."""
     return original - {FailureKind.STOCKOUT}
 
 
@@ -360,7 +353,6 @@ def _as_claimed(original: Any) -> Any:
 
 
 def _never_free(original: Any) -> Any:
-    """Never labels nodes as free."""
     return lambda *arguments: tuple(
         assignment for assignment in original(*arguments) if assignment.labels != placement.FREE
     )

@@ -1,9 +1,8 @@
 """A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
 
-During the storm the team scales, updates and restarts its workloads, and loses nodes. After the storm, the team takes
-steps such as a burst, an update or the loss of a node. Each step begins when the last step has settled. These runs have
-no scarce capacity and no hostile tenants with JobSets. Other seeds have no pods of this kind, so their recorded
-histories and planted bugs stayed the same when the team was added.
+During the storm the team scales and updates its workloads, and loses nodes. After the storm, the team takes steps such
+as a burst, an update or the loss of a node, each when the last step has settled. These runs have no scarce capacity and
+no hostile tenants with JobSets. Other seeds have no team, so that their recorded histories stay valid.
 """
 
 from __future__ import annotations
@@ -87,8 +86,6 @@ class PodTeam:
     def waits(self) -> bool:
         return any(pod.waiting_since is not None and not pod.node for pod in self._pods())
 
-    # --- during the storm
-
     def begin(self) -> None:
         if not self.present:
             return
@@ -168,7 +165,6 @@ class PodTeam:
         stateful.kick()
 
     def _lose_a_node(self) -> None:
-        """Let GKE lose one host, or all hosts, of a pool that pods of the team use."""
         there = self._simulation.cloud.pools
         pools = sorted({pod.pool for pod in self._pods() if pod.node and pod.pool in there})
         pools = [name for name in pools if is_ours(there[name]) and there[name].status is PoolStatus.RUNNING]
@@ -176,8 +172,6 @@ class PodTeam:
             name, hosts_lost = self.rng.choice(pools), self.rng.choice((None, 1))
             self._stage.fault("shared pool preempted", "%s, hosts: %s", name, hosts_lost)
             self._simulation.cloud.world.preempt(name, hosts=hosts_lost)
-
-    # --- after the storm
 
     def begin_calm(self) -> None:
         self._step_since, self._next_at = self._stage.agenda.now, float("inf")
@@ -226,7 +220,7 @@ class PodTeam:
             self._lose_a_node()
 
     def _scale_in(self, deployment: Deployment) -> None:
-        """Scale in, and check which pods the ReplicaSet deletes if it knows the deletion costs of all its pods."""
+        """Scale in; if the ReplicaSet knows the deletion costs of all its pods, check which pods it deletes."""
         self._scale(deployment, self.rng.randint(0, deployment.replicas))
         controller, agenda = deployment.sets[-1], self._stage.agenda
         before = controller.active

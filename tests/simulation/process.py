@@ -141,7 +141,7 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # No run pauses creation. No run has MachineConfigs or ResourceSlices: only failing reads of them are simulated.
+        # Creation is never paused. Optional resources are empty, and watched only in runs that reject reads of them.
         watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)
@@ -180,8 +180,6 @@ class Process:
             self.stage.agenda.after(self.stage.rng.uniform(0.0, 1.0), self._step_lease)
         self.wake()
 
-    # --- clocks
-
     def _monotonic(self) -> float:
         return self.stage.agenda.now
 
@@ -202,8 +200,6 @@ class Process:
     def leads(self) -> bool:
         """Whether the process considers itself the leader."""
         return not self.dead and (self.elector is None or self.elector.is_leader)
-
-    # --- entries: steps, calls and rounds
 
     def enter(self, entry: Callable[[], None]) -> None:
         """Run a step of this process, now or when its pause is over."""
@@ -273,8 +269,6 @@ class Process:
                 self.stage.agenda.after(elector.pause_seconds(), self._step_lease)
 
         self.enter(step)
-
-    # --- end of the process
 
     def _lose(self) -> None:
         if not self._stopping:
@@ -362,14 +356,13 @@ class _Recorder:
 
 
 class KubeView(Api):
-    """API server as one process reaches it, without watches, which the feeds replace."""
+    """API server as one process reaches it; `Feed` replaces its watches."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._store = process.stage.store
 
     def exchange(self, request: Request) -> JsonObject:
-        """Execute a request; the provisioner deletes no objects in this simulation."""
         body, path = request.body or {}, request.path
         if request.method == "POST":
             path = f"{path}/{body['metadata']['name']}"
@@ -413,7 +406,6 @@ class KubeView(Api):
         return self._travel("GET", path, read)
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Fail, because feeds replace the threads of list-watches, and nothing else opens a watch."""
         raise AssertionError(f"nobody here watches {path}")
 
     def _travel(self, method: str, path: str, effect: Callable[[], T]) -> T:

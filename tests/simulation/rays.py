@@ -1,9 +1,9 @@
 """RayClusters: their objects, KubeRay, and a team that uses them.
 
-All pods of a replica are created at the same time, and run on one pool, which the webhook or the placement policy
-ensures. A missing pod ends the whole replica; its successor has another name and the lowest free number, while pods of
-the old replica may still be terminating. Scaling down removes random replicas. Heads, the autoscaler, several worker
-groups and the upgrades of RayServices are not simulated.
+All pods of a replica are created at the same time, and exclusive placement or the policy puts them on one pool. A
+missing pod ends the whole replica. The next replica gets another name and the lowest free number, while pods of the old
+replica may still be terminating. Scaling down removes random replicas. Heads, the autoscaler, several worker groups and
+the upgrades of RayServices are not simulated.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ class RayController(ScalingController):
             self.cluster.delete(run)
         else:
             super().delete(run, foreground=False)
-
-    # --- actions of KubeRay
 
     def sync(self, run: RayRun) -> None:
         if not run.alive:

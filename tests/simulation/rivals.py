@@ -1,8 +1,8 @@
 """Hostile and honest tenants in addition to the tenants of `hostile`, to test assignment and the queue.
 
-A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices that end soon
-wait for the same stock or limit. A JobSet selects the marks of another tenant. A buffer fills the limit while another
-tenant requests capacity that is never in stock. Honest JobSets restart while other workloads wait.
+Each run has some of these: a workload whose slices start together and need an accelerator that is never in stock; many
+short slices that wait for the same stock or limit; a JobSet that selects marks of another tenant; a buffer that fills
+the limit while another tenant requests capacity that is never in stock; honest JobSets that restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_RESTARTS = 3
 
 
 class Rivals:
-    """Further tenants of one run with hostile tenants."""
+    """Tenants of one run in addition to the tenants of `Hostile`."""
 
     def __init__(self, hostile: Hostile) -> None:
         self._hostile, self._stage = hostile, hostile.stage

@@ -59,11 +59,11 @@ SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: Seconds for which the settled world must not change, and no process may send a call that changes something.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
-#: Seconds for which the pools of a request are kept for its pods.
+#: Seconds for which the pools of a request are kept for its pods, in runs with even and with odd seeds.
 BOOKING_SECONDS = (90.0, 600.0)
 #: Seconds after which hostile tenants leave, even if a JobSet is not served because the capacity did not suffice.
 _HOSTILE_SECONDS = 8 * 3600.0
-#: Maximum CPU seconds of a run, beyond which it counts as an endless loop. Runs with hours of waiting take longest.
+#: Maximum CPU seconds of a run; a longer run counts as an endless loop.
 _CPU_SECONDS = 150.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
 
@@ -117,7 +117,7 @@ class Simulation:
                 delete_while_creating=rng.random() < 0.5,
                 repair_seconds=rng.choice((5.0, 40.0)),
                 release_channel=(None, "REGULAR")[stage.seed % 2],
-                # The controller orders nodes by name: with other names, each planted bug would be found by other seeds.
+                # The controller orders nodes by name: with other names, other seeds would find the planted bugs.
                 pool_in_node_names=True,
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
@@ -146,9 +146,9 @@ class Simulation:
         self.disturbed_at = 0.0
 
     def run(self) -> dict[str, float]:
-        """Run until the world settles; return the seconds for this and the maximum call rate. Raises Violated."""
+        """Run until the world has settled; return the duration and the maximum call rate. Raises Violated."""
         agenda, stage = self.stage.agenda, self.stage
-        # Slices that start together release incomplete sets of pools and try again later: they need the larger bound.
+        # Slices that start together need the larger bound: they release incomplete sets of pools and try again later.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):

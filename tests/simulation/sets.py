@@ -1,11 +1,10 @@
 """LeaderWorkerSets: their objects, their controllers, and a team that serves with them.
 
-All leaders are created at the same time. The workers of a group follow on the leader's pool when the leader is bound,
-or without exclusive placement as soon as it exists. Successive pods of one index have one name, so that a successor
-waits until its predecessor is deleted. A lost worker restarts its group: the leader is deleted in the foreground, and
-disappears with the last of its workers. If a leader is deleted (an update, a scale-down, an eviction), its workers are
-deleted after it, and its successor may come before that. An update replaces groups one by one, from the highest, after
-adding one group if the set surges. Restart policies, subgroups and partitions are not simulated.
+With exclusive placement, the workers of a group are created for the pool of their bound leader; otherwise they are
+created as soon as the leader exists. A pod waits until an earlier pod of the same name is deleted. A lost worker
+restarts its group: the leader is deleted after the last of its workers. If a leader is deleted for another reason, its
+workers are deleted later, perhaps after the next leader is created. An update replaces groups one by one, from the
+highest; with surge, a group is added first. Restart policies, subgroups and partitions are not simulated.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SetRun(WorkloadRun):
         return f"{self.name}-{job}"
 
     def pod_name(self, job: int, index: int) -> str:
-        """Return the name of a pod, which its successor has as well."""
+        """Return the name of a pod and of its successors."""
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:

@@ -1,12 +1,12 @@
 """Checks pods that have no workload, and the pools of single hosts that these pods share.
 
-The pods of one namespace, accelerator and topology are a class. When a pool is created for a class, the class may not
-get more nodes than it had pods at any time within the lag of a cache. So a rolling update buys at most maxSurge more
-hosts, and a burst no more hosts than pods. These pools and nodes of the class do not count:
+The pods of one namespace, accelerator and topology are a class. A new pool must not give the class more nodes than it
+had pods at any time within the lag of a cache. A rolling update thus buys at most maxSurge more hosts, and a burst no
+more hosts than pods. These pools and nodes of the class do not count:
 
-- pools that are being deleted, or whose nodes were lost, cordoned or not ready within this lag;
-- pools with labels of one slice or another namespace, or that another process created after the last list of pools by
-  this process;
+- pools that are being deleted, or whose nodes were lost, cordoned or not ready within the lag of a cache;
+- pools with labels of one slice or another namespace;
+- pools that another process may have created after this process listed the pools;
 - nodes with pods of other classes, or with pods that are past their grace period.
 """
 
@@ -48,8 +48,7 @@ _KNOWN = frozenset({"cpu", "memory"})
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
 #: Maximum time in seconds for which a pod waits for other pods of its burst, and minimum number of pods of a burst.
 _BURST_SECONDS, _BURST = 15.0, 12
-#: Maximum seconds for which a ready pool may have no pods: the longest claim of an unbound pod, the wait before a
-#: delete, and a margin for the queue.
+#: Maximum seconds for which a ready pool may have no pods: the longest claim, the wait before a delete, and a margin.
 _EMPTY_SECONDS = 900.0 + 60.0 + 240.0
 #: Time in seconds within which a pod is removed after its grace period, unless its node does not respond.
 LEAVES_SECONDS = 3.0
@@ -68,10 +67,10 @@ class Shared:
         self._cluster, self._checker = simulation.cluster, checker
         #: Classes of all pods, past and present, that SERVE_PODS selects, by workload UID and group key.
         self._classes: dict[tuple[str, str], _Class] = {}
-        #: Number of pods of each class that want a node, at each change, oldest first.
+        #: Time and number of pods of each class that want a node, for each change, oldest first.
         self._wanted: defaultdict[_Class, deque[tuple[float, int]]] = defaultdict(deque)
         self._counted: dict[PodRun, _Class] = {}
-        #: Time at which a pod that existed for too long after its grace period was removed, by pool.
+        #: Time at which each pool last lost a pod that stayed longer than `LEAVES_SECONDS` after its grace period.
         self._lingered_at: dict[str, float] = {}
         #: Unused pools of workloads whose pods fit no host, and their maximum number, by UID of the workload.
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
@@ -80,8 +79,6 @@ class Shared:
         self._empty_since: dict[str, float] = {}
         #: Number of pods that each workload has ever had, by UID.
         self.max_pods: Counter[str] = Counter()
-
-    # --- changes of pods
 
     def changed(self, pod: PodRun) -> None:
         """Record a pod without a workload that was created, changed or removed."""
@@ -128,8 +125,6 @@ class Shared:
         uid = references[0]["uid"] if references else pod.uid
         return uid, uid_in(pod.namespace, uid)
 
-    # --- checks of creates
-
     def created(self, process: Process, pool: Pool) -> None:
         """Check a new pool for pods without a workload."""
         owner = owner_of(pool.body["config"]["labels"])
@@ -161,7 +156,7 @@ class Shared:
         self._judge_charge(pool, class_[0], made)
 
     def _is_of_job(self, uid: str, name: str) -> bool:
-        """Whether a workload is a Job without the annotation, or a pod of a Job that was deleted without its pods."""
+        """Whether a workload is a Job or a pod of a Job, which SERVE_PODS=all serves without the annotation."""
         every = self._cluster.every_workload if self._simulation.pods.serve_pods == "all" else ()
         jobs = [workload for workload in every if isinstance(workload, JobRun)]
         return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
@@ -202,7 +197,7 @@ class Shared:
         return {name: count for name, count in found.items() if count}, taken
 
     def _rivals(self, class_: _Class) -> int:
-        """Return the number of pods of equal classes of other namespaces that may count on nodes of a class."""
+        """Return the number of pods of other namespaces that request the same machines and may use nodes of a class."""
         since = self._stage.agenda.now - self.lag_seconds()
         others = ((pod, self.class_of(pod)) for pod in self._cluster.pods if not pod.node or pod.bound_at > since)
         return sum(other is not None and other != class_ and other[1:] == class_[1:] for _, other in others)
@@ -239,8 +234,6 @@ class Shared:
             and all(not mark[0] or (is_shared(mark) and mark[1] == namespace) for mark in marks)
         )
 
-    # --- limits on chips
-
     def _judge_charge(self, pool: Pool, namespace: str, made: str) -> None:
         """Compare a new pool with the limit of its namespace, which counts the nodes that its pods use."""
         most = self._simulation.pods.max_chips_of(namespace)
@@ -261,8 +254,6 @@ class Shared:
         own = {pod.node for pod in known if pod.namespace == namespace}
         return len(own) * chips_in(pool) // hosts(pool)
 
-    # --- after the storm
-
     def look(self) -> None:
         """Check that no ready pool is kept without pods; called every few seconds after the storm."""
         now, before, self._empty_since = self._stage.agenda.now, self._empty_since, {}
@@ -279,8 +270,6 @@ class Shared:
     def unsettled(self) -> Iterator[tuple[str, str]]:
         for text in self._simulation.pods.unsettled():
             yield RUNS, text
-
-    # --- deletion costs
 
     def before_cost(self, process: Process, path: str, body: JsonObject) -> None:
         pod = next((candidate for candidate in self._cluster.pods if candidate.path == path), None)

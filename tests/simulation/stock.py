@@ -1,8 +1,7 @@
 """Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
-A capacity is a zone, a machine type, a shape, the capacity type, and the node settings that pods choose. After a
-failure, one create may try the capacity again; each pool that comes up doubles the number of creates in flight that are
-allowed. A create counts only if its process saw the failure, and sent the create after the time that a cache may lag.
+After a failure, one create may try the capacity again; each pool that comes up doubles the number of creates in flight
+that are allowed. A create counts only if its process existed at the failure and sent the create after a cache's lag.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
 #: Number of pools after which the creates of a capacity are no longer limited.
 _MAX_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
-#: Number of warm pools that may be deleted without a cause: before a response, or by a second leader.
+#: Number of warm pools that may be deleted without a failure: before the response to a create, or by a second leader.
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, topology of several hosts, reservation or, without one, capacity type, and the
-#: service account and networks that pods choose: the provisioner backs off such creates separately.
+#: Zone, machine type, number of nodes, topology of several hosts, reservation or capacity type, service account and
+#: networks; the provisioner has a separate back-off for each combination.
 _Capacity = tuple[str, str, int, str, str, str]
 
 
@@ -55,8 +54,6 @@ class Stock:
         self._came_up = self._gave_way = 0
         #: Time at which the first wanted warm pool was deleted.
         self._first_at = 0.0
-
-    # --- failures of creates and pools
 
     def look_at_pools(self) -> None:
         """Record which pools came up and which failed since the last call; called at each decision."""
@@ -86,8 +83,6 @@ class Stock:
         self._failed[capacity] = _Failed(self._stage.agenda.now)
         self._causes.add(capacity)
 
-    # --- creates after a stockout
-
     def created(self, process: Process, pool: Pool) -> None:
         capacity, checker = _capacity(pool.body), self._simulation.checker
         failed = self._failed.get(capacity)
@@ -109,8 +104,6 @@ class Stock:
         if len(in_flight) > 2**failed.up:
             text = f"{process.name} has {len(in_flight)} creates of {capacity} in flight, {failed.up} pools came up"
             self._stage.violate(HERD, f"{text} since it was out of stock: {', '.join(sorted(in_flight))}")
-
-    # --- warm pools
 
     def is_warm(self, pool: Pool) -> bool:
         """Whether a pool is unused and buffers want it, because they have at most as many pools as they request."""

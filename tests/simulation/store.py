@@ -1,8 +1,7 @@
 """Objects of the simulated Kubernetes, and its API server: versions, selectors, pages, history.
 
-Objects are never changed in place: a write replaces them, so readers may keep the objects that they got. There is no
-validation. Every write increases the version by one. All pages of a list show the state at the time of its first page.
-Changes since a version are available as long as the history has not been compacted.
+Objects are never changed in place: a write replaces them, so readers may keep the objects that they got. Every write
+increases the version by one. All pages of a list show the state at the time of its first page.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ class Store:
         self._uids += 1
         return f"{kind}-{self._uids:04d}"
 
-    # --- objects
-
     def find(self, path: str) -> JsonObject | None:
         return self._objects.get(resource_of(path), {}).get(path)
 
@@ -89,8 +86,6 @@ class Store:
             self.version += 1
             self._tell(resource, Change(self.version, path, before, None))
 
-    # --- collections
-
     def select(self, collection: str, query: Mapping[str, str]) -> list[JsonObject]:
         selects = selector(collection, query)
         objects = self._objects.get(collection.rpartition("/")[2], {})
@@ -112,8 +107,6 @@ class Store:
             self._lists[token] = (version, items[limit:])
         return Page(items=items[:limit], resource_version=str(version), continue_token=token)
 
-    # --- history
-
     def listen(self, resource: str, listener: Listener) -> None:
         self._listeners.setdefault(resource, []).append(listener)
 
@@ -121,7 +114,7 @@ class Store:
         self._listeners[resource].remove(listener)
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
-        """Return the writes after a version. Raises Gone if the history was compacted, or as `page` does."""
+        """Return the writes after a version. Raises Gone after a compaction, NotFound or Forbidden as `page` does."""
         self._look_for(resource)
         if version < self._compacted:
             text = f"too old resource version: {version} ({self._compacted})"

@@ -34,14 +34,14 @@ class Team(ABC, Generic[_R]):
     creates: ClassVar[float]
     #: Prefixes of workload names. A JobSet and a workload of another kind may have the same name.
     names: ClassVar[tuple[str, ...]]
-    #: Kind whose CRD is installed late in some runs; None if it never is.
+    #: Kind whose CRD is installed late in some runs; None if the CRD always exists.
     late_kind: ClassVar[WorkloadKind | None] = None
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.stage = simulation.stage
         self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
-        # No team comes if other workloads take turns at scarce capacity, which workloads without an end would block.
+        # Workloads of a team may never end, so no team comes if other workloads take turns at scarce capacity.
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0

@@ -1,8 +1,7 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
-The bounds are tighter than the bound on the time until the world has settled, which allows for every back-off. They
-apply to slices for which no create of their own or of the same capacity has failed. Slices rejected for a temporary
-cause have a bound that begins when the cause is corrected.
+The bounds apply to slices for which no create of their own or of the same capacity has failed. If GKE rejects the
+creates of a slice for a temporary cause, the bound begins when the cause is corrected.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ class Waiting:
         self._since: dict[_SliceKey, float] = {}
         self._taken_away: Counter[_SliceKey] = Counter()
 
-    # --- creates and pools
-
     def create_sent(self, body: dict[str, Any]) -> None:
         """Record a create, with any outcome."""
         self._since.pop(_owner(body), None)
@@ -78,8 +75,6 @@ class Waiting:
                 if self._taken_away[owner] > _MAX_TAKEN_AWAY:
                     return f"slice {workload.group_name(job)} waits, and pool after pool is made for it and deleted"
         return ""
-
-    # --- slices that wait for too long
 
     def overdue(self) -> Iterator[str]:
         """Yield reports on slices whose creates have been due for too long; called every few seconds."""

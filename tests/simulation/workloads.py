@@ -1,11 +1,10 @@
 """Simulated Kubernetes: the JobSet controller, the scheduler, kubelets, and the pod garbage collector.
 
-The other controllers are in `sets`, `jobs`, `rays` and `deployments`. The actors are small and act a random time after
-a change. Placement is exclusive: a node pool has pods of one slice only, and worker pods are created for the pool of
-their bound leader pod. Some workloads leave placement to the policy and create all pods at the same time. The scheduler
-chooses any pool that fits, at random. Preemption, success policies and gang admission are not simulated. In some runs
-the scheduler binds immediately. In other runs it decides first, which is not visible, and binds later, even if the node
-has changed in between.
+The other controllers are in `sets`, `jobs`, `rays` and `deployments`. Each acts a random time after a change. With
+exclusive placement, a node pool has pods of one slice only, and worker pods are created for the pool of their bound
+leader pod. Other workloads leave placement to the policy and create all pods at the same time. The scheduler chooses a
+random pool that fits. In half of the runs it binds up to 3 s after its decision, even if the node has changed in
+between. Preemption, success policies and gang admission are not simulated.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ class Cluster:
         self._numbers = 0
         stage.store.listen("nodes", self._see)
 
-    # --- workloads
-
     def create(self, workload: WorkloadRun) -> None:
         self.workloads[workload.path] = workload
         self.every_workload.append(workload)
@@ -123,8 +120,6 @@ class Cluster:
         self.stage.note("user", "deletes %s %s (%s)", workload.kind, workload.name, workload.uid)
         self.write(workload)
         self.kick(workload)
-
-    # --- JobSets
 
     def resize(self, workload: JobSetRun, *, replicas: int, shape: Shape) -> None:
         """Change the number of slices, or (while the workload is suspended) their shape."""
@@ -325,8 +320,6 @@ class Cluster:
     def show(self, pod: PodRun) -> None:
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
-    # --- scheduler
-
     def schedule_soon(self) -> None:
         if not self._scheduling:
             self._scheduling = True
@@ -382,7 +375,7 @@ class Cluster:
         if pod.workload is None or not pod.workload.exclusive:
             return set()
         if isinstance(pod.workload, SetRun):
-            # A leader is attracted to pools with pods of its group, including pods that are being deleted.
+            # Pods of the group that are being deleted also attract its leader.
             return self.sets.pools_of(pod.workload.group_name(pod.job))
         return self.rays.pools_of(pod) if isinstance(pod.workload, RayRun) else set()
 
@@ -467,8 +460,6 @@ class Cluster:
         else:
             self.write(workload)
             self.kick(workload)
-
-    # --- end of pods and nodes
 
     def end(self, pod: PodRun, phase: str) -> None:
         """Let a pod end in a phase; its object is removed within 60 s."""
