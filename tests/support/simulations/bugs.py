@@ -14,7 +14,7 @@ At = tuple[Any, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """A mutation of the attribute at `at`, and of the attribute in `also` if a second place has the same check."""
+    """A mutation of the attribute `at`, and of `also` if a second place would hide the bug."""
 
     name: str
     at: At
@@ -33,7 +33,7 @@ def always(value: Any) -> Callable[[Any], Any]:
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
-    """Apply the bug with this name until the end of the block, none if the name is empty; yield the bug's `storm`."""
+    """Apply the bug with this name, if any, until the end of the block; yield the bug's `storm`."""
     bug = next((candidate for candidate in bugs if candidate.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():
@@ -43,7 +43,7 @@ def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a module or class, in all modules that imported it by name as well."""
+    """Replace an attribute of a module or class, also in all modules that imported the attribute by name."""
     owner, attribute = at
     original = vars(owner)[attribute]
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]

@@ -88,7 +88,7 @@ def _tell_bugs(bugs: Sequence[Bug], shown: Iterable[Outcome | None]) -> int:
 
 
 def _first_broken(run_seed: Callable[..., Outcome], seeds: int, bug_and_first: tuple[str, int]) -> Outcome | None:
-    """Return the first run in which a bug breaks an invariant; None if no run of `seeds` runs does."""
+    """Return the first run in which a bug breaks an invariant; None if none of `seeds` runs does."""
     bug, first = bug_and_first
     outcomes = (run_seed(seed, bug=bug) for seed in range(first, first + seeds))
     return next((outcome for outcome in outcomes if outcome.problem), None)

@@ -1,6 +1,7 @@
-"""Tests that each simulation inherits. They run the simulation in separate processes.
+"""Tests that each simulation inherits.
 
-In the process of pytest, coverage would take most of the time, and the order of sets would change from run to run.
+The simulation runs in separate processes, because in the process of pytest coverage would take most of the time, and
+the order of sets would change from run to run.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ class SimulationContract(HistoriesContract):
 
     @pytest.mark.nightly
     def test_every_planted_bug_is_found(self) -> None:
-        """A mutation that breaks no invariant means that the checks are too weak."""
         done = self._simulate("--planted", "--seeds", str(self.seeds_for_a_bug))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
         assert f"{self.bugs} of {self.bugs} planted bugs found" in done.stdout, done.stdout

@@ -1,6 +1,4 @@
-"""Compares or writes hashes of the histories of many seeds. Different hashes show the runs that a code change affects.
-
-Equal hashes from different processes also show that a run depends only on its seed and the code.
+"""Compares or writes hashes of the histories of many seeds; different hashes show the runs that a code change affects.
 
 python -m tests.support.simulations.histories                # compare with tests/data/histories
 python -m tests.support.simulations.histories --write slices # write the hashes of one simulation
@@ -61,7 +59,7 @@ def main() -> int:
 
 
 def _play(module: str, seed: int) -> tuple[str, str]:
-    """Return 16 digits of the hash of a seed's history, and the broken invariant; empty if none."""
+    """Return 16 digits of the hash of a seed's history, and the broken invariant, empty if none."""
     outcome = importlib.import_module(module).run_seed(seed, recording=True)
     return hashlib.sha256("\n".join(map(str, outcome.history)).encode()).hexdigest()[:16], outcome.problem
 

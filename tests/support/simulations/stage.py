@@ -19,7 +19,7 @@ _DEEPEST = 6
 
 
 class Agenda:
-    """Virtual time. Callbacks run in the order of their times; if the times are equal, in the order of their creation.
+    """Virtual time. Callbacks run in the order of their times, and callbacks of one time in the order of creation.
 
     A callback may call `wait`, which runs the callbacks that become due, like other threads during a blocking call.
     """
@@ -31,7 +31,7 @@ class Agenda:
         self._depth = 0
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Schedule a callback for a time, or for now if the time has passed. The callback runs during a `wait`."""
+        """Schedule a callback for `when`, or for now if `when` has passed. The callback runs during a `wait`."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._numbers), callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -128,7 +128,7 @@ class Stage:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
 
     def note_digest(self, who: str, what: str, *values: object) -> None:
-        """Add a line to the history with a hash of the values, which would be too long."""
+        """Add a line with a hash of the values to the history, because the values are too long for a line."""
         if self.recording:
             self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
