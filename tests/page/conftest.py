@@ -12,7 +12,6 @@ from tests.support.page import HandMadeBoard, a_browser, prefer, resize, served
 
 @pytest.fixture(scope="session")
 def chrome() -> Iterator[webdriver.Chrome]:
-    """Start the browser, which takes a second or two."""
     with a_browser() as browser:
         yield browser
 
@@ -25,7 +24,7 @@ def browser(chrome: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     chrome.get_log("browser")
     yield chrome
     logged = [entry["message"] for entry in chrome.get_log("browser") if entry["level"] == "SEVERE"]
-    # Broken connections are no mistakes: tests cause some, and a server stops at the end of its test.
+    # Broken connections are allowed: some tests cause them, and each server stops at the end of its test.
     assert [message for message in logged if " net::ERR_" not in message and "status of 503" not in message] == []
 
 

@@ -36,7 +36,6 @@ _SLICES = 160
 _WIDTH, _HEIGHT = 1200, 760
 _PHONE = 360
 MAX_BYTES = 150_000
-#: Name of the picture of a board with 2,000 slices.
 LARGE = "board-2000-light"
 #: Name, query of the address, width, and theme of each picture.
 PICTURES = [
@@ -57,7 +56,7 @@ PICTURES = [
 
 
 def world() -> Board:
-    """Return the board of a demo _MINUTES after its start; the result is always the same."""
+    """Return the board of a demo _MINUTES after its start; each call gives the same board."""
     demo = Demo(slices=_SLICES)
     board = demo.begin()
     with told_to(demo.stage):
@@ -70,7 +69,6 @@ def world() -> Board:
 
 
 def shoot(browser: webdriver.Chrome, url: str, folder: Path, waiting: str) -> None:
-    """Write all pictures of the demo's world; `waiting` is the id of a slice that waits."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, query, width, theme in PICTURES:
         shoot_one(browser, url + query.format(waiting=waiting), folder / f"{name}.webp", width, theme)

@@ -1,4 +1,4 @@
-"""The first screen of the page has cause, next step and place of a JobSet that does not start."""
+"""Tests that the first screen of the page shows why a JobSet does not start, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from provisioner.model.capacity import FailureKind
 from tests.support.causes import CAUSES, Cause, beside_a_healthy_one
 from tests.support.page import open_page, resize, served
 
-# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 #: Script that returns the texts that are completely on the screen: inside the window and not cut by an element.
@@ -38,7 +37,7 @@ _SEEN = """
 def test_first_screen_has_the_time_of_the_last_decision_as_soon_as_decisions_are_paused(
     browser: webdriver.Chrome,
 ) -> None:
-    """The page showed old states under a green "Live" for a minute."""
+    """In the past, the page showed old states under a green "Live" for a minute."""
     resize(browser, 1280, 800)
     world = beside_a_healthy_one()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="503")

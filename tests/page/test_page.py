@@ -35,7 +35,7 @@ from tests.support.page import (
     until,
 )
 
-# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
+# Chromium takes a second or two to start, and longer if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 Chrome = webdriver.Chrome
@@ -69,7 +69,6 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
     open_page(browser, url)
 
     rows = rows_of(browser)
-    # States that need attention come first.
     first = [
         State.REJECTED,
         State.FAILED,
@@ -128,7 +127,7 @@ def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
 
     row = rows_of(browser)[waits.group]
     assert reason in row
-    # The server's clock shows `NOW`, so a countdown by the browser's clock would be wrong.
+    # The server's clock is at `NOW`, so a countdown from the browser's clock would be wrong.
     assert re.search(r"Next try\s+in 1 min 3\d s", row)
     shows(browser, "in 1 min 33 s")
     browser.find_element(By.LINK_TEXT, waits.group).click()
@@ -149,7 +148,6 @@ def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
 def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The first pool is idle. The second pool is being deleted, and its slice already has a new pool."""
     workload = a_workload()
     runs = a_slice(workload)
     idle = a_pool(
@@ -171,7 +169,7 @@ def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     assert "It is not needed: its workload has finished." in rows[idle.name]
     assert re.search(r"To be deleted\s+in (7 min 00|6 min 5\d) s", rows[idle.name])
     assert "of team-a/train" in rows[idle.name]
-    # The totals and the filters have the same numbers.
+    # A pool without a slice counts in the totals and in the filters.
     for part in ("#board .totals", "#states"):
         words = text_of(browser, part).replace("\n", " ")
         assert "Idle 1" in words
@@ -244,9 +242,6 @@ def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) ->
         assert browser.current_url == f"{url}?view=activity"
         browser.find_element(By.ID, "tab-board").click()
         assert browser.current_url == url
-
-
-# --- problems, other replicas, empty views
 
 
 def test_times_of_day_are_in_utc_with_the_zone(browser: Chrome, board: HandMadeBoard, url: str) -> None:
@@ -333,14 +328,11 @@ def test_empty_view_shows_the_reason(
     assert want in text_of(browser, f"#{view}")
 
 
-# --- timeline, capacity and activity
-
-
 def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
     second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")
-    # A pool without a slice has the workload that it was created for.
+    # A pool without a slice is shown with the workload that the pool was created for.
     idle = a_track(replace(a_slice(before), id=""), (State.IDLE, 10, None), pool="the-pool")
     old = a_track(a_slice(now, 5), (State.RUNNING, 300, 200), pool="old-pool")
     reused = Track(pool="the-pool", segments=(*first.segments, *second.segments, *idle.segments))

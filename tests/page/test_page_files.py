@@ -25,7 +25,7 @@ def test_every_file_is_served() -> None:
 
 
 def test_no_script_makes_markup_from_text() -> None:
-    """Users choose names, so names must reach the page only as text; a test in a browser checks that as well."""
+    """Users choose names, so a name that becomes markup could run a script."""
     unsafe = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc|\beval\(|new Function"
     )

@@ -37,7 +37,6 @@ from tests.support.page import (
     until,
 )
 
-# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 Chrome = webdriver.Chrome
@@ -143,7 +142,7 @@ def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBo
 def test_slices_that_wait_for_one_limit_are_in_the_order_of_their_places(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """A priority puts a younger slice first. Slices that wait for something else keep their position by age."""
+    """A priority puts a younger slice first; a slice that waits for capacity keeps its position by age."""
     queue = QueueView(
         resource="the limit of all node pools",
         place=1,
@@ -184,9 +183,6 @@ def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 45")
     assert next(iter(rows_of(browser))) == "train-slice-44"
     assert opener.get_attribute("aria-expanded") == "true"
-
-
-# --- hostile users, keyboards, phones, themes
 
 
 @pytest.mark.parametrize("view", VIEWS)
