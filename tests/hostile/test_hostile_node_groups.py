@@ -142,11 +142,11 @@ def _honest(plan: Plan) -> list[str]:
     return sorted(write.key for write in plan.writes if "/honest" in write.key)
 
 
-# The limit counts all groups of a namespace, even unreadable ones, so with a limit the odd object is in another one.
+# A limit counts unreadable groups too, so with a limit the odd object is in another namespace than the honest group.
 @pytest.mark.parametrize(("namespace", "limit"), [("research", 0), ("another", 64)], ids=["no limit", "limit"])
 @pytest.mark.parametrize("what", _READ)
 def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str, namespace: str, limit: int) -> None:
-    """Parsing raises only MalformedObject, which the caches catch; deciding raises no exception."""
+    """Parsing may raise only MalformedObject, which the caches catch; deciding must not raise."""
     raw, parse = _READ[what]
     if raw["metadata"].get("namespace") == "research":
         raw = _with(raw, ("metadata", "namespace"), namespace)

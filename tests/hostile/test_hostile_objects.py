@@ -33,7 +33,6 @@ from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, m
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 from tests.support.settings import settings
 
-#: Long time-out, because the objects are as large as the API server accepts.
 pytestmark = pytest.mark.timeout(30)
 
 #: Limit of etcd on one object, in bytes.
@@ -53,7 +52,7 @@ FREE_POOLS = 10
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 HONEST = make_jobset("honest", template=make_requirements(topology="2x2x2", tolerations=()))
-#: Pools that are free for the hostile JobSet's slices, on nodes with several taints.
+#: JobSet of an earlier time, whose pools are free and fit the hostile JobSet's slices.
 _FORMER = make_jobset(
     "former", replicas=FREE_POOLS, parallelism=4, template=make_requirements(topology="2x2x4", tolerations=())
 )
@@ -94,7 +93,7 @@ def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
 
 
 def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
-    """Decide on the honest JobSet and other objects, with or without free pools."""
+    """Decide on the honest JobSet and other objects; `free` adds free pools."""
     snapshot = Snapshot(
         workloads={jobset.uid: jobset for jobset in (HONEST, *jobsets)},
         pods=(make_pod(HONEST), *pods),
@@ -114,7 +113,7 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
-    """Assert limits on the cost of hostile objects, with and without free pools, and an unchanged honest plan."""
+    """Assert that hostile objects cost little, and do not change the plan for the honest JobSet; return both plans."""
     kb = sum(len(json.dumps(raw)) for raw in (*raw_jobsets, *raw_pods)) / 1000
 
     def rounds() -> tuple[Plan, Plan]:
@@ -141,9 +140,6 @@ def told(plan: Plan) -> str:
     return "\n".join(notice.message for notice in plan.notices if any("evil" in ref.name for ref in notice.objects))
 
 
-# --- Hostile objects written by hand ---
-
-
 def select(**labels: str) -> Change:
     """Select nodes by labels, in the JobSet's template and on the pod."""
 
@@ -154,8 +150,6 @@ def select(**labels: str) -> Change:
 
 
 def annotate(**texts: str) -> Change:
-    """Set annotations of the provisioner."""
-
     def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata.setdefault("annotations", {}).update(
             {f"tpu-provisioner.cloud.google.com/{key.replace('_', '-')}": text for key, text in texts.items()}
@@ -165,8 +159,6 @@ def annotate(**texts: str) -> Change:
 
 
 def put(**fields: Any) -> Change:
-    """Set fields of the pod's spec."""
-
     def change(spec: dict[str, Any], _metadata: dict[str, Any]) -> None:
         spec.update(fields)
 
@@ -192,7 +184,6 @@ def not_in(*values: str) -> dict[str, Any]:
 
 
 def nested(depth: int) -> Any:
-    """Return an object with `depth` levels of nested objects."""
     raw: Any = {}
     for _ in range(depth):
         raw = {"a": raw}
@@ -293,7 +284,7 @@ def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
 
 
 def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None:
-    """Pods have the maximum numbers of tolerations and expressions, and all differ."""
+    """The pods have as many tolerations and expressions as are read, and no two pods are equal."""
     pods = []
     for job in range(8):
         pod = evil_pod(job=job)
@@ -307,7 +298,7 @@ def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None
 
 
 def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
-    """A decision keeps the problem of each choice of each slice; 1,700 slices exceeded the memory limit."""
+    """In the past, 1,700 slices exceeded the memory limit: a decision keeps the problem of each choice of a slice."""
     workload, jobs = evil_jobset(), range(30)
     zones = ",".join(f"us-central2-{letter}" for letter in "abcdefghijklmnop")
     capacity = "on-demand, spot, reservation/a, reservation/b"
@@ -326,7 +317,7 @@ def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
 def test_pods_that_select_their_own_pool_have_a_bound_on_choices(
     selected: str, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slices with the same affinity are checked once, unless their pods select labels that differ by slice."""
+    """Slices with one affinity are checked once, unless the affinity uses a label whose value differs by slice."""
     monkeypatch.setattr(bounds, "NAMESPACE_OWN_POOLS", 3)
     workload, pods = evil_jobset(), [evil_pod(job=job) for job in range(5)]
     workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
@@ -350,9 +341,6 @@ def test_waiting_slices_of_a_namespace_have_a_bound_on_choices(monkeypatch: pyte
     plan = plan_for(jobsets, read_pods, free=False)
     assert sum(create.workload.name == "evil" for create in plan.creates) == 4
     assert "more than 8 pairs of a waiting slice and a choice of capacity" in told(plan)
-
-
-# --- Hostile objects with random values ---
 
 
 def bomb(rng: random.Random, size: int) -> Any:

@@ -130,7 +130,7 @@ def test_work_for_objects_and_pools_is_the_sum_and_not_the_product(kind: str) ->
 def decide_on_pods(pools: int, pending: int, *, idle: bool) -> Callable[[], Plan]:
     """Return a function that decides on pending pods of a tenant, and on pools of other tenants.
 
-    The pods exclude different nodes. If the pools are idle, a limit does not allow the tenant to use them.
+    Each pod excludes another node. If the pools are idle, a limit forbids the tenant to use the pools.
     """
     world = Cluster(settings_=settings(concurrency=1000, deletion_delay_seconds=3600.0))
     for number in range(pools):

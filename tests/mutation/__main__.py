@@ -1,7 +1,7 @@
 """Mutates the code, and shows which mutations the tests detect: `make mutate SAMPLE=300 SEED=1`.
 
 python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, equally from each package
-python -m tests.mutation --at provisioner/slices/loop.py  # all mutations of a file; with :LINE, of a line
+python -m tests.mutation --at provisioner/slices/planning/match.py  # all mutations of a file; with :LINE, of a line
 python -m tests.mutation --again                              # the survivors of the last run, on the current code
 
 Results are kept in .mutation, and an interrupted run is continued unless code or tests have changed. Exit code 1 if
@@ -118,7 +118,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         first = make_copy(_PROJECT, Path(scratch, "0"))
         tests = _tests(arguments.state, fingerprint, first)
-        # The other copies are made from the first copy, because it has the compiled modules already.
+        # The other copies are made from the first copy, which already has the compiled modules.
         copies = [first, *(Path(shutil.copytree(first, Path(scratch, str(n)))) for n in range(1, arguments.jobs))]
         for number, result in enumerate(try_all(_PROJECT, left, tests, copies), start=1):
             results.add(result)

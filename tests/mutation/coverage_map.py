@@ -13,7 +13,7 @@ import coverage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageMap:
-    """Tests by file and line."""
+    """Tests that run each line."""
 
     #: Tests by path and line; empty for a line that runs only when its module is imported.
     tests: Mapping[str, Mapping[int, frozenset[str]]]

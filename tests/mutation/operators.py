@@ -88,7 +88,7 @@ _Change = tuple["ast.expr | ast.stmt", str, str]
 
 
 def _mutate(node: ast.AST) -> Iterator[_Change]:
-    """Yield the possible changes in a node and below, as node, operator and new text."""
+    """Yield the possible changes of a node and its descendants, each as node, operator and new text."""
     if _is_left_alone(node):
         return
     match node:
@@ -202,7 +202,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_empty(value: ast.expr) -> bool:
-    """Return whether a value is false, such as None, 0 or an empty list; most callers treat these alike."""
+    """Return whether a value is false: most callers treat it like None, so returning None would not be detected."""
     match value:
         case ast.Constant(value=constant):
             return not constant

@@ -12,7 +12,7 @@ from tests.mutation.trying import Fate, Project, Result
 
 
 class Results:
-    """Results in a file of JSON lines, valid for one state of code and tests, which the first line identifies."""
+    """Results in a file of JSON lines; the first line has the fingerprint of the code and tests."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -11,7 +11,7 @@ from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.trying import Fate, Project, make_copy, record, try_all
 
-#: Long time-out, because most of these tests run pytest, some of them many times.
+# Some of these tests run pytest several times.
 pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -72,8 +72,6 @@ def test_code_that_tests_need_not_check_is_not_mutated(source: str) -> None:
     assert mutants(source) == []
 
 
-# --- A toy project ---
-
 _TOY = {
     "shop/__init__.py": "",
     "shop/prices.py": (
@@ -94,7 +92,6 @@ _TOY = {
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project with four functions: two are well tested, one has an untested bound, and one is untested."""
     root = tmp_path_factory.mktemp("toy") / "project"
     for name, text in _TOY.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +101,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CoverageMap]:
-    """Return a copy of the project, and its tests by line."""
     copy = make_copy(toy, tmp_path_factory.mktemp("scratch") / "copy")
     return copy, record(toy, copy)
 
 
 def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
-    """A mutation of tested code is killed. Afterwards, copy and project have their original text."""
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
     mutations = [mutation for mutation in toy.mutations() if mutation.old in wanted]
@@ -118,9 +113,6 @@ def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, 
     assert {old: (each.fate, each.tests) for old, each in results.items()} == wanted
     assert (copy / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
     assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
-
-
-# --- Samples ---
 
 
 def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") -> Mutation:

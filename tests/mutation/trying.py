@@ -71,7 +71,6 @@ class Project:
         return self.last_resorts.get(self.package_of(path), self.last_resort)
 
     def mutations(self) -> list[Mutation]:
-        """Return all mutations of all packages, in the order of files and lines."""
         files = {file for package in self.packages for file in (self.root / package).rglob("*.py")}
         return [
             mutation
@@ -173,7 +172,7 @@ def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path
 
 
 def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> list[str]:
-    """Return the tests of the mutation's lines; for lines that run only on import, the tests of file and package."""
+    """Return the tests that run a mutation's lines; all tests of file and package if only an import runs them."""
     chosen = tests.tests_of(mutation.path, mutation.line, mutation.end_line)
     if not tests.runs_on_import(mutation.path, mutation.line):
         return chosen
