@@ -35,7 +35,7 @@ from tests.support.settings import settings
 pytestmark = pytest.mark.timeout(60)
 
 FEW = 60
-#: Maximum ratio: twice, and a margin of 5 % for steps that few objects do not reach.
+#: Maximum ratio of costs: 2 for twice as many objects, and 5 % for steps that only many objects reach.
 MOST = 2.1
 TEMPLATE = make_requirements(tolerations=())
 LIKE_A_JOBSET = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet"}

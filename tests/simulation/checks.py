@@ -408,7 +408,7 @@ class Checker:
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
 
     def _outranked(self, workload: WorkloadRun) -> bool:
-        """Whether the singled-out JobSet has a higher priority, so that its creates take each retry of the capacity."""
+        """Whether a JobSet whose creates all fail has a higher priority, and so takes each retry of the capacity."""
         singled = self.simulation.singled
         return singled.of_capacity and any(
             run.name == singled.name

@@ -33,7 +33,7 @@ from tests.simulation.pools import is_ours
 from tests.simulation.run import Simulation, told_to
 from tests.simulation.sets import SetRun
 
-#: Seed of a run without a singled-out JobSet and without refusals by the environment.
+#: Seed of a run in which neither `Singled` nor `Environment` lets GKE reject creates.
 _SEED = 2
 _SLICES = 200
 _MINUTE = 60.0

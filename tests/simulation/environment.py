@@ -41,7 +41,7 @@ _ASKED_AGAIN_SECONDS = 600.0 + 80.0
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
 _STOCKOUT = "stockout"
-#: Responses to the creates of the singled-out JobSet, by kind of fault.
+#: Responses to the creates of the JobSet whose creates all fail, by kind of fault.
 _SINGLED_ANSWERS = {
     "singled out: permission": says(403, 'Required "container.clusters.update" permission(s).'),
     "singled out: rate limit": says(429, "Quota exceeded for quota metric 'API requests'."),

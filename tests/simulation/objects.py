@@ -130,7 +130,7 @@ class PodRun:
 
     @property
     def is_guest(self) -> bool:
-        """Whether the pod has neither chips nor marks, so that it may be on any node and keeps none."""
+        """Whether the pod has neither chips nor marks: it may run on any node, and the pool may be deleted anyway."""
         return not self.shape.chips and SLICE not in self.selector
 
 

@@ -52,7 +52,7 @@ _BURST_SECONDS, _BURST = 15.0, 12
 _EMPTY_SECONDS = 900.0 + 60.0 + 240.0
 #: Time in seconds within which a pod is removed after its grace period, unless its node does not respond.
 LEAVES_SECONDS = 3.0
-#: Seconds after which a pool that is being created no longer counts as nodes of its class.
+#: Seconds after which a pool that is still being created no longer counts as nodes for its pods.
 _LATE_SECONDS = 500.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 #: Namespace, accelerator, topology.
@@ -111,7 +111,7 @@ class Shared:
             names.discard(pod.pool)
 
     def class_of(self, pod: PodRun) -> _Class | None:
-        """Return the class of a pod; None if SERVE_PODS excludes it, or if it shares no pools."""
+        """Return namespace, accelerator and topology of a pod; None if SERVE_PODS excludes it, or if it shares no pools."""
         team, shape = self._simulation.pods, pod.shape
         annotated = constants.SERVE in pod.metadata.get("annotations", {})
         served = team.serve_pods == "all" or (team.serve_pods == "annotated" and annotated)
@@ -182,7 +182,7 @@ class Shared:
         return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
 
     def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:
-        """Return by pool the number of nodes that a class has, or will have, and the number that other pods took."""
+        """Return the number of nodes in each pool that pods of a class may use, and the number that other pods took."""
         found, taken = {}, 0
         for pool in self._simulation.cloud.pools.values():
             if pool is new or not is_ours(pool) or not self._belongs(pool, class_):
@@ -191,7 +191,7 @@ class Shared:
             others = {pod.node for pod in pods if self._blocks(process, pod, class_)}
             taken += len(others)
             if self._is_steady(pool, class_[0]) and not self._checker._in_flight_of_another(process, pool):
-                # Marked pods cannot be bound to the free nodes of a pool that is open for a pod of another class.
+                # Only used nodes of an unmarked pool count, because marked pods cannot be bound to its other nodes.
                 used = {pod.node for pod in pods if not pod.finished}
                 found[pool.name] = (len(used) if others and self._is_open(pool) else hosts(pool)) - len(others)
         return {name: count for name, count in found.items() if count}, taken
@@ -207,7 +207,7 @@ class Shared:
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether a pod takes a node from a class; if the process's clock is wrong, also a pod in its grace period."""
+        """Whether a pod of another class, or past its grace period (at any time if a clock is wrong), occupies its node."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
