@@ -58,7 +58,7 @@ class Project:
     recording_options: tuple[str, ...] = ()
     #: Arguments of the Python interpreter for a command that should detect a mutation if no test does.
     last_resort: tuple[str, ...] = ()
-    #: Last resorts of single packages, instead of `last_resort`.
+    #: Value of `last_resort` for single packages, by folder.
     last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: Time-out in seconds of all tests of one mutation and of the last resort, together.
     timeout_seconds: float = 600.0

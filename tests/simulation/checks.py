@@ -429,7 +429,7 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and (self._no_room(workload) or self._outranked(workload))
-        # A slice with a bound pod needs no Event, because it uses a pool of another slice.
+        # A slice that can get no pool of its own needs no Event if a pod is bound to a pool of another slice.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 

@@ -134,8 +134,8 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # Nodes that a failed delete removed are restored as well; otherwise a slice whose leader is on another
-                # node would wait for nearly `SETTLED_WITHIN_SECONDS`. The end of another fault may have set RUNNING.
+                # Nodes that a failed delete removed are restored; otherwise a slice whose leader is on another node of
+                # the pool would wait for nearly `SETTLED_WITHIN_SECONDS`. The pool may be RUNNING after another fault.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:

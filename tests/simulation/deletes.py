@@ -72,7 +72,7 @@ class Deletes:
                 # A slice whose pods are never bound loses its claim, so its pool may be deleted.
                 continue
             if workload.gang and not self._checker.complete(workload):
-                # A workload whose slices start together may release unused pools while it is incomplete.
+                # A workload whose slices start together may release unused pools until all its slices have pools.
                 continue
             unchanged = self._unchanged_for(workload, job, pool)
             if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():

@@ -111,7 +111,7 @@ class Shared:
             names.discard(pod.pool)
 
     def class_of(self, pod: PodRun) -> _Class | None:
-        """Return namespace, accelerator and topology of a pod; None if SERVE_PODS excludes it, or if it shares no pools."""
+        """Return namespace, accelerator and topology of a pod; None if it is not served, or shares no pools."""
         team, shape = self._simulation.pods, pod.shape
         annotated = constants.SERVE in pod.metadata.get("annotations", {})
         served = team.serve_pods == "all" or (team.serve_pods == "annotated" and annotated)
@@ -207,7 +207,7 @@ class Shared:
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether a pod of another class, or past its grace period (at any time if a clock is wrong), occupies its node."""
+        """Whether a pod of another class, or past its grace period (or if a clock is wrong, in it), occupies a node."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)

@@ -62,7 +62,7 @@ class Cluster:
         #: Time at which a node of each pool was last lost, not ready or cordoned.
         self.pool_broke_at: dict[str, float] = {}
         self.on_node: dict[str, dict[PodRun, None]] = {}
-        #: Time at which a pod was last bound to each pool or left it, or one of its nodes changed.
+        #: Time at which a node of each pool last changed, or a pod was last bound to the pool or left the pool.
         self.pool_changed: dict[str, float] = {}
         self._scheduling = False
         self.two_steps = stage.chance(_TWO_STEP_BINDING_CHANCE)
