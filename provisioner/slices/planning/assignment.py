@@ -2,8 +2,8 @@
 
 A mark is a node selector for one slice, which admission adds to pods. A pool is assigned to one slice, free, or open.
 Only pods with the mark of the slice can be bound to an assigned pool. No pod with chips can be bound to a free pool.
-Unmarked pods can be bound to an open pool, whose nodes have none of the labels. If pods run on a pool, its labels are
-chosen for the slice of these pods.
+Unmarked pods can be bound to an open pool, whose nodes have none of the labels. A pool with running pods gets the
+labels of their slice.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -103,7 +103,7 @@ def _is_foreign(pool: Supply, slice_: Slice) -> bool:
 
 
 def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
-    """Return the labels of a pool that was created with a slice's labels; None if the pool was created free or open."""
+    """Return the slice's labels that the pool was created with; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 

@@ -1,9 +1,9 @@
-"""Matches slices with pools: first by use, then by assignment, then in the order of the line. Pure.
+"""Matches slices with pools: first by use, then by assignment, then in the order of the queue. Pure.
 
 A slice holds every pool that its pods are bound to, even if the labels of the nodes name another slice. A slice without
 bound pods returns to the pool that it had last, to the pool that is assigned to it, or to the pool that was created for
-it. A free pool goes to the first slice in the line that the pool suits. `planning.assignment` then chooses the labels
-with which no other pod can be bound there.
+it. A free pool goes to the first slice in the queue that the pool suits. `planning.assignment` then chooses node labels
+that keep all other pods off the pool.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REPLACED_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """The slices that hold pools by bound pods, that count on pools without a bound pod, or that have no pool."""
+    """Result of `match`: slices that hold pools, slices that count on pools without a bound pod, and other slices."""
 
     #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
@@ -64,11 +64,11 @@ class Matching:
     seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices whose bound pods are all on nodes without a known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the line. Slices of buffers are in `spare`.
+    #: Slices that want a pool and have none, in the order of the queue. Slices of buffers are in `spare`.
     unserved: tuple[Slice, ...]
     #: Slices of buffers that want a pool and have none; they are served last.
     spare: tuple[Slice, ...]
-    #: Zone of the pools of each workload that must have all its pools in one zone, once it has a pool.
+    #: Zone of each workload that has a pool and must have all its pools in one zone.
     zones: Mapping[WorkloadUid, Zone]
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
@@ -93,7 +93,7 @@ def match(
 
     `line` has the slices that want a pool. The claims are counted in `budget`; a slice gets a pool of another slice
     only if the limits allow it. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no
-    pool, in the order of the line.
+    pool, in the order of the queue.
     """
     return Matcher(ctx, budget, line, sidelined).run(refuse)
 
@@ -137,7 +137,7 @@ class Matcher:
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
-        """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the line."""
+        """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the queue."""
         waiting, claims = self._waiting, self._claims
         # All other slices may take pools of buffers, so slices of buffers come last.
         spare = [each for each in waiting if each.spare]
@@ -190,7 +190,6 @@ class Matcher:
         return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
 
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
-        """Return `Matching.unused`. The work grows with the number of pools plus the number of slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
         for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
@@ -211,7 +210,7 @@ class Matcher:
                 self._settle(slice_id.workload_uid, self._ctx.supply[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let slices return to earlier pools. All slices try the first tie in `_ties`, then all try the next tie."""
+        """Let slices return to earlier pools. All slices try the first function in `_ties`, then all try the next."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
@@ -242,7 +241,6 @@ class Matcher:
                 indexes[key].remove(pools.pop(home.name))
 
     def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
-        """Give free pools to pending slices. Call `refuse` for each pending slice that gets none."""
         for slice_ in slices:
             self._seat(slice_)
             if not slice_.pending or slice_.id in self._claims:
@@ -284,12 +282,11 @@ class Matcher:
             self._claim(slice_, pool)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
-        """Return why a slice may not count on any pool; None if it may."""
         if slice_.spare or slice_.workload.suspended:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # The requirements have no marks of the slice's own namespace, so a mark here is forged.
+        # `without_marks` has removed valid marks, so a mark here is of another namespace, or names no group.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -323,7 +320,6 @@ class Matcher:
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
     def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a pending slice may not take a pool as a free pool; None if it may."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
@@ -341,7 +337,6 @@ class Matcher:
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, node_settings: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice with `node_settings`; None if it does."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -409,7 +404,7 @@ class Matcher:
         return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
 
     def _counted_pool(self, slice_: Slice) -> Sequence[Supply]:
-        """Return the pool that a slice with pods counted on in the last round; empty if no such pool is lendable."""
+        """Return the pool that a slice with pods counted on in the last decision; empty unless the pool is lendable."""
         before = self._ctx.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods):
             return ()
@@ -445,7 +440,7 @@ def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | Non
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same_pool and before is not None and (before.looked or before.message != message)
     pool = ctx.supply[name]
-    # In a shared pool, the time counts from the first ready node.
+    # In a shared pool, `since` is set at the first ready node.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -488,7 +483,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
 def _is_guest(pod: Pod, labels: Mapping[str, str]) -> bool:
     """Whether a pod without chips is on a node that is free or assigned to another slice, and so holds no pool.
 
-    Admission marks such pods only if they already have the labels of a leader when they are created.
+    Admission marks a pod without chips only if the pod has the labels of a leader when it is created.
     """
     requirements = pod.requirements
     if requirements.has_chips or labels.keys().isdisjoint(MARKS):

@@ -2,7 +2,7 @@
 
     snapshot, memory
        1 begin     slices, pools, and the slice that each pool was created for
-       2 contend   the line, the limits, and the turns of workloads whose slices start together
+       2 contend   the queue, the limits, and the turns of workloads whose slices start together
        3 match     the pool of each slice
        4 learn     pools that have failed or hang; workloads whose slices start together and are not all ready
        5 request   a create for each slice without a pool, or why the slice waits; pools to delete to make room
@@ -63,7 +63,6 @@ def decide(
     progress, hanging = gangs.progress_of(ctx, turns, matching), failing.find_hanging(ctx)
     turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches(ctx, matching, turns, budget, line)
-    # Pools of buffers, and idle pools, that are deleted because a limit refuses other slices.
     evicted = make_room(ctx, matching, budget, launches.refused_in_line())
     matching = matching.without_buffered(evicted, ctx.slices)
     stuck_slices = stuck.find_stuck(ctx, matching, progress.partial.keys(), hanging)

@@ -145,7 +145,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase. A phase that the pool passed between two rounds has its own transition."""
+    """A change of a pool's phase. A phase that the pool passed between two decisions has its own transition."""
 
     pool: PoolName
     #: Phase before the change; None for a new pool.
@@ -193,7 +193,6 @@ class PoolState(NamedTuple):
     #: Time at which the create is retried or the delete is due; None if unknown.
     next_at: datetime | None = None
     delete_reason: DeleteReason | None = None
-    #: Cause, other than the deletion delay, for which the planned delete waits; None without such a cause.
     delete_waits_for: DeleteWait | None = None
     #: Whether the pool may look idle although it is needed: its workload or its machine type is unknown.
     undecided: bool = False
@@ -203,7 +202,7 @@ class PoolState(NamedTuple):
     claimant: SliceId | None = None
     #: Slices that share the pool and wait for one of its nodes.
     seated: frozenset[SliceId] = frozenset()
-    #: First waiting slice with the idle pool's topology, and why this slice may not have the pool; otherwise None.
+    #: First waiting slice with the accelerator and topology of the idle pool, and why the slice may not have the pool.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
@@ -237,7 +236,7 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    #: The round of this decision or, if no decision was possible, of the last one; None before the first decision.
+    #: Inputs of this decision or, if no decision was possible, of the last one; None before the first decision.
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0

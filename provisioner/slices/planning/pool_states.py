@@ -1,6 +1,6 @@
-"""Determines the phase of each pool, and the transitions since the last round. Pure.
+"""Determines the phase of each pool, and the transitions since the last decision. Pure.
 
-The phase follows from the observed state, so a pool may have passed a phase between two rounds (`_PASSED`).
+The phase follows from the observed state, so a pool may have passed a phase between two decisions (`_PASSED`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
-    """Return the entry, with `draining_since` set while all pods on the pool are of ended or suspended workloads."""
+    """Return the entry, with `draining_since` set if all pods on the pool belong to ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
@@ -155,7 +155,7 @@ def _note(pool: Supply, call: DeleteCall | None) -> str:
 def changes(
     old: Mapping[PoolName, PhaseEntry], new: Mapping[PoolName, Phase], now: datetime
 ) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Return the phases to remember, and the transitions since the last round."""
+    """Return the phases to remember, and the transitions since the last decision."""
     entries: dict[PoolName, PhaseEntry] = {}
     steps: list[Transition] = []
     for name, phase in new.items():
@@ -164,7 +164,7 @@ def changes(
             entries[name] = before
             continue
         steps += _steps(name, before, phase, now)
-        # A planned phase in which a pool is first seen began in this round. Other phases may have begun earlier.
+        # If a pool is new, a phase in `_PLANNED` begins in this decision. Other phases may have begun earlier.
         entries[name] = PhaseEntry(phase=phase, since=now, entered_before=before is None and phase not in _PLANNED)
     for name, before in old.items():
         if name not in new:
@@ -173,7 +173,7 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the transition to `phase`, preceded by one to the phase that the pool passed between the rounds, if any."""
+    """Yield the transition to `phase`, and before it the transition to the phase that the pool passed, if any."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

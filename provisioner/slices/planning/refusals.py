@@ -21,7 +21,7 @@ class Refusal(Enum):
     HAS_POOL = "has_pool"
     #: The slices of the workload start together, and wait for their turn or can never all start.
     TURN = "turn"
-    #: The pods select the labels of a slice in another namespace.
+    #: The pods select the labels of a slice in another namespace, or labels of no valid slice.
     FORGED = "forged"
     #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
     NOT_WAITING = "not_waiting"
@@ -73,7 +73,7 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def settings_of_pool(pool: Supply) -> str:
-    """Return the node settings that the pods chose for which the pool was created, in the form of `settings_of`."""
+    """Return the node settings chosen by the pods that the pool was created for, in the form of `settings_of`."""
     return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")
 
 
@@ -125,7 +125,7 @@ class FreePools:
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
-        #: Marks for `kept_for`.
+        #: Argument of `kept_for`.
         self.growing = growing_marks(pools)
 
     def fitting(self, slice_: Slice) -> int:
@@ -138,7 +138,7 @@ class FreePools:
     def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out; if `chosen` is given, also pools with other node settings.
+        Pools in `refused` are left out. If `chosen` is given, pools with other node settings are also left out.
         """
         candidates = self.fitting(slice_) & ~self._removed
         candidates &= self._by_settings.get(chosen, 0) if chosen is not None else candidates
@@ -156,7 +156,8 @@ class FreePools:
 
     def _of_kind(self, slice_: Slice) -> int:
         """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""
-        # Equal slices have the same shape object. Hosts in no pool are equal, and so are numbers of nodes in no pool.
+        # Equal slices have the same shape object. All hosts that no pool has, and all numbers that exceed the largest
+        # pool, are replaced by one value, so that the cache remains small.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
         key = id(slice_.shape), nodes, host, kept_for(slice_, self.growing)

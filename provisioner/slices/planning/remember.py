@@ -1,4 +1,4 @@
-"""Computes the next memory from a decision, without pools and slices that no longer exist. Pure."""
+"""Computes the next memory from a decision. Drops most entries of pools and slices that no longer exist. Pure."""
 
 import re
 from collections import defaultdict
@@ -163,7 +163,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # This back-off is kept although the slice may not exist now. Kueue suspends and resumes a workload whose pods
+        # `unschedulable` is kept even if the slice does not exist now. Kueue suspends and resumes a workload whose pods
         # do not become ready, and the slice of a single pod of kind POD vanishes until the pod is replaced.
         or entry.unschedulable is not None
     }
@@ -270,7 +270,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in current}
-    # New pods get the back-off before the scheduler reports them as unschedulable, which takes some time.
+    # New pods get the back-off immediately: the scheduler needs some time to report them as unschedulable.
     unbound = (slice_ for slice_ in current.values() if slice_.leader is not None and not slice_.leader.node_name)
     new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
@@ -301,7 +301,7 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     # While objects in `_OF_VOLUMES` are unknown, requirements may differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # A slice without pods has the requirements of a template, which Kueue changes. A restart loses `refused`.
+    # Without pods, the requirements are those of a template, which Kueue changes. After a restart, `refused` is None.
     return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 

@@ -41,7 +41,7 @@ MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: Maximum time in seconds that a pool may be up without a ready node before other slices may no longer take it.
+#: Time in seconds after which slices may no longer take another slice's pool that is up without a ready node.
 _PATIENCE_SECONDS = 120.0
 
 
@@ -60,7 +60,7 @@ class Snapshot:
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: All pools of the cluster; also foreign pools, because a new pool must not have their names.
+    #: All pools of the cluster, including pools of other clients, whose names a new pool must not have.
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
@@ -79,7 +79,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Inputs of the stages of one decision. A stage that changes the memory returns a changed copy."""
+    """Inputs of one decision. A stage of the decision that changes the memory returns a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -88,10 +88,10 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices by workload, without the changes of `awaiting_request`; the next round reuses unchanged entries.
+    #: Slices by workload, before `awaiting_request`; the next decision reuses the entries of unchanged workloads.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
-    #: Pools of the provisioner: listed pools, and pools whose create no list shows yet.
+    #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
     supply: Mapping[PoolName, Supply]
     #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
@@ -111,9 +111,9 @@ def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
 def begin_round(
     snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None = None
 ) -> Round:
-    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
+    """Prepare a decision: find the slices, the provisioner's pools, and the slice that each pool was created for.
 
-    Slices and pools of the `last` round are reused if the objects that they depend on have not changed.
+    Slices and pools of the `last` decision are reused if the objects that they depend on have not changed.
     """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
@@ -162,7 +162,7 @@ def begin_round(
 # The dataclass has no slots, because `cached_property` needs a `__dict__`.
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """One pool of the provisioner, with facts about it at the time of the round."""
+    """One pool of the provisioner, and its state at the time of the decision."""
 
     name: PoolName
     pool: NodePool
@@ -187,7 +187,6 @@ class Supply:
     lost: bool
     #: Whether the pool's reservation has ended, or ends within `LAST_OF_RESERVATION`.
     ends_soon: bool
-    #: Whether the pool's reservation has ended.
     ended: bool
     #: Whether the pool's namespace or kind is not watched, so that the pool looks idle even if it is in use.
     unwatched: bool
@@ -295,7 +294,7 @@ class Supply:
     @property
     def broken(self) -> bool:
         """Whether the pool has failed, so that no further pod can run there."""
-        # GKE also reports RUNNING_WITH_ERROR during repairs, so it means failure only after a postponed delete.
+        # GKE also reports RUNNING_WITH_ERROR during repairs, so the status means failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
@@ -319,7 +318,7 @@ def find_supply(
     now: datetime,
     last_supply: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """Return the provisioner's pools by name: listed pools, and pools whose create the list does not show yet."""
+    """Return `Round.supply`; entries of `last_supply` are reused if they have not changed."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
@@ -335,7 +334,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # An entry with a field that depends on the current time is not reused.
+            # A `Supply` with a field that depends on the current time is not reused.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, entry, now, listed=before.listed, leaving=False)
@@ -418,7 +417,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Return the pools that were created for each slice. Pools without a UID in their labels are found by Job name."""
+    """Return the pools that were created for each slice, by the workload's UID in their labels, otherwise by names."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for pool in supply:

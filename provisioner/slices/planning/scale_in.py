@@ -13,7 +13,7 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods to which one decision writes a cost, without pods whose writes Kubernetes rejected.
+#: Maximum number of pods to which one decision writes a cost, not counting pods whose writes Kubernetes rejected.
 _MAX_WRITES = 32
 #: Number of different costs for pools with an equal number of hosts. All pools with at least 1,000 hosts count as
 #: equal, so that each cost is below 2^31 - 1, the maximum in Kubernetes.

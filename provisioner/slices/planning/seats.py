@@ -38,8 +38,8 @@ _EXPECTED_SECONDS = 600.0
 _LEAVES_WITHIN = timedelta(minutes=5)
 #: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
-#: Namespace and mark of slices that may use a pool together; None for slices that share no pool. The mark is empty for
-#: slices without a mark and with the mark SHARED, so that a new pod may use a free node of pods without a mark.
+#: Namespace and mark of slices that may use a pool together; None for slices that share no pool. The mark SHARED counts
+#: as empty, so that a new pod with this mark may use a free node of a pool whose pods have no mark.
 _Party = tuple[str, str] | None
 
 
@@ -78,19 +78,18 @@ class Seats:
                 self._empty[_creator_of(pool)].append(pool)
         #: Bits of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
-        #: Bits of the pools that slices may not use, by limits and party, or by limits, namespace and whether marked.
+        #: Bits of the pools that slices may not use, by namespace, mark (or only whether there is one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
         self._alike: dict[Hashable, int] = {}
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
-        """Give each node that counts a bit, and the missing nodes of each pool a bit; return views in their order."""
+        """Assign bits to the nodes that count, and to the missing nodes of each pool; return the views by bit."""
         pods = (pod for pod in self._round.snapshot.pods if pod.requirements.has_chips and not pod.finished)
         busy = {pod.node_name for pod in pods if not self._is_leaving(pod)}
         views: list[NodeView] = []
         for pool in pools:
-            # Nodes that have been missing or unready for too long do not count.
             late = pool.unready_seconds > _EXPECTED_SECONDS
             ready = {node.name for node in pool.nodes if pool.is_ready(node)} if late else set()
             here = [view for view in pool.offered if not late or view.name in ready]
@@ -175,7 +174,7 @@ class Seats:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
-        # The nodes of a pool keep their labels while slices with marks, or slices of other parties, use the pool.
+        # Nodes with the labels of a slice may keep them while pods use the pool, so an unmarked pod could not be bound.
         if parties and not slice_.mark and pool.assigned_to is not None:
             return False
         if parties and party == _creator_of(pool) and (not slice_.mark or pool.assigned_to == mark):
@@ -223,7 +222,7 @@ def join(
     """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
     The `parallelism` of a returned slice is the number of slices that share its pool, so that each of them gets a node.
-    Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
+    Slices of different priorities share no pool, because the first slice determines the place in the queue. Slices in
     `refused`, to whose pools the scheduler bound no pod, share pools only with each other. With `by_workload`, only
     slices of one workload share a pool, because a limit counts the pools of each workload.
     """

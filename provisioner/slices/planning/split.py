@@ -20,7 +20,7 @@ class Splits(NamedTuple):
 
     #: Node pools of each slice of several hosts whose pods are on more than one node pool.
     slices: Mapping[SliceId, frozenset[PoolName]]
-    #: Slices on each node pool with pods of several slices, at least one of them of several hosts.
+    #: Slices on each node pool with pods of several slices, at least one of which has several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
     #: Slices of several hosts that are in `slices` or in `pools`.
     affected: frozenset[SliceId]

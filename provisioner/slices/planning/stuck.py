@@ -58,7 +58,7 @@ def find_stuck(
 ) -> tuple[Stuck, ...]:
     """Find slices whose pool is in `hanging`, and slices whose pods remain unschedulable.
 
-    Pods of workloads in `held` have to be unschedulable: they wait until all slices of their workload are ready.
+    Pods of workloads in `held` are ignored: they are unschedulable until all slices of their workload are ready.
     """
     pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
     pool_of |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
@@ -78,7 +78,7 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
-    # The phase of the last round is enough: a phase that begins in this round has not lasted long.
+    # The phase of the last decision is enough: a phase that begins in this decision has not lasted long.
     entry = ctx.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
@@ -114,9 +114,8 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
     One minute without a bound pod is enough if the pods have no volumes, all nodes are prepared (`_is_prepared`), and
-    the scheduler has tried the pods since the slice counts on the pool: its message has changed, or the leader pod
-    became unschedulable later. Otherwise the time is 10 minutes, because the scheduler retries each pod within 5.5
-    minutes.
+    the scheduler has tried the leader pod since the slice began to count on the pool. Otherwise the time is 10 minutes,
+    because the scheduler retries each pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
     for_slice = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
@@ -127,6 +126,7 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
         return False
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
+    # The scheduler has tried the leader pod if its message has changed, or if it has reported the pod again.
     looked = claim.looked or leader.unschedulable_since > claim.since
     # The scheduler waits up to 10 minutes for volumes, without changing its message.
     soon = looked and leader.requirements.volumes is None
@@ -151,5 +151,5 @@ def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
 
 
 def is_one_unit(slice_: Slice) -> bool:
-    """Whether the pods of a slice can only run together, as on several hosts. Other pods run independently."""
+    """Whether the pods of a slice can only run together, because the slice has several hosts."""
     return slice_.shape is not None and slice_.shape.multi_host

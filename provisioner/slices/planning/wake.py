@@ -10,7 +10,7 @@ from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.stuck import REFUSED_AFTER
 
-#: Interval in seconds between lists of the pools while creates or deletes wait for operations to end.
+#: Interval in seconds between lists of the pools while creates or deletes wait until running operations have ended.
 _BACKLOG_SECONDS = 1.0
 #: Interval in seconds between lists of the pools while operations run.
 _BUSY_SECONDS = 2.0
@@ -18,7 +18,7 @@ _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
+    """Return the maximum age in seconds of the list of pools. With `waits`, calls wait until operations have ended."""
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -30,14 +30,14 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the first of `moments` and of the times at which pools will count as refused or unready; None if none."""
+    """Return the earliest of `moments` and of the times at which a pool counts as refused or unready; None if none."""
     claims = (entry.claim.since for entry in ctx.memory.slices.values() if entry.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)
 
 
 def _unready_moments(ctx: Round) -> Iterator[datetime]:
-    """Yield the times at which pools will count as unready for too long, because no event starts a decision then."""
+    """Yield the times at which pools will have been unready for too long. No event starts a decision at these times."""
     for pool in ctx.supply.values():
         if pool.unready_since is None or pool.lost:
             continue

@@ -1,1 +1,1 @@
-"""Shares scarce resources among slices: the order of the line, the limits, and the supplier's operations. Pure."""
+"""Shares scarce resources among slices: the queue, the limits, and the supplier's operations. Pure."""

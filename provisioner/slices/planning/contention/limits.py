@@ -1,12 +1,11 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Pools in any status are counted, and also pools whose create no list shows yet. The chips of a pool count for the
-namespaces of the unfinished pods with chips on the pool. Without such pods, the chips count for the workload whose
-slice counts on the pool, otherwise for the workload that the pool was created for.
+Pools in any status are counted, and pools whose create was sent but that are not listed yet. The chips of a pool count
+for the namespaces of its unfinished pods with chips. Without such pods, they count for the workload whose slice counts
+on the pool; without such a slice, for the workload that the pool was created for.
 
 A unit is a slice, or all slices of a workload that start together. If a limit refuses a unit, units of equal priority
-may use the rest of the limit. Units of lower priority may not use the chips, pools and creates that the refused unit
-requests, for at most `KEPT_AT_MOST`.
+may use the rest of the limit. For at most `KEPT_AT_MOST`, the unit's amount is withheld from lower priorities.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsF
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
-#: Maximum time, since the leader pod became unschedulable, for which a refused unit withholds chips, pools and creates
-#: from lower priorities. Otherwise a pod that can never be served would block all pods of lower priority.
+#: Time after which an unschedulable leader pod that a limit refuses no longer withholds chips, pools and creates from
+#: lower priorities. Without this bound, a pod that can never be served would block all pods of lower priority.
 KEPT_AT_MOST = timedelta(hours=12)
 
 
@@ -48,7 +47,7 @@ class Budget:
     now: datetime
     #: Whether a ProvisioningRequest or a CapacityBuffer has slices.
     requests: bool = False
-    #: Reason of the pause of creation; None if creation is not paused.
+    #: Reason to wait while the creation of pools is paused; None if it is not paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
     #: Part of `used` that will soon be free: pools that are being deleted, or have failed and have no pods.
@@ -60,7 +59,7 @@ class Budget:
 
     @classmethod
     def of(cls, ctx: Round) -> Budget:
-        """Return the budget at the beginning of a round, before slices count on pools."""
+        """Return the budget at the beginning of a decision, before slices count on pools."""
         paused_since = ctx.snapshot.paused_since
         paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or ctx.settings.pause_creation else None
         requests = any(not slice_.workload.kind.has_pods for slice_ in ctx.slices.values())
@@ -85,7 +84,7 @@ class Budget:
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
-        """Return the pause or limit that prevents a new pool for one of the slices; None if each may have one."""
+        """Return the pause or limit that does not allow new pools for all these slices together; None if none."""
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
@@ -144,7 +143,7 @@ class Budget:
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
     def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
-        """Return the scopes that count a pool, with 1 if the scope counts pools, otherwise with the pool's chips."""
+        """Return the amount that each scope counts for a pool: a number of chips, or 1 if the scope counts pools."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
@@ -205,7 +204,6 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
 def _limits_of(
     slice_: Slice, accelerator: str, settings: Settings
 ) -> Iterator[tuple[str, LimitScope, int | None, int]]:
-    """Yield each setting, its scope, its limit (None if not set), and the amount that the slice requests."""
     workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
     yield "MAX_CHIPS", ALL, settings.max_chips, chips
     maximum = _amount(settings.max_chips_per_namespace, namespace)
@@ -227,7 +225,7 @@ def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the creation times to remember, with `now` for new creates; empty without MAX_CREATES_PER_HOUR."""
+    """Return the times of creates to remember, `now` for the `started` ones; empty without MAX_CREATES_PER_HOUR."""
     if settings.max_creates_per_hour is None:
         return ()
     # A time far in the future was written by a clock that was ahead, and is dropped.

@@ -1,13 +1,13 @@
-"""Orders the units that wait for a scarce resource: the line. Pure.
+"""Orders the units that wait for a scarce resource. This order is the queue (`line` in names). Pure.
 
-Scarce resources are free node pools, limits, operations of the supplier, capacity that was out of stock, and the
-accelerators of workloads whose slices start together. Units with a higher priority of the leader pod come first. Among
-equal priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose
-last grant is longest ago comes first; for a namespace without a grant, the arrival of its first unit counts. The units
-of a namespace are ordered by the last grant of their workload; without a grant, by the creation of the workload.
+Units with a higher priority of the leader pod come first. Among equal priorities, the first unit of every namespace
+comes before the second unit of any namespace. The namespace whose last grant is longest ago comes first; for a
+namespace without a grant, the arrival of its first unit counts. The units of a namespace are ordered by the last grant
+of their workload; without a grant, by the creation of the workload.
 
-Each resource has its own line and grants. Grants are remembered only while units wait for the resource, so that the
-memory remains small even if pods are edited often.
+Free node pools, limits and operations of the supplier share one queue. Each capacity that was out of stock, and each
+accelerator of workloads whose slices start together, has its own queue. Grants are remembered only while units wait for
+the resource, so that the memory remains small even if pods are edited often.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,12 +18,12 @@ from provisioner.model.turns import in_turns
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
-#: Resource that represents free node pools, limits and operations of the supplier, which have one line.
+#: Resource that represents free node pools, limits and operations of the supplier, which share one queue.
 CREATES = "creates"
 
 
 class Unit(NamedTuple):
-    """One entry of the line: a slice, or all slices of a workload that start together."""
+    """One entry of the queue: a slice, or all slices of a workload that start together."""
 
     id: SliceId
     namespace: str
@@ -35,7 +35,7 @@ class Unit(NamedTuple):
 
 
 def unit_of(slice_: Slice, now: datetime) -> Unit:
-    """Return a slice as a unit of the line."""
+    """Return a slice as an entry of the queue."""
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
     priority = leader.priority if leader is not None else 0
@@ -76,11 +76,11 @@ def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices:
     """Return the stamps (times of last grants) of `contended` resources, for namespaces and workloads with pods."""
     if not stamps:
         return stamps
-    # Slices that do not wait count as well: otherwise a recurring workload would lose its stamp and always be first.
+    # Slices that do not wait count as well: without a stamp, an old workload that waits again would always be first.
     present = {name for slice_ in slices if slice_.pods for name in (slice_.workload.namespace, slice_.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 
 
 def place_of(order: Sequence[Unit]) -> dict[SliceId, int]:
-    """Return the place of each unit in the line, from 1."""
+    """Return the place of each unit in `order`, from 1."""
     return {unit.id: place for place, unit in enumerate(order, start=1)}

@@ -28,9 +28,8 @@ class Slots:
     operations: int | None
     #: Maximum number of creates that the threads accept.
     calls: int
-    #: Maximum number of deletes that the threads accept.
     delete_calls: int
-    #: Whether an odd slot goes to a create, because the last call was a delete.
+    #: Whether creates get the extra slot of an odd number, because the last call was a delete.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
@@ -50,7 +49,7 @@ class Slots:
 
 
 def find_slots(ctx: Round) -> Slots:
-    """Return the slots of this round, and the bound on operations that is known so far."""
+    """Return the slots of this decision, and the bound on concurrent operations that was learned so far."""
     memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
@@ -61,7 +60,7 @@ def find_slots(ctx: Round) -> Slots:
     learned = _learnt(memory.operations, len(running), now)
     steps = 0 if learned.rejected_at is None else max(0, (now - learned.rejected_at) // _STEP)
     free = None if learned.limit is None else learned.limit - len(running) - len(coming)
-    # An odd slot goes to the kind of call that was not accepted last or, if no slot is free, was not tried last.
+    # The extra slot of an odd number goes to creates if a delete was accepted last or, if no slot is free, tried last.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(

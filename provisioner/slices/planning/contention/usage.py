@@ -36,7 +36,7 @@ class LimitScope(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """The noun for messages about the limit, such as "namespace ml"."""
+        """Name of the counted objects in messages, such as "namespace ml"."""
         if self.kind is ScopeKind.CREATES:
             return "new node pools within an hour"
         return f"node pools of each {self.name.kind.value}" if isinstance(self.name, WorkloadName) else str(self)
@@ -48,7 +48,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", or a key of the setting: a namespace or an accelerator. "*" is the most used object without its own key.
+    #: "all", or a namespace or accelerator that the setting names. "*" is the most used object that it does not name.
     scope: str
     used: int
     most: int
@@ -67,7 +67,7 @@ class Charge(NamedTuple):
     uid: WorkloadUid
 
     def amounts(self) -> Iterator[tuple[LimitScope, int]]:
-        """Yield each scope that counts the pool, with 1 if the scope counts pools, otherwise with the pool's chips."""
+        """Yield each scope that counts the pool, with a number of chips, or with 1 if the scope counts pools."""
         total = 0
         for namespace, chips in self.chips.items():
             yield LimitScope(ScopeKind.NAMESPACE, namespace), chips
@@ -100,9 +100,9 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most of its nodes.
+    """Return the charge of a pool; without users, for the workload that the pool was created for.
 
-    If no workload uses the pool, all nodes count for the workload that the pool was created for.
+    Nodes without a user count for the namespace of the workload that uses the largest number of the pool's nodes.
     """
     accelerator, total = pool.machine[0], pool.chips
     if not users:

@@ -30,15 +30,13 @@ class WaitKind(Enum):
     CATALOGUE = "catalogue"
     #: The request cannot be served unless the request or the settings are changed.
     REQUEST = "request"
-    #: The administrator has paused the creation of pools.
     PAUSE = "pause"
     #: Too many creates of the workload or of its namespace failed.
     FAILURES = "failures"
-    #: Other workloads whose slices start together hold the accelerator, or are ahead in the line for it.
+    #: Other workloads whose slices start together hold the accelerator, or are ahead in the queue for it.
     HOLD = "queue"
     #: Not all slices that start together can have a pool now.
     TOGETHER = "together"
-    #: A limit of the settings does not allow the pool.
     LIMIT = "limit"
     #: Each choice of capacity has failed, or other slices try it first.
     CHOICES = "choices"
@@ -76,7 +74,7 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that slices request. The fields after `asked` matter only if the limit refuses them."""
+    """One limit, and the amount that slices request. Fields after `asked` are used only if it refuses the slices."""
 
     setting: str
     scope: LimitScope
@@ -85,7 +83,7 @@ class Limit(NamedTuple):
     asked: int
     slices: int = 1
     used: int = 0
-    #: Part of `used` that is about to become free.
+    #: Part of `used` that will soon be free.
     going: int = 0
     #: Amount that is withheld for slices of higher priority.
     kept: int = 0
@@ -103,7 +101,7 @@ class WaitsFor(NamedTuple):
     problem: str = ""
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator; None if other workloads are only ahead in the line for the accelerator.
+    #: Hold or pause of the accelerator; None if other workloads are only ahead in the queue for the accelerator.
     hold: Hold | None = None
     accelerator: str = ""
     #: Last of the failed creates of the workload or the namespace; None unless `kind` is FAILURES.
@@ -112,9 +110,9 @@ class WaitsFor(NamedTuple):
     first: Slice | None = None
     #: Pool whose nodes have the labels of the slice although the pool is for another slice; empty for other causes.
     other: PoolName = PoolName("")
-    #: Place of the slice, from 1, in the line for the same resource; 0 without a line.
+    #: Place of the slice, from 1, in the queue for the resource that it waits for; 0 without a queue.
     position: int = 0
-    #: Number of units in the line for the same resource; 0 without a line.
+    #: Number of units in this queue; 0 without a queue.
     of: int = 0
     ahead: tuple[SliceId, ...] = ()
     #: Workloads that use most of the limit, each with the number of its chips or pools.
@@ -123,7 +121,7 @@ class WaitsFor(NamedTuple):
     #: Time at which the wait may end without a change in the cluster; None if unknown.
     until: datetime | None = None
     warning: bool = True
-    #: Whether the wait usually ends soon, so that there is no Event yet.
+    #: Whether no Event is sent yet, because the wait usually ends soon.
     silent: bool = False
     #: Whether a ProvisioningRequest that waits for this cause is reported as failed.
     failed: bool = False
@@ -145,7 +143,7 @@ class WaitsFor(NamedTuple):
         return () if self.final else tuple(sorted({blocker.last.failure.kind.value for blocker in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
-        """Return this reason with the place of the slice in `line`, and with the first `users`, largest first."""
+        """Return this reason with the place of the slice in `line`, and with the first of the sorted `users`."""
         return self._replace(
             position=position,
             of=len(line),
@@ -177,6 +175,6 @@ def of_choices(blockers: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         until=until,
         warning=not quiet,
         silent=quiet and not lasts,
-        # A slice in line has not failed: another slice may find that the capacity is available again.
+        # A slice in the queue has not failed: another slice may find that the capacity is available again.
         failed=line is None and not any(blocker.last.failure.kind in _QUIET for blocker in passing),
     )

@@ -4,7 +4,7 @@ The pools of an all-or-nothing workload are kept free (`planning.assignment`) un
 all pools are assigned in one round. No pod is bound before, so the workload can release its pools, which deletes them.
 A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
-After a release the workload waits in line. Only one of the workloads in line for an accelerator may hold pools at a
+After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
 time. If this workload also releases its pools, a pause follows after the delete of these pools. A workload that needs
 several accelerators waits until it can hold all of them.
 
@@ -47,12 +47,12 @@ class GangTurns:
     #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
-    #: Accelerators for which workloads wait in a line.
+    #: Accelerators for which workloads wait in a queue.
     contended: AbstractSet[str]
     waiting: Mapping[WorkloadUid, WaitsFor]
     #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no other workload.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Workloads whose pools are deleted, because they wait in line after a release or can never be served.
+    #: Workloads whose pools are deleted, because they wait in a queue after a release or can never be served.
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
@@ -62,7 +62,6 @@ class GangProgress:
     """Progress of the workloads whose slices start together."""
 
     gangs: Mapping[WorkloadUid, Gang]
-    #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     releases: tuple[str, ...]
     #: Workloads without all slices ready, each with the numbers of ready slices and of all slices.
@@ -106,7 +105,8 @@ def take_turns(ctx: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
-            # A workload that is first in all its lines reserves its accelerators, or they might never be free together.
+            # A workload that is first in all its queues reserves its accelerators: otherwise another workload might
+            # always hold one of them.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -207,8 +207,8 @@ def _pauses(
 ) -> dict[str, Hold]:
     """Return the pauses that begin now, by accelerator of the workloads in `released`.
 
-    A pause begins if the workload held the accelerator, or if no workload held it and no other workload in line needs
-    it.
+    A pause begins if the workload held the accelerator. If no workload held the accelerator, a pause begins unless
+    another workload in a queue needs the accelerator.
     """
     pauses = {}
     for uid in sorted(released):
@@ -261,7 +261,6 @@ def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hol
 def _releases(
     ctx: Round, matching: Matching, pool_of: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
 ) -> Iterable[str]:
-    """Yield the nodes of flex-start pools whose taint is removed, because all slices of the workload are ready."""
     used = [*pool_of.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:

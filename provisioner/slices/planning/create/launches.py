@@ -1,7 +1,7 @@
 """Decides on a create for each slice that wants a pool and has none, or records why the slice waits.
 
 First, each slice is examined separately: the result is a list of possible pools, or the reason to wait. Then the
-creates are decided in the order of the line, because operations and capacity that was out of stock are scarce.
+creates are decided in the order of the queue, because operations and capacity that was out of stock are scarce.
 """
 
 from collections import Counter, defaultdict
@@ -90,7 +90,7 @@ class Launches:
             self._candidates += [candidate] if candidate is not None else []
 
     def refused_in_line(self) -> list[Sequence[Slice]]:
-        """Return the slices to make room for, in the order of the line; slices that start together are one entry."""
+        """Return the slices to make room for, in the order of the queue; slices that start together are one entry."""
         places = {slice_id: place for place, slice_id in enumerate(self.units)}
         return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
@@ -99,8 +99,7 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # Slices of buffers are not in line: a slice that a limit refuses would keep its place and block later
-            # slices.
+            # Slices of buffers are not in the queue: if a limit refused one, it would block all later slices.
             for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
@@ -280,14 +279,14 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Add the place in the line and the users of the limit to waits for a limit and to waits in `_BRIEF`."""
+        """Add the place in the queue and the users of the limit to waits for a limit and to waits in `_BRIEF`."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
             if (wait.scope is not None and not wait.final) or wait.kind in _BRIEF:
                 unit = self.units[slice_id]
-                # Slices that start together have one place in the line.
+                # Slices that start together have one place in the queue.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.scope].setdefault(unit, []).append(slice_id)
         users = self._budget.users() if lines else {}
@@ -321,7 +320,7 @@ class Launches:
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
-        # The places in line count the other creates of this decision, but slices of buffers have no place.
+        # Places in the queue account for the other creates of this decision, but slices of buffers have no place.
         self._in_flight[capacity] += slice_.spare
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):

@@ -32,7 +32,7 @@ class LaunchOptions:
 
 
 def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Return the possible pools of a slice, in `zone` if it is given.
+    """Return the possible pools of a slice; if its workload must be in one zone, only pools in `zone`.
 
     Raises UnmeetableError if no pool is possible, or if the pod selects a node by its host name.
     """

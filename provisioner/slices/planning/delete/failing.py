@@ -54,8 +54,8 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    At most a share of all pools is given up: the cause may be a zone or a device plugin that makes many pools unready,
-    and replacing all of them would make the failure worse.
+    At most the share NODEPOOL_REPLACED_SHARE of the listed pools is given up: if a zone or a device plugin makes many
+    pools unready, replacing all of them would make the failure worse.
     """
     supply, settings = ctx.supply, ctx.settings
     calls = ctx.memory.deletes

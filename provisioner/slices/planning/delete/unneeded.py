@@ -37,7 +37,6 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Cause, other than the deletion delay, for which the delete waits; None without such a cause.
     waits_for: DeleteWait | None = None
 
 
@@ -156,7 +155,6 @@ def _cordoned_by_us(pool: Supply) -> list[str]:
 
 
 def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
-    """Return the accelerators and topologies that unbound pods select."""
     pending = (pod for pod in ctx.snapshot.pods if not pod.node_name and not pod.finished)
     asking = (pod.requirements for pod in pending if pod.requirements.has_chips)
     return {_selected(requirements.node_selector) for requirements in asking}
@@ -211,7 +209,7 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
 
 
 def _braked(ctx: Round, found: Unneeded) -> Unneeded:
-    """Return `found`; if many workloads vanished at once, with at most one delete of their pools."""
+    """Return `found`; if many workloads vanished, with at most one delete of their pools."""
     now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
         name for name, pool in supply.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)

@@ -201,7 +201,6 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after a create failed with `failure`; without `failure`, the memory is unchanged."""
     if failure is None:
         return memory
     memory = _counted(memory, call, failure, at)
@@ -211,7 +210,7 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which an accepted call is looked up if the list shows neither its pool nor the status STOPPING.
+#: Seconds after which an accepted call is looked up if the list does not show its effect: the pool, or STOPPING.
 _LATE_SECONDS = 20.0
 #: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0

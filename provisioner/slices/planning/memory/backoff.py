@@ -249,7 +249,7 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
     """Return the counts after GKE accepted a create: workload and namespace may send another create immediately.
 
-    Each count is reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
+    A count is reduced to `_WORKLOAD_FAILURES` or `_NAMESPACE_FAILURES`, not to 0: a few further failures cause a wait.
     """
     counted = dict(tallies)
     for key, limit, _ in _tallied(slice_id, namespace):
@@ -259,7 +259,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent: for a count that causes a wait, the wait begins again."""
+    """Return the counts after a create was sent. The wait of a count above its number without a wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, limit, _ in _tallied(slice_id, namespace)

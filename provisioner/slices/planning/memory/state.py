@@ -1,8 +1,8 @@
-"""Memory of the provisioner between rounds.
+"""Memory of the provisioner between decisions.
 
-GKE and Kubernetes have the true state. The memory has facts that GKE and Kubernetes do not show: calls without a
-visible effect so far, the time since which each pool is idle, and back-off after failures. Losing the memory is safe.
-`provisioner.slices.hints` saves the part of the memory that is useful after a crash.
+The memory has facts that GKE and Kubernetes do not show: calls without a visible effect so far, the time since which
+each pool is idle, and back-off after failures. Losing the memory is safe. `provisioner.slices.hints` saves the part of
+the memory that is useful after a crash.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from provisioner.slices.demand import SliceId
 
 #: Key of a back-off: a capacity, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
-#: Resource with a line: capacity, an accelerator (for all-or-nothing workloads), or `line.CREATES`.
+#: Resource with a queue: a capacity, an accelerator (for all-or-nothing workloads), or `line.CREATES`.
 TurnResource = CapacityKey | str
 #: Time of the last grant of a resource, by resource, namespace and workload UID. An empty UID represents any workload.
 Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 
 
 class Phase(Enum):
-    """Phase of a pool. Each round determines the phase again from the observed state."""
+    """Phase of a pool. Each decision determines the phase again from the observed state."""
 
     #: A slice needs the pool, and the create may be sent soon.
     WANTED = "wanted"
@@ -96,10 +96,9 @@ class DeleteCall:
     """A delete that is in progress, accepted, or postponed."""
 
     state: CallState
-    #: Time at which `state` was entered.
     since: datetime
     operation: OperationName = OperationName("")
-    #: Time of the next attempt if POSTPONED. The attempt is made earlier if the pool no longer has `status`.
+    #: Time of the next attempt if POSTPONED. If the pool no longer has `status`, the attempt is made earlier.
     retry_at: datetime | None = None
     status: PoolStatus | None = None
     failures: int = 0
@@ -146,7 +145,6 @@ class Tally:
 
     count: float
     at: datetime
-    #: Failure of the last of these creates.
     failure: Failure
 
 
@@ -187,7 +185,7 @@ class Hold:
     workload: WorkloadUid
     #: Time at which the workload got the right or, if `released`, released its pools.
     since: datetime
-    #: Whether the workload released its pools. Until the pause has ended, no workload in line may hold pools.
+    #: Whether the workload released its pools. Until the pause has ended, no workload in the queue may hold pools.
     released: bool = False
     #: Time at which the pause ends; None before a release, and while the released pools still exist.
     until: datetime | None = None
@@ -277,7 +275,7 @@ _NO_SLICE = SliceMemory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """State between rounds. Immutable: each decision and each response to a call gives a new instance."""
+    """State between decisions. Immutable: each decision and each response to a call gives a new instance."""
 
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)

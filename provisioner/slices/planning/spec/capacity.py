@@ -37,7 +37,6 @@ class Choices:
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
     """Return the choices of a slice. Raises UnmeetableError if none is possible or an annotation is unreadable."""
-    # An unreadable annotation is rejected even if a selector takes precedence.
     unreadable = next(iter(slice_.wishes.problems.values()), "")
     if unreadable:
         raise ImpossibleError(unreadable)

@@ -32,13 +32,13 @@ def check_fit(demand: Requirements, request: NodePoolRequest, settings: Settings
 
 
 def _switch_hint(demand: Requirements) -> str:
-    """Return a hint if a selector whose only value is "true" has another value, such as "yes"; otherwise empty."""
+    """Return a hint if a selector whose only valid value is "true" has another value; empty otherwise."""
     wrong = [key for key in (constants.SPOT, constants.FLEX_START) if demand.node_selector.get(key, "true") != "true"]
     return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def _disk_misfit(demand: Requirements, machine_type: str) -> str:
-    """Return why the machine cannot attach a disk of the pod's volumes; empty if it can or is unknown.
+    """Return why the machine cannot attach a disk of the pod's volumes; empty if it can, or if its type is unknown.
 
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """
@@ -50,7 +50,6 @@ def _disk_misfit(demand: Requirements, machine_type: str) -> str:
 
 
 def _exceeds_machine(demand: Requirements, machine_type: str) -> bool:
-    """Whether a pod requests more than the whole machine has; False if the machine type is unknown."""
     entry = tpu.machine_type(machine_type)
     if entry is None:
         return False

@@ -1,12 +1,12 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
 Labels identify the owner of a pool; only this module writes them. Only pools of JobSets have the labels of the Go
-provisioner: a provisioner that knows only JobSets would delete a pool whose JobSet it does not find.
+provisioner, because it knows only JobSets, and would delete a pool whose JobSet does not exist.
 
 Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
-more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. Shape
-and zone are not in the hash: a create with another choice of capacity, or by a second process, gets the same name. So
-no second pool is created, and an existing pool is adopted.
+more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. The
+topology and the zone are not in the hash, so a create with another choice of capacity, or by a second process, has the
+same name. It creates no second pool, and an existing pool is adopted.
 """
 
 import hashlib
@@ -162,7 +162,7 @@ class Specification:
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return a key of all inputs of `blueprint` except settings and rules: equal keys lead to equal blueprints.
 
-    The key has the `id` of choice, wishes and shape, because equal values are the same object within a round.
+    The key has the `id` of choice, wishes and shape, because equal values are the same object within one decision.
     """
     requirements = slice_.requirements
     return (
@@ -239,7 +239,7 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether one of the taints keeps pods off a node until all slices of its workload are ready."""
+    """Whether one of the taints keeps pods off a node until all slices of the workload are ready."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
@@ -329,7 +329,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
 
 
 def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
-    """Return a message about labels that a pod requests for its nodes and that are not copied; empty without any."""
+    """Return a message about requested labels that are not copied to nodes; empty if all are copied."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
     keys = sorted(_withheld_labels(slice_, settings, rules))
@@ -356,8 +356,8 @@ def _requested_labels(slice_: Slice) -> set[str]:
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
     """Return the requested labels that are not copied, because other programs rely on them and no setting names them.
 
-    The setting must have the whole key: `*` is meant for labels of teams. `OWNER_LABELS` are not returned: a pod that
-    requests one of them gets an error from `copied_labels`.
+    A setting such as `*` does not name these labels, because `*` is meant for labels of teams. `OWNER_LABELS` are not
+    returned: a pod that requests one of them gets an error from `copied_labels`.
     """
     requested = _requested_labels(slice_)
     if not requested:
@@ -372,7 +372,7 @@ _T = TypeVar("_T")
 
 
 class Candidates:
-    """Finds choices and specifications, and caches them for one round. Raises UnmeetableError if no pool is possible.
+    """Finds choices and specifications, and caches them for one decision. Raises UnmeetableError if none is possible.
 
     For 1,000 slices, the caches save 140 ms (choices), 90 ms (blueprints) and 20 ms (specifications) of a decision.
     """
@@ -386,12 +386,12 @@ class Candidates:
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
         #: Number of blueprints that only one slice can use, by namespace.
         self._own: Counter[str] = Counter()
-        #: Number of pairs of a slice and a choice, by namespace; then whether each slice is within the bound.
+        #: Number of pairs of a slice and a choice, by namespace.
         self._pairs: Counter[str] = Counter()
         self._within: dict[SliceId, bool] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice; only those in a given `zone` if the workload must be in one zone."""
+        """Return the choices for a slice; if its workload must be in one zone, only the choices in `zone`."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
