@@ -70,14 +70,13 @@ def _wanted(
         # The labels are kept for pods of an unknown slice, or of several slices that may not share a pool.
         if slice_ is None or any(sharer is None or not may_share(slice_, sharer) for sharer in sharers):
             return None
-        # New pods of the slices that share a pool may have a mark that the present pods do not have.
+        # New pods of slices that share a pool may have a mark that older pods lack, so marked slices are preferred.
         waiting = (ctx.slices[seat] for seat in matching.seats.get(pool.name, ()))
         users = slice_, *filter(None, sharers), *(user for user in waiting if may_share(slice_, user))
         slice_ = next((user for user in users if user.mark), slice_)
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked slice needs open nodes. But nodes with the slice's own labels keep them: the admission policy
-        # marked some of its pods earlier.
+        # An unmarked slice needs open nodes. Its own labels are kept: admission has marked earlier pods of the slice.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
@@ -87,8 +86,7 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # The slice has no pods between two attempts of its workload. Its labels are kept or restored; labels of another
-        # slice are replaced by the labels of a free pool.
+        # Between two attempts, a slice has no leader pod: its labels are kept or restored, foreign labels become FREE.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)

@@ -101,7 +101,7 @@ def match(
 class Matcher:
     """Makes the claims of one decision in passes: `_hold`, `_return_home`, `_seat`, `_hand_over` and `_take_free`.
 
-    The passes and `why_not`, which explains decisions, use the same predicates, so that they cannot differ.
+    `why_not` explains decisions with the predicates of the passes, so that explanations and decisions cannot differ.
     """
 
     def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
@@ -256,10 +256,7 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
-        """Give a free node to a pending slice that shares pools.
-
-        Without `borrow`, only a pool for the slice's namespace or the pool that the slice had last is used.
-        """
+        """Give a pending slice a node of a shared pool; without `borrow`, of its last pool or one for its namespace."""
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
         entry = self._ctx.memory.slice(slice_.id)
@@ -286,7 +283,7 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # `without_marks` has removed valid marks, so a mark here is of another namespace, or names no group.
+        # `without_marks` has removed valid marks, so a mark here names another namespace, or no valid group.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -481,10 +478,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
 
 
 def _is_guest(pod: Pod, labels: Mapping[str, str]) -> bool:
-    """Whether a pod without chips is on a node that is free or assigned to another slice, and so holds no pool.
-
-    Admission marks a pod without chips only if the pod has the labels of a leader when it is created.
-    """
+    """Whether a pod without chips is on a node that is free or assigned to another slice, and so holds no pool."""
     requirements = pod.requirements
     if requirements.has_chips or labels.keys().isdisjoint(MARKS):
         return False

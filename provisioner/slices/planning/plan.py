@@ -227,7 +227,7 @@ class Plan:
     assignments: tuple[Assignment, ...] = ()
     costs: tuple[PodCost, ...] = ()
     notices: tuple[Notice, ...] = ()
-    #: Reasons of slices that want a pool and have none.
+    #: Reasons why slices that want a pool have none.
     waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()

@@ -1,7 +1,4 @@
-"""Determines the phase of each pool, and the transitions since the last decision. Pure.
-
-The phase follows from the observed state, so a pool may have passed a phase between two decisions (`_PASSED`).
-"""
+"""Determines the phase of each pool from the observed state, and the transitions since the last decision. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

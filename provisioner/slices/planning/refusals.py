@@ -102,10 +102,7 @@ def kept_for(slice_: Slice, growing: Collection[Hashable]) -> Hashable:
 
 
 class FreePools:
-    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice.
-
-    `specified` returns the specified node of a pool.
-    """
+    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
 
     def __init__(
         self, free: Iterable[Supply], specified: Callable[[Supply], NodeView] = lambda pool: pool.view
@@ -156,8 +153,7 @@ class FreePools:
 
     def _of_kind(self, slice_: Slice) -> int:
         """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""
-        # Equal slices have the same shape object. All hosts that no pool has, and all numbers that exceed the largest
-        # pool, are replaced by one value, so that the cache remains small.
+        # Equal slices have the same shape object. Hosts and sizes that no pool has are replaced by one value each.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
         key = id(slice_.shape), nodes, host, kept_for(slice_, self.growing)

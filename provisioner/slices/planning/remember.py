@@ -135,7 +135,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A delete that was sent is kept until a list that was requested later confirms that the pool is gone.
+    # A sent delete is kept until a later list of pools confirms that the pool is gone.
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()
@@ -145,7 +145,6 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last, unless the labels of the pool are enough to find this slice."""
     users = {
         name: entry.last_user
         for name, entry in ctx.memory.pools.items()
@@ -224,7 +223,7 @@ def _with_backoffs(
 
 
 def handed_on(ctx: Round) -> Round:
-    """Return the round with a back-off for pods that replace refused pods, also in the next Job of a CronJob."""
+    """Return `ctx` with a back-off for pods that replace refused pods, also in the next Job of a CronJob."""
     slices = ctx.memory.slices
     by_uid: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)

@@ -30,8 +30,8 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; on
-#: Compute Engine it may take longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
+#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; a
+#: TPUNodeGroup may wait longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
@@ -222,7 +222,7 @@ class Supply:
 
     @cached_property
     def in_catalogue(self) -> bool:
-        """Whether the catalogue has the machine type; False after a restart for types that only the cluster lists."""
+        """Whether the catalogue has the machine type; after a restart, types of the cluster may not be read yet."""
         return tpu.machine_type(self.pool.machine_type) is not None
 
     @property
@@ -258,7 +258,7 @@ class Supply:
 
     @property
     def free(self) -> bool:
-        """Whether the labels of all nodes prevent that the scheduler binds a pod with chips."""
+        """Whether the labels of all nodes prevent the scheduler from binding pods with chips; True without nodes."""
         return all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in self.nodes)
 
     @cached_property
@@ -381,10 +381,7 @@ def find_supply(
 def _passing(
     pool: NodePool, entry: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return the transitional status and the time since which the pool has had it; None for other statuses.
-
-    An open create counts as PROVISIONING, and an open delete as STOPPING, before the list shows the status.
-    """
+    """Return `Supply.passing`. An open create counts as PROVISIONING, and an open delete as STOPPING."""
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
@@ -403,10 +400,7 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice to which each pool is assigned by the labels of its nodes.
-
-    After a restart without hints, only these labels connect a slice without pods to a pool of another workload.
-    """
+    """Return the slice in the node labels of each pool: after a restart without hints, they replace `last_user`."""
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     marks = ((pool.name, *mark) for pool in supply if (mark := pool.assigned_to) is not None)
@@ -417,7 +411,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Return the pools that were created for each slice, by the workload's UID in their labels, otherwise by names."""
+    """Return the pools that were created for each slice, found by the UID in their labels or by the group's name."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for pool in supply:

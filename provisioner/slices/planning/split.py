@@ -1,8 +1,8 @@
 """Finds slices that do not have one node pool to themselves. Pure.
 
 A slice of several hosts is split if its pods are on several node pools, or if its node pool has pods of another slice.
-The scheduler binds pods to any nodes that fit if the workload has no exclusive placement and the placement policy is
-not installed. Slices of one host cannot be split.
+If the workload has no exclusive placement and the placement policy is not installed, the scheduler binds pods to any
+nodes that fit. Slices of one host cannot be split.
 """
 
 from collections import defaultdict

@@ -29,7 +29,7 @@ class Slots:
     #: Maximum number of creates that the threads accept.
     calls: int
     delete_calls: int
-    #: Whether creates get the extra slot of an odd number, because the last call was a delete.
+    #: Whether creates get the extra slot if the number of slots is odd: the last call was a delete.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
@@ -60,7 +60,7 @@ def find_slots(ctx: Round) -> Slots:
     learned = _learnt(memory.operations, len(running), now)
     steps = 0 if learned.rejected_at is None else max(0, (now - learned.rejected_at) // _STEP)
     free = None if learned.limit is None else learned.limit - len(running) - len(coming)
-    # The extra slot of an odd number goes to creates if a delete was accepted last or, if no slot is free, tried last.
+    # `deletes_last` depends on the last accepted call or, if no slot is free, on the last calls that were tried.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(

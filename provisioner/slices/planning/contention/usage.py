@@ -100,7 +100,7 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool; without users, for the workload that the pool was created for.
+    """Return the charge of a pool. Without users, the charge is for the workload that the pool was created for.
 
     Nodes without a user count for the namespace of the workload that uses the largest number of the pool's nodes.
     """

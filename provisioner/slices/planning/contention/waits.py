@@ -112,7 +112,7 @@ class WaitsFor(NamedTuple):
     other: PoolName = PoolName("")
     #: Place of the slice, from 1, in the queue for the resource that it waits for; 0 without a queue.
     position: int = 0
-    #: Number of units in this queue; 0 without a queue.
+    #: Number of units in the queue for the resource that the slice waits for; 0 without a queue.
     of: int = 0
     ahead: tuple[SliceId, ...] = ()
     #: Workloads that use most of the limit, each with the number of its chips or pools.
@@ -143,7 +143,7 @@ class WaitsFor(NamedTuple):
         return () if self.final else tuple(sorted({blocker.last.failure.kind.value for blocker in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
-        """Return this reason with the place of the slice in `line`, and with the first of the sorted `users`."""
+        """Return this reason with the place of the slice in `line`, and with the largest of the sorted `users`."""
         return self._replace(
             position=position,
             of=len(line),

@@ -1,8 +1,8 @@
 """Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
 The pools of an all-or-nothing workload are kept free (`planning.assignment`) until every slice has a ready pool. Then
-all pools are assigned in one round. No pod is bound before, so the workload can release its pools, which deletes them.
-A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
+all pools are assigned in one decision. No pod is bound before. If no further slice became ready within PARTIAL_HOLD and
+no pool is being created, the workload releases its pools, which are then deleted.
 
 After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
 time. If this workload also releases its pools, a pause follows after the delete of these pools. A workload that needs
@@ -105,8 +105,7 @@ def take_turns(ctx: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
-            # A workload that is first in all its queues reserves its accelerators: otherwise another workload might
-            # always hold one of them.
+            # A workload that is first in all its queues reserves its accelerators: one of them might always be held.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -180,7 +179,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
         since = before.since if before.since is not None and ready <= before.ready else now
         extended = leaving and uid in holders and now - holders[uid] < _DELETED_WITHIN
         if extended:
-            # The deletes may make room for this workload. If it had no time to use the room, others would use it.
+            # The deletes may make room for this workload. If its hold ended now, other workloads would use the room.
             since = now
         # PARTIAL_HOLD lasts at least until the next decision, even if the setting is 0.
         in_time = since == now or since + limit > now
@@ -207,8 +206,7 @@ def _pauses(
 ) -> dict[str, Hold]:
     """Return the pauses that begin now, by accelerator of the workloads in `released`.
 
-    A pause begins if the workload held the accelerator. If no workload held the accelerator, a pause begins unless
-    another workload in a queue needs the accelerator.
+    A pause begins if the workload held the accelerator, or if it was not held and no other queued workload needs it.
     """
     pauses = {}
     for uid in sorted(released):

@@ -135,7 +135,7 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A rejected request counts as tried until its pool is up: GKE may reject a create when its operation ends.
+        # A rejected request counts as being tried until its pool is up: the operation of an accepted create may fail.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
@@ -158,10 +158,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice that is tried first, because GKE rejected its request; None if no request was rejected.
-
-        `tried` has the slices whose rejected request is being tried again.
-        """
+        """Return the slice that is tried first, because GKE rejected its request; None if no request was rejected."""
         for slice_ in self._gangs.members[uid]:
             if slice_.id in tried:
                 return slice_
@@ -320,7 +317,7 @@ class Launches:
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
-        # Places in the queue account for the other creates of this decision, but slices of buffers have no place.
+        # Slices of buffers have no place in a queue, so their creates of this decision are counted here.
         self._in_flight[capacity] += slice_.spare
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):

@@ -98,10 +98,7 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
 def problem_of_all(
     ctx: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
 ) -> str:
-    """Return why slices that start together can never all have pools at the same time, empty if they can.
-
-    `zones` has the zone of each workload whose pools must all be in one zone.
-    """
+    """Return why slices that start together can never all have pools at the same time, empty if they can."""
     for slice_ in slices:
         try:
             problem = options_of(ctx, slice_, zones.get(slice_.workload.uid)).permanent_problem

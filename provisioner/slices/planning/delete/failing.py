@@ -22,8 +22,8 @@ _TO_FAIL = timedelta(minutes=10)
 def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Return the pools to delete because a slice is stuck on them, each with the stuck slice.
 
-    Always included are pools that were given up although they have pods, and pools to which the scheduler binds no pod.
-    Other ready pools follow if REPLACE_STUCK_SLICES is set, up to the share NODEPOOL_REPLACED_SHARE of all pools.
+    Pools that were given up although they have pods, and pools to which the scheduler binds no pod, are always
+    included. Other ready pools follow if REPLACE_STUCK_SLICES is set, up to NODEPOOL_REPLACED_SHARE of all pools.
     """
     settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
     lost = {
@@ -41,10 +41,7 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
 
 
 def find_hanging(ctx: Round) -> frozenset[PoolName]:
-    """Return the pools that have had a transitional status for longer than `MAX_DURATIONS` allows.
-
-    PROVISIONING may last longer if NODE_GROUP_CAPACITY_WAIT is longer.
-    """
+    """Return the pools whose transitional status lasts longer than MAX_DURATIONS and NODE_GROUP_CAPACITY_WAIT allow."""
     stockout = timedelta(seconds=ctx.settings.capacity_wait_seconds) + _TO_FAIL
     max_durations = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in ctx.supply.items() if pool.passing is not None)
@@ -103,7 +100,7 @@ def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
-    """Return the memory after pools failed, vanished or came up since the last round."""
+    """Return the memory after pools failed, vanished or came up since the last decision."""
     memory, supply, now = ctx.memory, ctx.supply, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)

@@ -16,8 +16,7 @@ def make_room(
 ) -> frozenset[PoolName]:
     """Return the pools to delete so that the `refused` slices fit the limits; each entry is served whole or not at all.
 
-    No pool is deleted for an entry that would not fit even if all idle pools were deleted. The work grows with the
-    number of entries plus the number of pools.
+    No pool is deleted for an entry that would not fit even if all idle pools were deleted.
     """
     idle = _longest_idle(ctx, matching)
     if not idle:
@@ -51,10 +50,7 @@ def make_room(
 
 
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
-    """Return the pools of buffers, followed by the idle pools, the longest idle first.
-
-    Pools whose delete was postponed come last: they may be used by pods that are not in the caches.
-    """
+    """Return the pools of buffers, then the longest idle pools. Pools whose delete was postponed may be used: last."""
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {

@@ -1,1 +1,1 @@
-"""Keeps state between rounds, and updates it with the responses of GKE. Pure."""
+"""Keeps state between decisions, and updates the state with the responses of GKE. Pure."""

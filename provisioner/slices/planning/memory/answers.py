@@ -210,7 +210,7 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which an accepted call is looked up if the list does not show its effect: the pool, or STOPPING.
+#: Seconds after which an accepted call is looked up if the list does not show its effect (the pool, or STOPPING).
 _LATE_SECONDS = 20.0
 #: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0

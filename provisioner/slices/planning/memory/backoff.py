@@ -158,9 +158,9 @@ def refused(
     """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
     `past` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
-    now. The pods of a workload are usually alike, so only one slice is retried soon: the first of the newly refused and
-    the `present` slices. The other slices wait until one of its pods is bound, or for a day. Slices that start
-    `together` are all retried soon.
+    now, `present` the slices in `past` that have pods. The pods of a workload are usually alike, so only the first of
+    the newly refused and the `present` slices is retried soon. The other slices wait until one of its pods is bound, or
+    for a day. Slices that start `together` are all retried soon.
     """
     new = [slice_id for slice_id in refusals if slice_id not in past or past[slice_id].until <= now]
     if not new:
@@ -195,8 +195,7 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
 def max_in_flight(last: Backoff) -> int:
     """Return the maximum number of pools that may be created at the same time in a capacity that was out of stock.
 
-    The number is 1 at first, and doubles with each pool that comes up, because one pool does not prove capacity for all
-    waiting slices. A create that finds no capacity occupies a GKE operation for up to 35 minutes.
+    The number starts at 1, and doubles with each pool that comes up: one pool does not prove capacity for all slices.
     """
     return int(2**last.came_up)
 
@@ -259,7 +258,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent. The wait of a count above its number without a wait begins again."""
+    """Return the counts after a create was sent: the wait of each count above its limit in `_tallied` begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, limit, _ in _tallied(slice_id, namespace)
@@ -271,7 +270,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 def counted_until(
     tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int
 ) -> tuple[datetime, Failure] | None:
-    """Return the time, past or future, before which a workload sends no create, and the last failure; None if few."""
+    """Return the end, past or future, of a workload's wait, and the last failure; None if no count causes a wait."""
     over = (
         (tally.at + timedelta(seconds=min(1.0, tally.count - limit) * seconds), tally.failure)
         for key, limit, seconds in _tallied(slice_id, namespace, slices_of_workload)

@@ -282,7 +282,7 @@ class Memory:
     backoffs: Backoffs = field(default_factory=dict)
     #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
-    #: Time of each namespace's last create, within an hour, that fails until its request or a permission is changed.
+    #: Time of the last create, by namespace, that fails until the request or a permission is changed; kept for an hour.
     lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first; empty without MAX_CREATES_PER_HOUR.
     created_at: tuple[datetime, ...] = ()

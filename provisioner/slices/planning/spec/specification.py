@@ -1,7 +1,7 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
 Labels identify the owner of a pool; only this module writes them. Only pools of JobSets have the labels of the Go
-provisioner, because it knows only JobSets, and would delete a pool whose JobSet does not exist.
+provisioner: it knows only JobSets, and would delete any other pool with its labels.
 
 Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
 more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. The
@@ -34,8 +34,8 @@ from provisioner.slices.planning.spec.fit import check_fit
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 from provisioner.workloads.plain import hosts_of
 
-#: Taint of flex-start nodes until all slices of their workload are ready. Flex-start pools are not created with the
-#: labels of free pools, because the cluster autoscaler adds nodes only for pods that fit the pool's own labels.
+#: Taint of flex-start nodes until all slices of their workload are ready. It replaces the labels of free pools, because
+#: the cluster autoscaler adds nodes only for pods that fit the labels of the flex-start pool.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
@@ -270,10 +270,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool for one child Job; empty if the pods do not select the label of their child Job.
-
-    JobSet adds this selector if the JobSet has the annotation NODE_SELECTOR_STRATEGY.
-    """
+    """Return the taint of a pool for one child Job; empty unless its pods select its label (NODE_SELECTOR_STRATEGY)."""
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
     taints = job_taints(slice_.requirements, slice_.workload.namespace, slice_.group_name)
@@ -372,7 +369,7 @@ _T = TypeVar("_T")
 
 
 class Candidates:
-    """Finds choices and specifications, and caches them for one decision. Raises UnmeetableError if none is possible.
+    """Finds choices and specifications, cached for one decision. Raises UnmeetableError if no pool is possible.
 
     For 1,000 slices, the caches save 140 ms (choices), 90 ms (blueprints) and 20 ms (specifications) of a decision.
     """
