@@ -1,4 +1,4 @@
-"""Computes the next memory from a decision. Drops most entries of pools and slices that no longer exist. Pure."""
+"""Computes the next memory from a decision, without entries of pools and slices that are no longer needed. Pure."""
 
 import re
 from collections import defaultdict
@@ -300,7 +300,7 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     # While objects in `_OF_VOLUMES` are unknown, requirements may differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # Without pods, the requirements are those of a template, which Kueue changes. After a restart, `refused` is None.
+    # Without pods, the requirements come from a template, which Kueue changes. A restart loses `refused`.
     return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 

@@ -88,7 +88,7 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices by workload, before `awaiting_request`; the next decision reuses the entries of unchanged workloads.
+    #: Slices by workload, before `awaiting_request` changes them; the next decision reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.

@@ -114,9 +114,9 @@ class Seats:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
         The pool `last`, which the slice had in the last decision, is tried first. A pool without pods that was created
-        for another namespace or kind is borrowed only if `may_borrow` allows it; otherwise slices with equal `limits`
-        do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes no node of
-        a pool with pods: the scheduler has not bound its pod there.
+        for another namespace or kind of workload is borrowed only if `may_borrow` allows it; otherwise slices with
+        equal `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice
+        takes no node of a pool with pods: the scheduler has not bound its pod there.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.

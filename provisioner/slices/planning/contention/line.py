@@ -39,7 +39,7 @@ def unit_of(slice_: Slice, now: datetime) -> Unit:
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
     priority = leader.priority if leader is not None else 0
-    # A time in the future, set by a clock that is ahead, is ignored: the slice would come last in its namespace.
+    # A time in the future, set by a clock that is ahead, is ignored: it would move the slice back in the queue.
     since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
 

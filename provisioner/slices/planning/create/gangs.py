@@ -105,7 +105,7 @@ def take_turns(ctx: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
-            # A workload that is first in all its queues reserves its accelerators: one of them might always be held.
+            # If a workload is first in all its queues, no later workload takes its accelerators until all are free.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(

@@ -33,7 +33,7 @@ from provisioner.slices.planning.spec.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
-#: Maximum wait of a create until no node of another pool has the labels of its slice.
+#: Maximum time for which a create waits because nodes of another pool still have the labels of the slice.
 _RELABELLED = timedelta(minutes=1)
 #: Minimum wait for operations of the supplier before an Event is sent: most waits end earlier.
 _PATIENCE = timedelta(minutes=2)
@@ -337,7 +337,7 @@ class Launches:
 
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
-    """Return a usable pool by namespace and mark in the labels of its nodes: pods that select both can run there."""
+    """Return a usable pool for each namespace and mark in node labels: pods that select both can run on the pool."""
     pools = [pool for pool in ctx.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]

@@ -50,7 +50,7 @@ def make_room(
 
 
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
-    """Return the pools of buffers, then the longest idle pools. Pools whose delete was postponed may be used: last."""
+    """Return pools of buffers, then the longest idle pools, then pools whose delete was postponed: they may be used."""
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {

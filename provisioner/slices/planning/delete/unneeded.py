@@ -128,7 +128,7 @@ def _reason(
         (DeleteReason.WORKLOAD_FINISHED, workload is not None and workload.finished),
         (DeleteReason.WORKLOAD_SUSPENDED, suspended),
         (DeleteReason.RESERVATION_ENDED, pool.ended),
-        # With this reason, the gate keeps the pool if its workload exists.
+        # The machine type is unknown. With this reason, the gate keeps the pool if its workload exists.
         (DeleteReason.WORKLOAD_GONE, not pool.in_catalogue),
         (DeleteReason.NO_READY_NODES, pool.lost),
         (DeleteReason.SLICE_ELSEWHERE, owner in matching.held or owner in matching.elsewhere),

@@ -226,7 +226,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls that are older than LOST_SECONDS and not in `live_calls`, which means that no thread makes them.
+    """Give up calls that are older than LOST_SECONDS and that no thread is making (`live_calls`).
 
     The state of such a create becomes UNKNOWN, the state of such a delete POSTPONED.
     """
@@ -338,7 +338,7 @@ def _confirm_delete(
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has status ERROR without a known reason, which the operation of its create may have."""
+    """Whether a pool has status ERROR without a known reason; the operation of its create may have the reason."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

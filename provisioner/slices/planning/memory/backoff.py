@@ -195,7 +195,7 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
 def max_in_flight(last: Backoff) -> int:
     """Return the maximum number of pools that may be created at the same time in a capacity that was out of stock.
 
-    The number starts at 1, and doubles with each pool that comes up: one pool does not prove capacity for all slices.
+    The number starts at 1. Each pool that comes up doubles the number, because a single pool proves little capacity.
     """
     return int(2**last.came_up)
 
