@@ -48,7 +48,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", or a namespace or accelerator that the setting names. "*" is the most used object that it does not name.
+    #: "all", or a key of the setting: a namespace or an accelerator. "*" is the most used object without its own key.
     scope: str
     used: int
     most: int
