@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports the package `kubernetes`.
 
-Only the credentials and connections of the package are used: its models would need twenty times the memory, and its
-watch loses ERROR events. Not handled: a client certificate that an exec plugin renews. Renewed tokens are used.
+This module uses only the package's credentials and connections: its models need twenty times the memory, and its watch
+loses ERROR events. Renewed tokens are used. Not handled: a client certificate that an exec plugin renews.
 """
 
 import http.client
@@ -50,7 +50,7 @@ _IN_CLUSTER = "in-cluster"
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
-#: Maximum number of connections that are kept for watches, worker threads, the lease, Events and live reads.
+#: Maximum number of connections that are kept open for watches, worker threads, the lease, Events and live reads.
 POOL_SIZE = 64
 #: Deadline (`time.monotonic`) of the current thread's call. None between calls, and while lines of a stream are read.
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -66,7 +66,7 @@ class _Incoming(io.RawIOBase):
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # urllib3 has set the socket's time-out to the read time-out of the call before it creates this object.
+        # urllib3 sets the socket's time-out to the call's read time-out before it creates the response.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:
@@ -105,11 +105,10 @@ class KubeApi(Api):
         self._pool = client.rest_client.pool_manager
         classes = self._pool.pool_classes_by_scheme
         self._pool.pool_classes_by_scheme = {scheme: _bounded(pool) for scheme, pool in classes.items()}
-        #: Context of the kubeconfig, or "in-cluster".
         self.context_name = context_name
         #: CA bundle that the client trusts; None if it trusts the public roots, verifies no certificate, or uses HTTP.
         self.ca_pem = ca_pem
-        # The kubernetes package refreshes credentials in shared state without a lock.
+        # The package `kubernetes` is not thread-safe when it refreshes credentials.
         self._auth_lock = threading.Lock()
 
     @property
@@ -224,7 +223,7 @@ class KubeApi(Api):
             headers[name] = value.strip()
 
 
-#: Errors that the package's loaders raise for a file that is missing, unreadable, not YAML, or not a kubeconfig.
+#: Errors of the package `kubernetes` for a file that is missing, unreadable, not YAML, or not a kubeconfig.
 _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
@@ -305,11 +304,11 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle that verifies certificates, None without one. Stores the bundle in the configuration."""
+    """Return the CA bundle if it verifies certificates, otherwise None. Also store the bundle in the configuration."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()
-    # The loader writes an inline certificate to a temporary file, which may be deleted later. So keep its bytes.
+    # The loader writes an inline certificate to a temporary file, which may be deleted later.
     configuration.ca_cert_data = pem.decode("ascii", "ignore")
     configuration.ssl_ca_cert = None
     return pem if configuration.verify_ssl else None

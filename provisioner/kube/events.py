@@ -1,6 +1,6 @@
 """Writes Kubernetes Events about users' objects without blocking the controller.
 
-One thread writes the Events of a bounded table, and alternates between namespaces. Repetitions update their Event.
+One thread writes the Events of a bounded table, and alternates between namespaces. A repetition updates its Event.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace by digest. `known` has all, the most recent last; `waiting` has those to write."""
+    """Events of one namespace by digest: `known` has all, most recent last; `waiting` has those to be written."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class EventRecorder:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
         #: Lock of all fields below. It is not held during a call to the API server.
         self._changed = threading.Condition()
-        #: Namespaces in the order of their last write, latest last, so that they alternate.
+        #: Namespaces in the order of their last write, latest last, so that their writes alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         #: Budgets for new Events, by the object's UID; by kind, namespace and name if the UID is unknown.
         self._budgets: dict[str, TokenBucket] = {}
@@ -101,13 +101,13 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. A repetition has the same object, type, reason and `key` (or message)."""
+        """Record an Event without blocking. Repetitions have equal object, type, reason and `key` (or message)."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # A dropped Event must not add its namespace to the table, so a new namespace is added below.
+            # A new namespace is added to the table below, only if the Event is not dropped.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
@@ -160,7 +160,7 @@ class EventRecorder:
         return True
 
     def tidy(self) -> None:
-        """Log the number of dropped Events and delete old entries, at most once a minute. Called by the thread."""
+        """Log the number of dropped Events and forget old Events, at most once a minute. Called by the thread."""
         with self._changed:
             now = self._clock()
             if now - self._tidied_at < _TIDY_SECONDS:
@@ -225,7 +225,7 @@ class EventRecorder:
                 space.waiting[series.digest] = series
                 return
         if is_current:
-            # Without an entry, the next repetition counts as a new Event, which is written immediately.
+            # The next repetition then counts as a new Event, so it is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
@@ -243,10 +243,8 @@ class EventRecorder:
         del space.known[series.digest]
         return space.waiting.pop(series.digest, None) is not None
 
-    # --- the calls
-
     def _write(self, series: _Series, body: JsonObject) -> None:
-        """Create an Event, or update it for a repetition. If it has expired (after an hour), create it again."""
+        """Create an Event; if it exists, update count, time and message. After its expiry (1 h), create a new Event."""
         ref, namespace = series.ref, series.ref.namespace or "default"
         if series.name:
             with contextlib.suppress(errors.NotFound):

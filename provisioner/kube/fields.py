@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. Values of a wrong type count as absent; identities and deletion times must be valid."""
+"""Reads fields of raw JSON. Values of a wrong type count as absent, except in `identity` and `deletion_deadline`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts with a limit on the sum of their characters, which also counts in the reader `within`, if given."""
+    """Reads texts and limits the sum of their characters. The characters also count in `within`, another reader."""
 
     def __init__(self, title: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
         #: Message about the first limit that was exceeded; empty if none was.
@@ -60,7 +60,7 @@ class BoundedReader:
         return self._within.count(characters) if self._within is not None else None
 
     def labels(self, part: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Return the texts of a map by key; only the keys in `keep` if the map has more than MAP_ENTRIES entries."""
+        """Return the entries of a map that are texts; only keys in `keep` if it has more than MAP_ENTRIES entries."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
@@ -92,7 +92,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one string object for equal short texts, which thousands of pods share. Bounded, unlike sys.intern."""
+    """Return the same object for equal short texts, because thousands of pods have them. Bounded, unlike sys.intern."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -208,7 +208,7 @@ _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: Maximum quantity. Larger quantities, such as 10E, which the API server also accepts, are read as this maximum.
+#: Maximum quantity. The API server accepts larger quantities, such as 10E, which are read as this maximum.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(

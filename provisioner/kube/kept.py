@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Used share of a bound below which a new list restores full records. With 1.0, each delete would cause a list.
+#: Share of a bound; if less is used, a new list restores full records. With 1.0, each delete would cause a list.
 _FULL = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
@@ -26,14 +26,12 @@ _MAX_OUTDATED = 1000
 class NamespaceBound(Generic[T]):
     """Bound on the number and memory of the full records of one namespace."""
 
-    #: Name of the objects in messages, such as JobSets.
     plural: str
     max_bytes: int
     #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
     #: Returns the reduced record that replaces a record; the text is `problem`.
     reduce: Callable[[T, str], T]
-    #: Whether the object of a record has finished. Records of finished objects are reduced first.
     is_finished: Callable[[T], bool] = lambda _: False
 
     @property
@@ -60,7 +58,7 @@ class _Entry(NamedTuple):
 class _Namespace:
     size: int = 0
     full: dict[Key, _Entry] = field(default_factory=dict)
-    #: Entries in `full`, and outdated entries.
+    #: The entries of `full`, and outdated entries, which `add` skips.
     heap: list[_Entry] = field(default_factory=list)
     reduced: set[Key] = field(default_factory=set)
 
@@ -104,7 +102,6 @@ class Kept(Generic[T]):
         return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
 
     def _share(self, namespace: _Namespace) -> float:
-        """Return the used share of `max_objects` or of `max_bytes`, whichever share is larger."""
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
         return max(objects, namespace.size / self.bound.max_bytes)
 

@@ -1,10 +1,9 @@
-"""Elects one leader. The leader holds this controller's Lease and, if that exists, the Lease of the Go provisioner.
+"""Elects one leader. The leader holds this controller's Lease and, if it exists, also the Go provisioner's Lease.
 
-Leadership lasts for a fixed time after the last successful renewal was sent, by the monotonic clock of this process.
-Another holder's Lease has expired if this process saw it unchanged for its duration; the times in it are not trusted.
-The Lease of the Go provisioner is acquired only while this controller's Lease is held, so that two candidates cannot
-wait for each other. Not handled: a suspended process detects the loss late. Callers therefore begin a write only if the
-remaining time is enough for the whole write.
+Leadership ends a fixed time after the last successful renewal was sent, by this process's monotonic clock. Another
+holder's Lease counts as expired if this process saw no change for leaseDurationSeconds; the times in it are ignored.
+The Go provisioner's Lease is acquired only with this controller's Lease, so that two candidates cannot wait for each
+other. Not handled: a suspended process detects the loss late, so callers begin a write only if enough time remains.
 """
 
 import contextlib
@@ -28,11 +27,11 @@ _log = structlog.get_logger(__name__)
 _DURATION_SECONDS = 30
 #: Time-outs of a call. They are short, so that a renewal that hangs can be repeated before the deadline.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
-#: Maximum duration in seconds of another holder's Lease. A longer one is probably a mistake, so 30 s are assumed.
+#: Maximum duration in seconds of another holder's Lease. A longer duration is probably a mistake, and counts as 30 s.
 _MAX_DURATION_SECONDS = 3600.0
 #: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
 _MAX_HOLDER = 253
-#: Seconds without a renewal after which this process stops leading: enough for several attempts, but less than 30.
+#: Seconds without a renewal after which this process stops leading. Another process can lead after _DURATION_SECONDS.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 #: Maximum wait in seconds for the end of a renewal before the lease is released.
@@ -47,7 +46,7 @@ def pod_of(holder: str) -> str:
 
 
 def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
-    """Return a Lease's holder, empty if none, and time of the last renewal, None if unknown. Raises ClusterError."""
+    """Return holder (empty if none) and last renewal time (None if unknown) of a Lease. Raises ClusterError."""
     try:
         lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
     except errors.NotFound:
@@ -84,7 +83,7 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        #: Reason why the last attempt failed to acquire or renew the lease; None at first and after a success.
+        #: Reason why the last attempt to acquire or renew the lease failed; None at first and after a success.
         self.problem: str | None = None
 
         self._leases = tuple(
@@ -147,8 +146,6 @@ class LeaseElector:
             for lease in reversed(self._leases):
                 lease.release()
 
-    # --- the threads
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             self.step()
@@ -206,7 +203,7 @@ class LeaseElector:
         return None
 
     def _notice_loss(self, deadline: float = float("inf")) -> None:
-        """Stop leading if the current deadline, or `deadline`, the one before a renewal, has passed."""
+        """Stop leading if the current deadline or `deadline`, the deadline before a renewal, has passed."""
         with self._lock:
             lost = self._leading and min(deadline, self._deadline()) <= self._clock()
             if lost:
@@ -256,7 +253,7 @@ class _Claim:
     clock: Callable[[], float]
     now: Callable[[], datetime]
     #: Start of the last request that confirmed this process as holder, or showed that an optional Lease is missing.
-    #: None before such a request, and if a later one showed another holder.
+    #: None before the first such request, and after a request that showed another holder.
     confirmed_at: float | None = None
     #: Holder in the Lease at the last read or write; empty if unset or unknown.
     holder: str = ""
@@ -271,7 +268,7 @@ class _Claim:
         return object_path("leases", self.name, namespace=self.namespace, root=LEASES_ROOT)
 
     def attempt(self) -> str | None:
-        """Acquire or renew the Lease; return None, or the reason why another process has it. Raises ClusterError."""
+        """Acquire or renew the Lease; return the reason if that fails, None on success. Raises ClusterError."""
         if self._held is not None:
             try:
                 self._write(self._held, taking=False)
@@ -338,7 +335,6 @@ class _Claim:
             new_spec |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
-            # `current` has a resourceVersion, so the call fails if another client wrote the Lease after the last read.
             self._held = self.api.put(self._path, {**current, "spec": spec | new_spec}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)

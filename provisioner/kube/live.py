@@ -24,19 +24,15 @@ _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"
 _OPEN = "spec.unschedulable=false"
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
 _UID_NAMESPACE = "kube-system"
-#: Number of nodes per page, and maximum number of pages, for `list_provider_ids_without_tpus`.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
-#: Maximum attempts to list a collection. A list fails if it takes longer than etcd keeps the revision that is read.
+#: Maximum attempts to list a collection. A list fails if it takes longer than etcd keeps the listed revision.
 _LIST_ATTEMPTS = 3
-#: Maximum attempts to change a node. An attempt fails if another client writes between the read and the write.
 _CHANGE_ATTEMPTS = 5
-#: Maximum pause in seconds before a read is retried after failures.
 _REREAD_CAP_SECONDS = 60.0
 #: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. If a
 #: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
-#: Maximum number of attempts of the last check. If all are too slow, the object is kept.
 _LAST_LOOKS = 3
 
 
@@ -70,9 +66,8 @@ def find_nodes_of_pool(
 ) -> tuple[list[PoolNode], frozenset[str]]:
     """Return the nodes of a pool, and the names of all nodes whose pool is unknown or is not in `membership.listed`.
 
-    If at least `hosts` nodes have the pool's label, the second result is empty. Otherwise labels may have been edited,
-    so the metadata of all nodes in the cluster are read, some megabytes for 1,000 nodes. `namespace` is that of the
-    pool's TPUNodeGroup, empty on GKE.
+    If fewer than `hosts` nodes have the pool's label, labels may have been edited, so all nodes' metadata are read
+    (megabytes for 1,000 nodes); otherwise the second result is empty. `namespace` is the TPUNodeGroup's, empty on GKE.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
@@ -89,10 +84,10 @@ def find_nodes_of_pool(
 def list_nodes_of_pool(
     api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", names: Iterable[str] = ()
 ) -> list[PoolNode]:
-    """Return the nodes of a pool, sorted by name. Searched are nodes with the pool's label, and the nodes in `names`.
+    """Return a pool's nodes, sorted by name, from the nodes with the pool's label and the nodes in `names`.
 
-    Metadata do not show a cordon, so a second query returns the open nodes. A node that registers or is uncordoned
-    between both queries counts as open.
+    Metadata do not show a cordon, so a second query selects the nodes without a cordon. A node that registers or is
+    uncordoned between both queries counts as `open`.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in names]
     by_name: dict[str, PoolNode] = {}
@@ -136,7 +131,7 @@ def _pool_node(raw: Any) -> PoolNode:
 
 
 def cordon(api: Api, node_name: str) -> None:
-    """Cordon a node, with an annotation that the provisioner did so; do nothing if the node does not exist."""
+    """Cordon a node, and set the annotation CORDONED. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
 
@@ -148,7 +143,7 @@ def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
 
 
 def uncordon(api: Api, node_name: str) -> None:
-    """Undo `cordon` if a live read of the node still shows the annotation that `cordon` set."""
+    """If a live read of a node shows the annotation CORDONED, remove the annotation and uncordon the node."""
 
     def change(node: JsonObject) -> JsonObject | None:
         if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
@@ -240,11 +235,11 @@ class Rereading:
         return pause_seconds - passed if passed >= 0 else 0.0
 
     def retry_seconds(self) -> float:
-        """Return the wait in seconds before a retry, doubled after each failure; 0 if the last read succeeded."""
+        """Return the wait in seconds before a retry, doubled by each failure up to 60; 0 if the last read succeeded."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Call `read`. After a ClusterError, set `problem` to `trouble`, which ends with a colon, and the error."""
+        """Call `read`. After a ClusterError, set `problem` to `trouble` and the error. `trouble` ends with a colon."""
         self.tried_at = self.clock()
         try:
             read()
@@ -260,7 +255,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message is the reason; `public` is a form that every user may see."""
+    """The object must not be deleted now. The message is the reason; `public` is a version that every user may see."""
 
     def __init__(self, message: str, *, public: str = "") -> None:
         super().__init__(message)

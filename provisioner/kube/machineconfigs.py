@@ -84,10 +84,10 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 
 
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
-    """Extend the catalogue of TPUs by the types in `listed`; return `before`, the last result, with these types.
+    """Extend the catalogue of TPUs by `listed`; return `before`, the last result, with `listed` added.
 
-    Without a change, the result is `before` itself. Types are kept when their MachineConfig is deleted, because an
-    upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.
+    Types are kept after a delete of their MachineConfig, because an upgrade of the CRD recreates the objects. Must not
+    be called while a decision uses the catalogue.
     """
     every = {**before, **listed}
     if every == before:

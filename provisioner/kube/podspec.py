@@ -12,7 +12,7 @@ from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
-#: Term that matches no node. It replaces terms without requirements, to which the scheduler matches no node.
+#: Term that matches no node: the only term of an affinity whose terms are all empty, or are too many to read.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
 #: Keys that are read even if an object has too many entries, because decisions depend on them.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
@@ -20,18 +20,18 @@ _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
 #: Prefix of the resources with which a pod requests devices of a DeviceClass without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
-#: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
+#: Resources that pods request in bytes, in addition to memory. Node pools have huge pages only on request.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Values of dnsPolicy for the cluster's DNS: the default, for pods without hostNetwork; and one for any pod.
+#: Values of dnsPolicy that select the cluster's DNS: for pods without hostNetwork (the default), and for all pods.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine accelerator, topology and machine type of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(title: str, spec: object, resource: str) -> Decimal:
-    """Return the amount that the scheduler reserves for a pod: its overhead and its pod-level request.
+    """Return the amount of a resource that the scheduler reserves for a pod, including the pod's overhead.
 
-    Without a pod-level request, the maximum amount that containers request at the same time is used.
+    This is the pod-level request or, without one, the maximum that containers request at the same time.
     """
     pod_spec = fields.mapping(spec)
     sidecars = Decimal(0)
@@ -101,7 +101,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # The term has only other requirements, so it allows any value. A term without requirements matches no node.
+            # The term allows any value of the label. A term without any requirement matches no node, so it is skipped.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -171,7 +171,7 @@ def quantity_of(title: str, role: str, resource: str, amounts: dict[str, Any]) -
 def requirements(
     title: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
-    """Return a pod's requirements on its node. Raises MalformedObject if a requested amount is not a quantity."""
+    """Return a pod's requirements on its node. Raises MalformedObject if a requested amount is invalid."""
     reader = reader or reader_of_pod()
     counted = counted_chips(title, spec)
     claimed = 0 if counted else _claimed_chips(spec)
@@ -223,7 +223,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return only the fields that identify the slice or decide whether it is served, with `labels` and `problem`."""
+    """Return the fields that identify the slice or decide whether it is served, `problem`, and the labels `labels`."""
     return Requirements(
         chips=full.chips,
         node_selector=only(full.node_selector, (*_KEPT_SELECTORS, *MARKS)),

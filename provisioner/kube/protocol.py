@@ -1,4 +1,4 @@
-"""Interface for calls to an API server, with pages of lists and paths of objects. Failed calls raise ClusterError."""
+"""Interface for calls to a Kubernetes API server, with pages of lists and paths. Failed calls raise ClusterError."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call, which takes at most their sum. Not counted: credentials, DNS look-up, lines of a stream."""
+    """Time-outs of a call. Their sum limits the call, except for credentials, DNS look-up and lines of a stream."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the next bytes of a response or stream.
@@ -56,7 +56,7 @@ class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Request to the API server whose response is an object or a page of a list."""
+    """Request to an API server."""
 
     method: str
     path: str
@@ -85,9 +85,9 @@ class Api(ABC):
 
     @abstractmethod
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return a page of at most `limit` objects of a collection: the first page, or the page at a continue token.
+        """Return a page of at most `limit` objects of a collection; the first page if `continue_token` is empty.
 
-        Raises TooLarge if the page has more than PAGE_BYTES; with a limit of 1, more than ANSWER_BYTES.
+        Raises TooLarge if the page has more than PAGE_BYTES, or more than ANSWER_BYTES if `limit` is 1.
         """
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Api(ABC):
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Do a forced server-side apply: `manager` then owns exactly the fields of `body`. Return at least metadata."""
+        """Do a forced server-side apply; `manager` then owns exactly the fields in `body`. Return at least metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -132,7 +132,7 @@ class Api(ABC):
         )
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Delete an object; if `uid` is set, only the object with this UID."""
+        """Delete an object. Raises Conflict if `uid` is set and the object has another UID."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
         return self.exchange(Request("DELETE", path, body=body, timeouts=timeouts))
 
@@ -147,7 +147,7 @@ def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1"
 
 
 def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of an object. Raises ValueError for the names "", "." and "..", which result in other paths."""
+    """Return the path of an object. Raises ValueError for the names "", "." and "..", which lead to other objects."""
     if not name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"
@@ -160,14 +160,13 @@ class Pager:
     api: Api
     request: Request
     max_limit: int = PAGE_SIZE
-    #: Maximum number of objects of the next page; at most `max_limit`.
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.limit = self.max_limit
 
     def fetch(self, continue_token: str = "") -> Page:
-        """Return the page at a continue token, or the first page. Raises TooLarge if a single object is too large."""
+        """Return the page at a token, or the first page if it is empty. Raises TooLarge if one object is too large."""
         while True:
             try:
                 page = self.api.list_page(self.request, limit=self.limit, continue_token=continue_token)
@@ -176,7 +175,7 @@ class Pager:
                     raise
                 self.limit //= 2
             else:
-                # A page with twice as many objects fits if this page has at most a third of the allowed bytes.
+                # If this page has at most a third of PAGE_BYTES, a page with twice as many objects will probably fit.
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.max_limit, self.limit * 2)
                 return page

@@ -36,13 +36,12 @@ ABSENT_RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """Objects of one kind that are watched, in one namespace or in all namespaces."""
+    """Objects of one kind that are watched: in one namespace, or in all namespaces if `namespace` is empty."""
 
     #: Name of the objects in messages.
     name: str
     resource: str
     root: str = "/api/v1"
-    #: Namespace of the objects; empty for all namespaces.
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     #: Advice to users if the API server does not know the kind; may be empty.
@@ -55,7 +54,6 @@ class Collection:
 class WatchOptions:
     """Options of all list-watches of a process."""
 
-    #: Returns a time in seconds from any origin.
     clock: Callable[[], float] = time.monotonic
     #: Randomizes pauses and durations, so that clients do not send requests at the same time.
     rng: random.Random = field(default_factory=random.Random)
@@ -83,7 +81,7 @@ class Reflector(Generic[T]):
 
     `parse` returns the record of an object, None if it is unwanted. If `parse` raises, the last record is kept.
     `on_change` must not block. It is called after each change, unless `quiet(before, after)` returns True. One thread,
-    the feeder, sends the request that `begin` returns, passes in its pages, lines, end or error, and waits as returned.
+    the feeder, calls `begin`, sends the request, and reports the pages, lines, end or error of the response.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class Reflector(Generic[T]):
         #: Time of the last event, bookmark, start of a complete list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Time since which each response was 404, because the kind is unknown. None if the last response was another.
+        #: Time since which each response was 404, because the kind is unknown. None if the last response was not 404.
         self._missing_since: float | None = None
         self._relist = False
         #: Whether `invalidate` was called after the last list began.
@@ -144,7 +142,7 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event or list showed that an object was deleted or became unwanted. Absence does not count."""
+        """Whether an object was seen to be deleted or unwanted. Absence from a list is not enough."""
         with self._lock:
             return uid in self._seen_deleted
 
@@ -227,6 +225,7 @@ class Reflector(Generic[T]):
         if not self._heard and lasted < SHORT_WATCH_SECONDS:
             return self._fruitless("the API server ends each watch at once")
         self._succeeded()
+        # The end of a watch of full length is a contact, because a watch in a quiet cluster may receive no bookmark.
         if lasted >= self._watch_seconds - _EARLY_SECONDS:
             with self._lock:
                 self.last_contact_monotonic = self._clock()
@@ -353,8 +352,6 @@ class Reflector(Generic[T]):
         except Exception:  # noqa: BLE001 - a listener's error must not end the watch
             _log.exception("watch.listener_failed", watch=self.name)
 
-    # --- changes of records
-
     def _add(self, listing: Listing[T], raw: object) -> None:
         key, uid = _identity(raw)
         listing.seen.add(key)
@@ -366,7 +363,7 @@ class Reflector(Generic[T]):
                 listing.records[reduced_key] = _same_or_new(self._records.get(reduced_key), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
-        """Replace all records by a complete list; return whether a record has a change that is not quiet."""
+        """Replace all records by a complete list; return whether `on_change` must be called for the changes."""
         with self._lock:
             changed = listing.records != self._records
             loud = changed and self._is_loud(listing.records)
@@ -386,7 +383,7 @@ class Reflector(Generic[T]):
         )
 
     def _apply(self, raw: JsonObject) -> bool:
-        """Process an added or modified object; return whether its record has a change that is not quiet."""
+        """Process an added or modified object; return whether `on_change` must be called."""
         key, uid = _identity(raw)
         record = self._read(key, uid, raw)
         with self._lock:

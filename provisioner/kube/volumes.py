@@ -50,7 +50,7 @@ def parse_class(raw: object) -> StorageClass:
 
 
 def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
-    """Return the zones that at least one term allows; None for all zones, which an empty list of terms also allows."""
+    """Return the zones that at least one term allows; None for all zones, also if there are no terms."""
     allowed: list[set[str]] = []
     for term in terms:
         zones = [

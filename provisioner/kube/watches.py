@@ -1,8 +1,4 @@
-"""Runs list-watches in threads, combines list-watches of several namespaces, and parses nodes.
-
-Watches are shorter than the read time-out, so only a hung connection reaches the time-out. The end of a watch of full
-length counts as contact with the API server, because a watch in a quiet cluster may receive no bookmark.
-"""
+"""Runs list-watches in threads, combines list-watches of several namespaces, and parses nodes."""
 
 import itertools
 import threading
@@ -25,7 +21,6 @@ T = TypeVar("T")
 
 #: Query that selects the ConfigMap with which an administrator pauses the creation of node pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
-#: Field selector of pods that have neither succeeded nor failed.
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: Maximum seconds since the last contact for fresh records. A healthy watch has contact at least every 60 s.
 MAX_SILENCE_SECONDS = 150.0
@@ -83,7 +78,7 @@ class ListWatch(Reflector[T]):
 
     @property
     def _interrupted(self) -> bool:
-        """Whether the current list or watch must end. An error that it then raises is ignored."""
+        """Whether the current list or watch must end. Errors of an interrupted list or watch are ignored."""
         return self._stopping.is_set() or self._invalid
 
     def _run(self) -> None:
@@ -192,7 +187,6 @@ class CombinedWatch(Generic[T]):
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
-#: List-watch of one or all namespaces, or list-watches of several namespaces as one.
 Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 

@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
-#: Errors of urllib3, http.client and ssl. ValueError: an invalid header, or a socket that another thread closed.
+#: Errors of urllib3, http.client and ssl. A ValueError means an invalid header or a closed socket.
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
 _BY_STATUS: dict[int, type[errors.ClusterError]] = {
     401: errors.Unauthorized,
@@ -128,7 +128,7 @@ def decode_object(title: str, data: bytes) -> JsonObject:
 
 
 def page_of(title: str, body: JsonObject) -> Page:
-    """Read a list. Its `items` may be null, because Go encodes an empty list as null. Raises Malformed."""
+    """Read a list. `items` may be null, because Go encodes an empty list as null. Raises Malformed."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:
@@ -147,7 +147,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def error_of(title: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
-    """Return the error for a response with an error status. Its message is that of the Status object, if any."""
+    """Return the error for a response with an error status. The message is from the Status object, if present."""
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
