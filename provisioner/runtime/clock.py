@@ -42,7 +42,7 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy with `by` added to all times in nested dataclasses, mappings and tuples, except `datetime.min`."""
+    """Return a copy with `by` added to times in nested dataclasses, mappings and plain tuples. Keeps `datetime.min`."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by

@@ -34,17 +34,17 @@ from provisioner.runtime.repeats import Repeats, place_of
 _log = structlog.get_logger(__name__)
 #: Address that disables serving, as in controller-runtime.
 DISABLED = "0"
-#: Maximum seconds at a stop for responses in progress, and additionally for the thread, which an app may block.
+#: Maximum seconds that a stop waits for responses in progress, and after that for the thread, which an app may block.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
-#: Maximum connections that wait to be accepted, and are accepted in one step of the event loop. In a flood of
-#: connections, a larger number delays probes; with a smaller number, the kernel drops probes' connections.
+#: Maximum number of connections that wait to be accepted, and that are accepted in one step of the event loop. In a
+#: flood, a larger number delays probes; with a smaller number, the kernel drops probes' connections.
 _BACKLOG = 256
 #: Number of responses in a burst, and pause in seconds before each response that exceeds the rate.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum bytes of all unanswered bodies, and maximum bytes of a small body. Small bodies are not counted, because the
-#: number of connections limits them.
+#: Maximum bytes of the bodies of all unanswered requests, and of a small body. Small bodies are not counted,
+#: because the number of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: A head with this many spaces in a row is rejected: h11 may take quadratic time, such as 3 s for 32,000 spaces.
+#: A request head with this many spaces in a row is rejected: h11 may take quadratic time (3 s for 32,000 spaces).
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -108,7 +108,7 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """A connection that is aborted at its deadline, or for a new connection if its client has the most connections."""
+    """A connection that is aborted at its deadline, or to make room if its client has the most connections."""
 
     def __init__(self, limits: Limits, handshakes: Handshakes, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -135,7 +135,7 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Abort the connection after this time. If it `rests`, the first byte of the next request sets a new time."""
+        """Abort the connection after `seconds`. With `rests`, the next request replaces this deadline."""
         self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 
@@ -153,7 +153,7 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._deadline.cancel()
-        # If uvicorn got the error, its timer would keep the connection (50 KiB with TLS) until the idle time ends.
+        # If uvicorn got the error, its timer would keep the connection in memory until the idle time ends.
         super().connection_lost(None)
 
 
@@ -170,7 +170,7 @@ class _TlsListener(socket.socket):
         while len(self._handshakes) > self._max_handshakes:
             oldest = self._handshakes.pop(next(iter(self._handshakes)))
             with contextlib.suppress(OSError):
-                # After the shutdown, asyncio closes the connection. An OSError means that it was closed before.
+                # After the shutdown, asyncio closes the connection. An OSError means that it was already closed.
                 oldest.shutdown(socket.SHUT_RDWR)
         return connection, address
 
@@ -188,7 +188,7 @@ def _make_server(
             log_config=None,
             log_level=logging.CRITICAL,
             access_log=False,
-            # Without these two values, uvicorn would read them from environment variables.
+            # With the defaults, WEB_CONCURRENCY and FORWARDED_ALLOW_IPS in the environment would change the server.
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
@@ -229,7 +229,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         try:
             await app(scope, receive, send)
         except ClientDisconnect:
-            # The client closed the connection before its body was read, which is no failure of the app.
+            # The client closed the connection before the request's body was read, which is no failure of the app.
             return
         except Exception as error:
             if (left_out := repeats.left_out(place_of(error))) is not None:
@@ -285,7 +285,7 @@ class HttpServer:
             server.config.encoded_headers.append((b"connection", b"close"))
 
     def stop(self) -> None:
-        """Free the addresses and end all connections, after at most one more second for responses in progress."""
+        """Free the addresses and end all connections. Responses in progress have 1 s to complete."""
         for server in self._servers:
             server.should_exit = True
         if self._thread.is_alive():
@@ -301,7 +301,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # Boundary of the thread. Kubernetes then restarts the process, because its probes fail.
+            # Kubernetes then restarts the process, because its probes fail.
             _log.exception("http_server.failed")
             self._close()
 

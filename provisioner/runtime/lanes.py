@@ -20,7 +20,7 @@ class Lane:
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
         """Allow `places` running requests, and a total weight of `room` of running and waiting requests.
 
-        After each request, its place is unused for as long as the request ran, but at most for `max_rest_seconds`.
+        After each request, its place remains unused for as long as the request ran, but at most for `max_rest_seconds`.
         """
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
         #: Flow and weight of each request that runs or waits, and the total weight of each flow.
@@ -70,7 +70,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait ended in the same step of the event loop in which the request got a place, so release it.
+                # The wait ended in the same step of the event loop in which the request got a place.
                 self._release()
         if not has_place:
             raise Busy

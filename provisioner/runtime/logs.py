@@ -1,4 +1,4 @@
-"""Logging of the process, with a line for each event: JSON, except on a terminal. Callers must not log secrets."""
+"""Configures logging. Each event is one line, in JSON except on a terminal. Callers must not log secrets."""
 
 import logging
 import sys
@@ -63,7 +63,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Google's libraries turn propagation off when they are imported, and their lines would be lost.
+        # Google's libraries turn propagation off when they are imported, so their lines would be lost.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

@@ -47,7 +47,7 @@ class LastRound(Collector):
 
 
 class Registry(CollectorRegistry):
-    """Registry that adds a prefix to names of metrics, except standard metrics of a process; one has the release."""
+    """Registry that adds a prefix to the names of metrics, except `process_...`. It has the metric `build_info`."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
@@ -81,7 +81,7 @@ _DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class LoopMetrics:
-    """Metrics of a controller that works in rounds (observe, decide, act). Setters may be called from any thread."""
+    """Metrics of a controller that works in rounds. Thread-safe, except `show` and `set_events_dropped`."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry, self.exposition, self.show = registry, registry.exposition, registry.last_round.show

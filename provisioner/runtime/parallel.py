@@ -14,7 +14,7 @@ class ForEach(Protocol):
     """Calls a function for each item, and returns the results in the order of the items."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Return the results. If a call fails, later items are skipped; raise its error after all begun calls ended."""
+        """Return the results. If a call fails, skip later items, wait for calls in progress, and raise the error."""
 
 
 def one_by_one(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:

@@ -23,7 +23,7 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure. Return the number of suppressed failures of its kind, or None to suppress this one as well.
+        """Count a failure; return None if it must be suppressed, otherwise the number of failures left out before.
 
         A failure is suppressed if its kind, or _MAX_KINDS other kinds, were logged in the last 60 s.
         """
@@ -57,7 +57,6 @@ def place_of(error: BaseException) -> Hashable:
 class Lasting:
     """Failures that last for several attempts. Each is logged again only if its message changes. Used by one thread."""
 
-    #: Last message by key, such as the name of a resource.
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def fails(self, key: str, message: str) -> bool:

@@ -1,7 +1,8 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-The pages contain no secrets, so there is no TLS or authentication. Responses to probes are immediate. All other pages
-are served one at a time, each followed by a pause of at most 0.5 s, and clients alternate.
+The pages contain no secrets, so there is no TLS or authentication. Probes do not wait in a queue. /metrics
+has a queue, and all `pages` share a second queue. Each queue serves one request at a time, then pauses for at most
+0.5 s; clients alternate.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from provisioner.runtime.resources import Page, client_of, make_app
 _LIMITS = Limits(answers_per_second=100.0)
 #: Minimum bytes of a compressed page, and gzip's level. Higher levels save 10 %, but take at least twice as long.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: Maximum number of running and waiting requests for pages. A request may wait even after its connection was aborted.
+#: Maximum number of running and waiting requests in a queue, including requests whose connection was aborted.
 _PAGES = _LIMITS.connections
 #: Maximum pause in seconds after a page. The pause is as long as the page took, if that is shorter.
 _MAX_REST_SECONDS = 0.5
@@ -117,7 +118,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, is accepted. An empty one is: no browser sends it."""
+    """Whether a Host header is accepted. An empty header is accepted, because no browser sends it."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
