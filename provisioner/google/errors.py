@@ -1,14 +1,11 @@
 """Classifies the texts and codes of Google's error responses, by rules that Google's APIs share. Pure.
 
-Two rules apply to all tables. First, a change whose response is lost, or is a 5xx, has an unknown outcome: no API
-guarantees that the change had no effect. Second, an unknown failure never counts as a stockout; otherwise a bad request
-would be sent again to the next zone.
+If the response to a change is lost or is a 5xx, the outcome is unknown: no API guarantees that nothing changed.
+An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
 
-The texts are from reports and recorded responses. If Google changes a text, the HTTP code of the response decides the
-kind of failure. Rules for a single API are in a table next to the client of the API.
-
-Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the kind of failure.
-`without_echoes` therefore removes users' values before a text is classified. Messages to users have the whole text.
+The texts are from reports and recorded responses. If Google changes a text, the HTTP code determines the kind of
+failure. Rules for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with
+the name `quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
 """
 
 import re
@@ -38,7 +35,6 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
     return re.compile(pattern, re.IGNORECASE | re.DOTALL), kind
 
 
-#: Patterns of texts about a service account that the caller may not use, and about a missing service account.
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
@@ -103,7 +99,7 @@ TEXTS: Sequence[TextRule] = (
 )
 
 
-#: Part of a remedy that `remedy_of` replaces by the name of the missing permission, if Google's text contains it.
+#: Part of a remedy that `remedy_of` replaces by the missing permission if Google's text names the permission.
 PERMISSION = "the permission named here"
 _LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
 
@@ -125,10 +121,10 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
-#: HTTP codes whose text takes precedence. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
+#: HTTP codes whose text takes precedence over the code. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: Kinds of failure for which the text takes precedence over the reason: a 429 for too many operations, or for a full
-#: reservation, may have the reason of a rate limit. Not QUOTA: only the reason distinguishes requests from resources.
+#: reservation, may have the reason of a rate limit. Not QUOTA: only the reason separates rate limits from quotas.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
@@ -172,7 +168,7 @@ CODES: Mapping[int, CodeRow] = {
     408: LOST,
     # For a create, the name exists (as in GKE's autoscaler). Updates and deletes can only conflict with an operation.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
-    # The resource was changed since it was read (etag, fingerprint). A rule for texts finds a 412 for a policy.
+    # The resource was changed since it was read (etag, fingerprint). TEXTS has a rule for a 412 because of a policy.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
     429: same(FailureKind.UNAVAILABLE),
     # The client or a proxy cancelled the call on its way.
@@ -249,7 +245,7 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
     """Return a text with GAP in place of each of the users' values that is a separate word in the text."""
     text = text[:_MAX_TEXT]
     parts = {part for value in values for part in _parts(value) if len(part) >= _MIN_VALUE}
-    # An alphabetic value is removed only after a quote or in a path, because elsewhere it may be Google's word.
+    # An alphabetic value is removed only after a quote or one of `/=:`, because elsewhere it may be Google's word.
     alphabetic = set(filter(str.isalpha, parts))
     for removed, before in ((parts - alphabetic, r"(?<![\w-])"), (alphabetic, r"(?<=['\"`/=:])")):
         if removed:

@@ -47,7 +47,7 @@ _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[_E]):
-    """A called API: the error type of its client, its name, the option for its address, and rules for its responses."""
+    """Properties of one of Google's APIs that `error_of` needs."""
 
     error: type[_E]
     name: str
@@ -55,7 +55,7 @@ class Api(Generic[_E]):
     kind_of_answer: Callable[[Answer], FailureKind]
     #: Returns the remedy for a message of the API about missing permissions.
     help_of: Callable[[str], str]
-    #: Instruction that gives a controller in a cluster its credentials, after "in a cluster".
+    #: How a controller in a cluster gets its credentials; the text follows "in a cluster".
     login_in_cluster: str
 
 
@@ -168,7 +168,7 @@ def _connection_problem(error: Exception) -> str:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and all exceptions inside it: causes, urllib3's reasons, and arguments."""
-    # The implicit context is left out, because it may be a failure that was already handled.
+    # `__context__` is left out, because it may be a failure that was already handled.
     todo: list[BaseException] = [error]
     seen: set[int] = set()
     while todo:

@@ -1,20 +1,17 @@
-"""Reads the project, zone and cluster of this process from the metadata server of Google Cloud.
-
-Outside Google Cloud, the result is empty, after at most one second for the connection. Never raises.
-"""
+"""Reads the project, zone and cluster of this process from Google Cloud's metadata server. Never raises."""
 
 import contextlib
 import http.client
 from collections.abc import Mapping
 
-#: Address of the metadata server, unless GCE_METADATA_HOST is set. The look-up of a missing name could take very long.
+#: Address unless GCE_METADATA_HOST is set. Not a name, because the look-up of a missing name could take long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return the known ones of `project`, `zone` of the machine, and `location` (region or zone) of the `cluster`."""
+    """Return `project`, `zone` (of the machine), `cluster` and `location` (of the cluster), without unknown keys."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     values: dict[str, str] = {}
     # If the server does not exist or a read fails, the values that were read before are returned.
