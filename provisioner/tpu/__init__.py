@@ -1,7 +1,4 @@
-"""Accelerators, machine types and topologies that Google sells, and the shapes of slices that they allow.
-
-Only `extend` changes the tables. GKE may reject a slice that is in the tables.
-"""
+"""Tables of machine types, topologies and slices that Google sells. GKE may reject a slice that is in the tables."""
 
 from provisioner.tpu.allocatable import DEFAULT_DISK_GB, Amounts, allocatable
 from provisioner.tpu.catalogue import (

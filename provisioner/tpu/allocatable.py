@@ -1,8 +1,8 @@
 """Predicts the resources that a GKE node offers to pods, by GKE's formula for Container-Optimized OS. Pure.
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
-kubernetes/autoscaler. The formula is valid for nodes before 1.37; GKE may reserve less memory on later nodes, which
-then offer more than predicted. Requests of DaemonSets are not subtracted.
+kubernetes/autoscaler. The formula is valid for nodes before 1.37; GKE may reserve less memory on later nodes. Requests
+of DaemonSets are not subtracted.
 """
 
 from collections.abc import Iterable

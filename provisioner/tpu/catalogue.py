@@ -1,13 +1,12 @@
 """Catalogue of machine types and topologies (grids of chips such as "4x4" and "2x2x4") by accelerator label.
 
-Chips per VM, single-host topologies, vCPU, memory and disks are from GKE's own autoscaler
-(GoogleCloudPlatform/cluster-autoscaler). It has no topologies; these are from cluster-toolkit, xpk and the Cloud TPU
-documentation. Generations with 2-D topologies have a fixed list. Generations with 3-D topologies have a rule: whole
-4x4x4 cubes, up to a maximum number; their documented topologies are those that xpk creates by default, with additions
-for v4 and tpu7x. If sources disagree, a comment names the source that is used.
+Chips per VM, single-host topologies, vCPU, memory and disks are from GKE's autoscaler
+(GoogleCloudPlatform/cluster-autoscaler). All other topologies are from cluster-toolkit, xpk and the Cloud TPU
+documentation: a fixed list if 2-D; if 3-D, a list below 4x4x4 chips and a rule above (whole 4x4x4 cubes). Documented
+3-D topologies are those that xpk creates by default, with additions for v4 and tpu7x.
 
-Each process has one table. A controller calls `extend`, which adds the offers of its cluster, only between rounds, so
-the table is constant within a round.
+Each process has one table. A controller adds the offers of its cluster (`extend`) only between rounds, so the table is
+constant within a round.
 """
 
 from __future__ import annotations
@@ -125,9 +124,9 @@ class MachineType:
     _: KW_ONLY
     #: Whether the type is also sold as flex-start, through the Dynamic Workload Scheduler.
     flex_start: bool = True
-    #: Whether only pods that select the type get it.
+    #: Whether only pods that select this machine type get it.
     only_on_request: bool = False
-    #: Label kubernetes.io/arch of its nodes; empty if no source states it.
+    #: Label kubernetes.io/arch of nodes of this type; empty if unknown.
     arch: str = "amd64"
 
 
@@ -144,7 +143,7 @@ class Accelerator:
     documented_topologies: tuple[str, ...] = ()
     #: Maximum number of 4x4x4 cubes in a slice; 0 for generations without cubes.
     max_cubes: int = 0
-    #: Number of cubes in the largest slice of Google's documentation; 0 if it is `max_cubes`.
+    #: Number of cubes in the largest slice of Google's documentation; 0 if equal to `max_cubes`.
     documented_cubes: int = 0
     #: Whether a workload policy of Compute Engine places multi-host slices, instead of COMPACT placement.
     workload_policy: bool = False
@@ -256,7 +255,7 @@ def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
 
 def machine_of(name: str) -> tuple[str, int]:
     """Return the accelerator label and number of chips of a machine type; "" and 0 if unknown."""
-    # Since tpu7, names of machine types contain both: tpu7x-standard-4t is a machine of tpu7x with 4 chips.
+    # Since tpu7, names contain label and chips: tpu7x-standard-4t is a machine of tpu7x with 4 chips.
     entry, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
     if entry is not None:
         return entry[0].label, entry[1].chips
@@ -266,7 +265,7 @@ def machine_of(name: str) -> tuple[str, int]:
 def extend(offers: Iterable[Accelerator]) -> list[str]:
     """Set the table to the built-in table plus the offers of the cluster; return contradictions, as messages.
 
-    The built-in table has priority over offers, and earlier offers over later ones. Only `tpu.extend` calls it.
+    The built-in table has priority over offers, and earlier offers over later ones. Called only by `tpu.extend`.
     """
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}

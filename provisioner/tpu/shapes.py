@@ -24,7 +24,7 @@ class ShapeError(ValueError):
 # No slots, because `cached_property` needs a `__dict__`. Each decision reads `multi_host` many times.
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Type of a slice that Google sells, and of the pods on it."""
+    """Type of a slice that Google sells, with the number of chips of each pod."""
 
     accelerator: Accelerator
     topology: Topology
@@ -73,7 +73,7 @@ class Shape:
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
-    """Extend the catalogue (see `catalogue.extend`), and clear the cache of resolved shapes."""
+    """Call `catalogue.extend`, and clear the cache of `resolve`."""
     contradictions = catalogue.extend(offers)
     _outcome.cache_clear()
     return contradictions
@@ -121,7 +121,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether an invalid shape may be sold: accelerator or machine type is unknown, or `any_order` applies."""
+    """Return whether a rejected slice may be sold: accelerator or machine type is unknown, or `any_order` applies."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
