@@ -1,4 +1,4 @@
-"""API of each kind of workload, and readers of the objects and pods of the kind from raw JSON."""
+"""Kinds of workloads, with functions that read their objects and pods from raw JSON."""
 
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings

@@ -1,7 +1,4 @@
-"""Reads plain Jobs: Jobs that are not part of a JobSet. The only group of a Job has the name of the Job.
-
-Jobs are read only if SERVE_JOBS is true. Jobs without the annotation SERVE are not kept: there may be thousands.
-"""
+"""Reads plain Jobs: Jobs that have the annotation SERVE and no JobSet. The only group of a Job has the Job's name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +11,6 @@ from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
-#: Label selector that excludes child Jobs, which are read as parts of their JobSet.
 _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
@@ -56,11 +52,9 @@ def parse_job(raw: object) -> Workload | None:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's Job from the controller reference, and the completion index; None if the pod names no Job.
-
-    A pod that has only the label of a Job has no group: the Job may have been deleted without its pods.
-    """
+    """Read a pod's Job from the controller reference, and the completion index; None if the pod names no Job."""
     owner = controller_of(metadata, JOB)
+    # Without a controller, the label names the Job, but the pod has no group: the Job may have been deleted.
     if owner is None or not (owner.name and owner.uid):
         name = fields.name(fields.mapping(metadata.get("labels")).get(constants.JOB_NAME))
         return Claim(kind=WorkloadKind.JOB, name=name) if name else None

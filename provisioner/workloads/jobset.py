@@ -36,7 +36,7 @@ class ReplicatedJob:
     #: Number of child Jobs of the preceding replicated jobs, and of all replicated jobs.
     before: int
     all_replicas: int
-    #: groupName of the replicated job, and the same two numbers for only the replicated jobs with this groupName.
+    #: groupName; number of child Jobs with this groupName in preceding replicated jobs, and in all replicated jobs.
     group: str
     before_in_group: int
     group_replicas: int

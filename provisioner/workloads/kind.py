@@ -14,19 +14,18 @@ from provisioner.settings import Settings
 
 #: Keys of labels and annotations that are kept even if a workload exceeds a limit, because decisions need them.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
-#: Terminal states by the conditions of Jobs and JobSets.
 _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Workload and group that the metadata of a pod names, most of which users can write."""
+    """Workload and group of a pod according to its metadata. Users can write most of the metadata."""
 
     kind: WorkloadKind
     name: str
-    #: Empty if pods of the kind, or of the installed release, do not contain the UID.
+    #: UID of the workload; empty if pods of the kind, or of the installed release, do not contain the UID.
     uid: str = ""
-    #: Empty if the pod has no controller, or lacks the labels that determine the group.
+    #: Name of the group; empty if the pod has no controller, or lacks the labels that determine the group.
     group_name: str = ""
     #: Index of the pod in the group, from 0; None if unknown.
     index: int | None = None
@@ -36,7 +35,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """API of a kind, and the readers of its objects and pods."""
+    """Kind of workloads: its API, and the functions that read its objects and pods."""
 
     kind: WorkloadKind
     #: Reads an object; returns None if the object is left to other controllers. Raises MalformedObject.
@@ -59,12 +58,12 @@ class Kind:
 
     @property
     def plural(self) -> str:
-        """Plural in messages."""
+        """Plural for messages, such as "JobSets"."""
         return f"{self.kind}s"
 
     @property
     def resource(self) -> str:
-        """Plural in paths of the API."""
+        """Plural in paths of the API, such as "jobsets"."""
         return self.plural.lower()
 
     @property
@@ -105,7 +104,7 @@ class Kind:
 
 
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
-    """Read the fields that all kinds have, and return the reader for the other fields, with its limits.
+    """Return a workload with the fields that all kinds have, and the reader for all other fields.
 
     `controller` is the spec.managedBy of the kind's usual controller. Raises MalformedObject without name or UID.
     """
@@ -174,7 +173,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
-    """Return a workload with only its identity, state and problem; if it requests chips, with one group."""
+    """Return a workload with only identity, state, `problem` and `labels`, and with one group if it requests chips."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(

@@ -32,11 +32,8 @@ _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return the number of the subgroup of `worker` in a group of `size` pods, and the worker indexes in the subgroup.
-
-    Index 0, the leader, is left out unless `with_leader`.
-    """
-    # False if subgroup_size is 1, because every size is a multiple of 1.
+    """Return number and worker indexes of the subgroup of `worker`. Index 0 is left out unless `with_leader`."""
+    # Whether the leader is an additional pod. Never if `subgroup_size` is 1, because x % 1 is 0.
     one_more = size % subgroup_size == 1
     number = max(0, worker - one_more) // subgroup_size
     first = number * subgroup_size + one_more if number else int(not with_leader)
@@ -90,7 +87,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
             name=name,
             replicas=replicas,
             surge=_surge(spec, replicas),
-            # In these cases, the lowest index may not be 0: pods of a subgroup have the indexes of their group.
+            # The lowest index may be above 0: a leader without chips does not count, and subgroups share the numbering.
             lowest_leads=chipless or name != "",
             parallelism=len(indexes),
             template=worker if indexes.start else leader,
@@ -131,13 +128,13 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
     with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
-    # A leader without chips is subtracted here for the workers, and in `parse_pod` for the leader.
+    # A leader without chips is no host: here the size is reduced by 1 for workers, in `parse_pod` for the leader.
     group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
     part = ""
     if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):
         alone = worker == 0 and is_excluded(metadata)
         part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)[0]}-"
-        # The size of subgroups never changes, so it is read from the set.
+        # The size of subgroups never changes, so the set determines it.
         group_size = 0
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,

@@ -12,8 +12,7 @@ from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import is_excluded
 from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
 
-#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they also check the controller of
-#: the pod; for a JobSet, a label that users can write is enough.
+#: The first kind that matches a pod counts. LeaderWorkerSets are first, because they also check the pod's controller.
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
@@ -82,7 +81,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a pod leads a group on TPU nodes. Its workers may be created only when the pod has been bound."""
+    """Whether a pod leads a group on TPU nodes. The workers may be created only when the leader is bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 

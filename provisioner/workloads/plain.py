@@ -72,13 +72,10 @@ def as_plain(pod: Pod) -> Pod:
 
 
 def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
-    """Return the UID of a pod's workload.
-
-    The UID depends on the namespace, because users can write owner references with the UID of an object of another
-    namespace. A Job keeps its own UID, because the Job may be served as a workload later; `apart` checks its namespace.
-    """
+    """Return the UID of a pod's workload. It depends on the namespace, because users can write any owner's UID."""
     if owner is None:
         return pod.uid
+    # A Job keeps its own UID, because the Job may be served as a workload later; `apart` checks the namespace.
     return owner.uid if _is_job(owner) else uid_in(pod.namespace, owner.uid)
 
 
@@ -89,9 +86,8 @@ def _is_job(owner: ObjectRef | None) -> bool:
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield all pods. Replace `workload_uid` of pods of kind POD if this UID belongs to another namespace.
 
-    Users can write the UID of any object into an owner reference. `namespaces` has the namespaces of existing workloads
-    by UID. Any other UID belongs to the namespace of the oldest unfinished pod with this UID; pods without a Job take
-    precedence, because their UID already depends on the namespace.
+    `namespaces` has the namespaces of existing workloads by UID. Any other UID belongs to the namespace of the oldest
+    unfinished pod with this UID; pods without a Job take precedence, because their UID depends on the namespace.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
@@ -130,7 +126,7 @@ def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
 
 
 def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
-    """Yield one group for all slices of one pod, and one group with a name for each slice of several pods."""
+    """Yield one unnamed group for all slices of one pod each, and a named group for each slice of several pods."""
     alone = [pod for pod in pods if pod.group_name == pod.name]
     together: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:

@@ -46,9 +46,6 @@ def _plain_claim(raw: Any) -> Claim | None:
     )
 
 
-# --- reads from the API server ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPod:
     """A pod on a node, with or without chips and workload."""
@@ -56,7 +53,7 @@ class BoundPod:
     namespace: str
     name: str
     uid: str
-    #: None if the pod belongs to no workload; the next fields are then empty.
+    #: None if the pod belongs to no workload; the next three fields are then empty.
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
@@ -77,11 +74,9 @@ class BoundPod:
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
     """Read a workload, without its templates; None if it does not exist.
 
-    A workload of kind POD exists while it has unfinished pods. An object of a kind without pods is found by `uid`,
-    because `name` may be cut to the length of a label value.
-
-    Templates are ignored, because an unreadable template must not keep a pool indefinitely. Raises NotFound if the API
-    server does not serve the kind, because the workload may exist.
+    A workload of kind POD exists while it has unfinished pods. A workload of a kind without pods is found by
+    `uid`, because `name` may be cut to the length of a label value. Templates are not read: an unreadable template must
+    not keep a pool indefinitely. Raises NotFound if the API server does not serve the kind: the workload may exist.
     """
     if kind is WorkloadKind.POD:
         living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
