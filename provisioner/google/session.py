@@ -47,7 +47,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         **kwargs: object,
     ) -> requests.Response:
         """Send a request; `timeout` is in seconds, for each read. Raises HTTPError for each status from 300 on."""
-        # After a 401, the parent class calls this method again: `timeout` is a tuple, and `max_allowed_time` is reduced.
+        # After a 401, the parent class calls this method again: `timeout` is a tuple, `max_allowed_time` is reduced.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
         # A redirect is an error; otherwise the call would go to another address, and a create could be repeated.

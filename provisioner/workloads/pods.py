@@ -57,7 +57,6 @@ class BoundPod:
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
-    #: Empty if the pod has no group.
     group_key: GroupKey
     #: Whether the pod requests chips, or any device by a ResourceClaim. Claims of DaemonSets (monitors) do not count.
     has_devices: bool
