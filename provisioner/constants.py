@@ -3,12 +3,12 @@
 # --- Kubernetes -------------------------------------------------------------------------------------------------
 #: Index of a pod in its Job: an annotation, since Kubernetes 1.28 also a label.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-#: Label of pods of StatefulSets, since Kubernetes 1.28: the number at the end of the pod's name.
+#: Label of pods of StatefulSets, since Kubernetes 1.28: number at the end of the pod's name.
 POD_INDEX = "apps.kubernetes.io/pod-index"
 #: Label of pods of StatefulSets: name of the pod.
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
 LEADER_INDEX = 0
-#: Label of pods: the UID of the Job that controls them.
+#: Label of pods: UID of their Job.
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 #: spec.managedBy of Jobs that Kubernetes' own controller runs.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
@@ -25,7 +25,7 @@ JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: Annotation of JobSets, their Jobs and pods: key of a node label. Nodes with the same label value serve only one Job.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation, with any value, of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
+#: Annotation of JobSets and replicated jobs, with any value: pods with EXCLUSIVE_TOPOLOGY also select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 #: Label of nodes, "NAMESPACE_JOB". JobSet adds it to the nodeSelector of pods, but not to nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
@@ -58,14 +58,14 @@ LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusiv
 #: Label of LeaderWorkerSets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
-#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. No kubelet can set the second label,
+#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. Kubelets cannot set the second label,
 #: because Kubernetes protects the prefix node-restriction.kubernetes.io.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------
-#: Labels of a RayCluster's pods: cluster name, worker group, number and name of the replica, and host index. Replica
-#: name and host index exist only in worker groups whose replicas have several hosts.
+#: Labels of a RayCluster's pods: cluster, worker group, and number of the replica. If replicas have several hosts, also
+#: the replica's name and the host index.
 RAY_CLUSTER_NAME = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
@@ -124,12 +124,12 @@ ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
-#: Labels of nodes: Unix time of the next host maintenance, and "ONGOING" during maintenance. The third name is the key
-#: of a taint that nodes get shortly before the maintenance.
+#: Labels of nodes: Unix time of the next host maintenance, and "ONGOING" during maintenance.
 SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
+#: Key of the taint that nodes get shortly before a host maintenance.
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
-#: Annotation of pods of dynamic slicing, which another controller serves.
+#: Annotation of pods that use GKE's dynamic slicing, which another controller serves.
 SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
 #: Name of the resource that counts chips, and key of the taint of TPU nodes.
 TPU_RESOURCE = "google.com/tpu"
@@ -151,13 +151,13 @@ GVISOR = "gvisor"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"
-#: Prefixes of the keys of taints that Kubernetes sets for a node's health, a cordon, or until a node is initialized.
+#: Prefixes of taint keys that Kubernetes sets on unhealthy, cordoned or not yet initialized nodes.
 NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
-#: Older names of the labels above, and the zone label of the storage driver. Nodes have these labels as well.
+#: Older names of ZONE, REGION, INSTANCE_TYPE, OS and ARCH, and the storage driver's zone label. Nodes have both.
 GKE_ZONE = "topology.gke.io/zone"
 BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
@@ -165,12 +165,12 @@ BETA_INSTANCE_TYPE = "beta.kubernetes.io/instance-type"
 BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Domains of label keys of Google and Kubernetes. Pod labels with such a key are copied to nodes only if a setting or
+#: Domains of label keys of Google and Kubernetes. Pod labels with these keys are copied to nodes only if a setting or
 #: the supplier of nodes allows the key.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
 # --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
-#: Label or annotation of pods and JobSets; "true" excludes the object from provisioning.
+#: Label or annotation of pods and workloads; "true" excludes the pods from provisioning.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
 #: Label of JobSets for which the Go provisioner creates Slice resources, and no node pools: "sync" or "async". Early
 #: builds of the Go provisioner read an annotation with this key and the value "true".
@@ -253,36 +253,36 @@ SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: Labels of pools for workloads that are not JobSets, instead of PARENT_* and POOL_JOB*.
+#: Labels of pools for workloads that are not JobSets. They replace PARENT_* and POOL_JOB*.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
 POOL_WORKLOAD_UID = "google.com/tpu-provisioner-workload-uid"
 POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
-#: Digest of the node settings that the workload chose (`node_fields.own_settings`); absent if it chose none.
+#: Label: digest of the node settings that the workload chose (`node_fields.own_settings`); absent if it chose none.
 POOL_OWN_SETTINGS = "google.com/tpu-provisioner-own-settings"
 #: Label: topology of a pool whose pods select a workload policy. No other field of such a pool contains the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
-#: Labels of nodes: key and namespace of the slice to which their pool is assigned. Admission adds both labels to the
-#: nodeSelector of the slice's pods. The prefix is not Google's: GKE's auto-provisioning reserves labels of google.com.
+#: Labels of nodes: key and namespace of the slice to which their pool is assigned. Admission adds them to the
+#: nodeSelector of the slice's pods. They are not under google.com, whose labels GKE's auto-provisioning reserves.
 SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 #: Value of SLICE and SLICE_NAMESPACE while the pool is kept free: no pod that requests chips can be bound to the pool.
 SLICE_FREE = "none"
-#: Label of namespaces. With PLACEMENT_ASSIGN, admission adds SLICE and SLICE_NAMESPACE to the nodeSelector of new pods
-#: whose own labels name their slice.
+#: Label of namespaces. With the value PLACEMENT_ASSIGN, admission adds SLICE and SLICE_NAMESPACE to the nodeSelector of
+#: new pods whose own labels name their slice.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
 #: Value of PLACEMENT: admission does not add SLICE and SLICE_NAMESPACE to pods, even with PLACEMENT_NAMESPACES=all.
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. Its prefix startup-taint lets the
-#: cluster autoscaler add nodes with this taint for pods that do not tolerate it.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. Because of the prefix startup-taint,
+#: the cluster autoscaler adds nodes with this taint for pods that do not tolerate the taint.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
-#: Labels that a copied label must not overwrite, because they identify the owner of a pool.
+#: Labels that identify the owner of a pool. Labels that are copied from pods must not overwrite them.
 OWNER_LABELS = frozenset(
     {
         NODEPOOL_MANAGER,

@@ -40,14 +40,14 @@ class Documents:
 
     #: Document about slices; None if their controller is not installed, may not be read, or does not answer.
     slices: Document | None
-    #: Document about IPU partitions; None if their controller is not installed, may not be read, or does not answer.
+    #: Document about IPU partitions; None for the reasons that `slices` can be None.
     partitions: partitions_board.Document | None = None
     #: Failure to read an installed controller; empty if none. A missing right to read partitions is no failure.
     problem: str = ""
 
 
 def documents(remote: Remote) -> Documents:
-    """Return the documents of the controllers of slices and partitions. Raises RemoteError if it can read neither."""
+    """Return the documents of the controllers of slices and partitions. Raises RemoteError if neither can be read."""
     try:
         slices = board(remote)
     except UnreachableError:
@@ -57,7 +57,7 @@ def documents(remote: Remote) -> Documents:
     try:
         return Documents(slices=slices, partitions=partitions(remote))
     except NotPermittedError:
-        # Missing rights to read partitions are not reported, because users of TPUs do not need these rights.
+        # Users of TPUs do not need the right to read partitions, so they get no message about it.
         return Documents(slices=slices)
     except RemoteError as error:
         return Documents(slices=slices, problem=str(error))
@@ -119,7 +119,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Yield the problems that prevent decisions; if `dated` or none is made now, also the time of the last decision."""
+    """Yield the problems that prevent decisions, and the time of the last decision if there are problems or `dated`."""
     yield from (plain(f"ATTENTION: {problem}") for problem in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):
@@ -228,7 +228,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             body = answer.read(_MAX_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
-        # The raised error keeps this error as its cause, so the connection would remain open without the close.
+        # Close the connection, which the error raised below would otherwise keep open through its cause.
         error.close()
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None
@@ -240,7 +240,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}."
         ) from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        # The server at the address may not be a controller, and its response may be neither HTTP nor JSON.
+        # The server may be another program, whose response is neither HTTP nor JSON.
         raise RemoteError(f"{url} cannot be read: {error}") from error
 
 

@@ -34,7 +34,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         findings.append(finding)
         if form not in FORMATS:
-            # The status takes 9 columns; further lines of a finding begin after these columns.
+            # Further lines of a finding begin below its text, after the 9 columns of the status.
             output.show("\n".join(output.wrapped(str(finding), width, indent=" " * 9)))
     if form in FORMATS:
         output.write({"checks": findings}, form)

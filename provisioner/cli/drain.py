@@ -130,7 +130,7 @@ class Left(NamedTuple):
     """Node pools that still exist, with reasons. Both fields are empty only if it is certain that no pool exists."""
 
     pools: dict[PoolName, str]
-    #: Messages about TPUNodeGroups, waiting pods and the controller, or the problem that leaves the pools unknown.
+    #: Messages about TPUNodeGroups, waiting pods and the controller, or the reason why the pools are unknown.
     messages: list[str]
 
 
@@ -174,7 +174,7 @@ class Look:
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
         """Yield a line about the TPUNodeGroups that still exist, except for groups that `pools` already contains."""
         try:
-            # If the API group does not exist, lists of its objects may fail with 403, but a read of the group with 404.
+            # Without the API group, a list of its objects may fail with 403, but this read of the group fails with 404.
             self.api.get(API_ROOT)
             path = collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT)
             listed = list_all(self.api, path, {}, _place_of, metadata_only=True)
@@ -237,7 +237,7 @@ class Look:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
-                            # The pool may have been created for another workload than the pod's.
+                            # Report the pod's own workload, because the pool may have been created for another one.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
         except (ClusterError, MalformedObject) as error:

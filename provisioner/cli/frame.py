@@ -15,7 +15,7 @@ from provisioner.model.wording import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FORMATS = ("json", "yaml")
-#: Type of options for files, so that shells complete file names. The command itself reports an unreadable file.
+#: Type of options for files. Shells complete the names; `readable=False`, because commands report unreadable files.
 FILE = click.Path(readable=False)
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -46,7 +46,7 @@ class Frame(Command, click.Group):
     """Group that imports a chosen command. `entries` has the module (in `package`) and the summary of each command."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        # These commands have only a summary, so that click lists, completes and suggests them without imports.
+        # Commands with only a summary: click lists, completes and suggests them without imports.
         named = {name: click.Command(name, short_help=summary) for name, (_, summary) in entries.items()}
         super().__init__(commands=named, **options)
         self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
@@ -61,7 +61,7 @@ class Frame(Command, click.Group):
         """Return the chosen command, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            # Imports leave no garbage, and the garbage collector would take a twentieth of their time.
+            # Imports leave no garbage, but the garbage collector would take 5 % of their time.
             gc.disable()
             try:
                 command = import_module(self._modules[name]).command
@@ -96,12 +96,12 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
     )
     about = 'address of /metrics; "0" disables it'
     scrapes = click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)
-    # The help shows the option first that is added last.
+    # The option that is added last is shown first in the help.
     return lambda command: scrapes(health(command))
 
 
 def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Return the callback of an option whose text `read` converts. A ValueError of `read` becomes a usage error."""
+    """Return the callback for an option: `read` converts the text, and a ValueError of `read` becomes a usage error."""
 
     def callback(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
         try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
-#: Maximum number of waiting pods, of rejected pods, and of partitions that `explain` describes.
+#: Maximum numbers of waiting pods, rejected pods and partitions that `explain` describes.
 _MAX_EXPLAINED = 20
 _MEANINGS = {
     "wanted": "is recorded and not requested yet",
@@ -48,7 +48,7 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
 
 
 def left_out(document: Document) -> Iterator[str]:
-    """Yield a line with the numbers of entries that the document omits; no line if it omits none."""
+    """Yield a line with the numbers of pods and partitions that the document omits; no line if it omits none."""
     counts = (
         (document.left_out.waiting, "more pods that wait"),
         (document.left_out.rejected, "more rejected pods"),

@@ -12,7 +12,7 @@ from provisioner.cli import output
 from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
-#: Program name that selects the command `run`: manifests of the Go provisioner set `command: [/manager]`, and flags.
+#: Program name that means `run`, because manifests of the Go provisioner set `command: [/manager]` and only flags.
 _NAME_OF_GO = "manager"
 #: Program name with which kubectl starts the plugin for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code. Raises SystemExit with code 2 if the arguments (None: argv) are wrong."""
+    """Run the command in `arguments` (sys.argv if None); return its exit code. Raises SystemExit if they are wrong."""
     output.prepare()
     is_process = arguments is None
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         output.finish()
         if is_process:
-            # Exclude all objects from the garbage collection at the end of the process, which would take time.
+            # Exclude all objects from the garbage collection at exit, which would take time.
             gc.freeze()
 
 

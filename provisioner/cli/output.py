@@ -109,7 +109,7 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
     table = []
     for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
         table.append(line)
-        # Below a row, each cell has the heading of its column before it, except for the last cell, which is a sentence.
+        # Each wrapped cell follows the heading of its column, except for the last cell, which is a sentence.
         named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
         below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
         if any(below) and row is not rows[0]:
@@ -127,7 +127,7 @@ def wrapped(line: str, width: int | None, *, indent: str = _INDENT, limit: int |
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal; None if standard output is no terminal, so that lines must not be cut."""
+    """Return the width of the terminal; None if standard output is not a terminal: lines are then not cut."""
     if not sys.stdout.isatty():
         return None
     import shutil  # noqa: PLC0415 - it imports archives and compression

@@ -49,7 +49,7 @@ def read_plan_settings(name: str | None, live: Remote | None, documents: Iterabl
         variables = _read_settings_file(name)
         warnings = settings.warnings_about_environment(variables)
     elif live is not None:
-        # Other plans do not need this import of HTTP modules, which takes a tenth of the run time.
+        # Only plans with --live need these HTTP modules, whose import takes a tenth of the run time.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
         variables = settings_of(live)
@@ -246,7 +246,7 @@ def _summary(planned: Forecast, prices: Prices) -> str:
 
 
 def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
-    """Return the cost of pools per hour, each in its first possible choice of capacity; None if no price is known."""
+    """Return the hourly cost of pools, each in its first possible choice of capacity; None if no price is known."""
     costs = [
         prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
         for pool in pools
@@ -262,7 +262,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
-    """Return the pools that share a row of the table: only their names and labels may differ."""
+    """Group the pools by row of the table: pools of a row differ at most in names and labels."""
     groups: dict[tuple[object, ...], list[PlannedPool]] = defaultdict(list)
     for pool in pools:
         request = pool.request

@@ -27,7 +27,7 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """Settings and clients of a command, and the problems because of which some of them are missing."""
+    """Settings and clients of a command, and the problems of those that are missing."""
 
     #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]
@@ -54,7 +54,7 @@ def prepare(
 ) -> tuple[settings.Settings, KubeApi, Attempt]:
     """Read settings, kubeconfig and credentials.
 
-    Raises SettingsError if only settings are wrong. If there are other problems, such as `problems`, raises StartError.
+    Raises SettingsError if only settings are wrong. Raises StartError for other problems, including `problems`.
     """
     tried = attempt(kubeconfig, environment)
     more_problems = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]

@@ -93,7 +93,6 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     yield from attention(document, dated=True)
     view, now = document.view, document.served_at
     if view is None:
-        # `attention` has already yielded the problems.
         yield "nothing has been decided yet" if document.problems else view_problem(document)
         return
     for alert in view.alerts:
@@ -132,7 +131,7 @@ def _chips(view: View) -> str:
 
 
 def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
-    """Yield a line about rejected slices and a line about waiting slices with the causes, each if there are any."""
+    """Yield up to two lines: about rejected slices, and about waiting slices with the causes of waiting."""
     for state, heading in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
         matching = [slice_ for slice_ in slices if slice_.state is state]
         causes = Counter(view.cause for view in matching if view.cause).most_common(_MAX_CAUSES)

@@ -89,7 +89,7 @@ def _rows(offer: Accelerator, *, everything: bool) -> Iterator[dict[str, Any]]:
             "machine_type": machine.name,
             "hosts": layouts[0].nodes(1),
             "chips_per_pod": [shape.chips_per_pod for shape in layouts],
-            # Chips per pod with which a pod gets this machine type only if it selects the machine type.
+            # Numbers of chips per pod for which another machine type is used unless the pod selects this one.
             "on_request": [
                 shape.chips_per_pod
                 for shape in layouts
