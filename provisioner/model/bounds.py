@@ -4,7 +4,7 @@ An object above a limit is not served, and an Event reports it (docs/security.md
 """
 
 # --- single texts, in characters ---
-#: Longest label value in Kubernetes, which does not check node selectors in templates of custom resources.
+#: Longest label value. Checked here, because Kubernetes does not check node selectors in custom resources.
 LABEL_VALUE = 63
 #: Longest label key in Kubernetes: a prefix of 253 characters, "/", and a name of 63.
 LABEL_KEY = 317
@@ -36,7 +36,7 @@ REQUIREMENTS = 65_536
 REPLICATED_JOBS = 256
 #: Number of groups with chips, such as child Jobs. Most get a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
-#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names the pools in at most 32,768
+#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in at most 32,768
 #: characters. All buffers and requests of a namespace together may have CHILD_JOBS slices.
 ASKED_SLICES = 768
 #: Number of pods of one group with chips. The largest slice has 2,304 hosts.
@@ -54,14 +54,14 @@ NAMESPACE_CLAIMS = 4_194_304
 #: Number of ProvisioningRequests, and number of CapacityBuffers. Each decision processes all of them.
 NAMESPACE_ASKS = 4096
 #: Number of pairs of a waiting slice and a choice of capacity. While all choices are out of stock, each decision checks
-#: these pairs one by one, which takes 25 µs and up to 1,000 bytes for a pair.
+#: every pair, which takes 25 µs and up to 1,000 bytes per pair.
 NAMESPACE_CHOICES = 65_536
-#: Number of pairs of a slice and a choice of capacity, if the pods select labels of the slice's own node pool. Each
-#: decision checks these pairs one by one, which takes 0.2 ms for a pair.
+#: Number of pairs of a slice and a choice of capacity for pods that select labels of their slice's own node pool. Each
+#: decision checks every pair, which takes 0.2 ms per pair.
 NAMESPACE_OWN_POOLS = 4096
 
 # --- a node pool that is shared by slices of one pod each ---
-#: Number of nodes. A pool is deleted only as a whole, and a larger pool would rarely be without pods.
+#: Number of nodes. A pool is deleted only as a whole, and a larger pool would rarely be free of pods.
 SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
@@ -75,7 +75,7 @@ METADATA_VALUE = 262_144
 NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. The longest usual one has 2,800; 1 MB takes 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests with a bootstrap token, valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
+#: Number of certificate requests of one bootstrap token, valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
 CERTIFICATE_REQUESTS = 16
 #: Number of conditions of other controllers that are read from one object.
 CONDITIONS = 16
@@ -102,9 +102,9 @@ HINTED_BACKOFFS = 500
 HINTED_WORDS = 512
 
 # --- the metrics ---
-#: Number of namespaces whose use of chips is counted separately. Namespaces that use chips later are counted together.
+#: Number of namespaces whose use of chips is counted separately. All others are counted together.
 METERED_NAMESPACES = 100
-#: Number of separate counts by namespace, accelerator, capacity type and use. Later ones do not separate namespaces.
+#: Number of separate counts by namespace, accelerator, capacity type and use. Further ones join all namespaces.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace, which administrators and kubelets write; further entries are ignored ---
@@ -114,11 +114,9 @@ NODE_TAINTS = 64
 # --- entries of one annotation or setting ---
 #: Number of capacity choices. There are four kinds of capacity, and users have at most a few dozen reservations.
 CHOICES = 32
-#: Number of zones. A region has a handful of zones.
 ZONES = 16
-#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool of a pair can be created.
+#: Number of pairs of a choice and a zone. A decision checks pairs in order until one allows a pool.
 CHOICES_IN_ZONES = 64
-#: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
 NODE_ENTRIES = 64
 COPIED_LABELS = 64

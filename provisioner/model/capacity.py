@@ -17,7 +17,6 @@ OperationName = NewType("OperationName", str)
 #: Matches generated names of node pools, and names of GKE instances, which contain the names of cluster and pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
-#: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
 #: Value of `Node.maintenance_at` for a maintenance that has begun or is imminent.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
@@ -47,7 +46,7 @@ class ClusterName:
 
 
 class PoolStatus(Enum):
-    """Status of a node pool in GKE's API v1. Other suppliers convert their states to these."""
+    """Status of a node pool in GKE's API v1. Other suppliers convert their statuses to these values."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -111,7 +110,6 @@ class CallError(Exception):
         self.failure = failure
         #: Name of the call and its object, such as "delete of instance group manager 'a'"; empty if unknown.
         self.subject = subject
-        #: Pause in seconds that the supplier requested; None if it requested no pause.
         self.retry_after_seconds = retry_after_seconds
         #: HTTP status of the response; 0 if there was no response.
         self.code = code
@@ -142,7 +140,7 @@ class NodePool:
     machine_type: str = ""
     #: Number of nodes of the complete pool. A flex-start pool is created without nodes.
     hosts: int = 0
-    #: Whether all machines of a TPUNodeGroup exist, so that it no longer waits for capacity. False for GKE's pools.
+    #: Whether all machines of a TPUNodeGroup exist, so that it no longer waits for capacity. False on GKE.
     made: bool = False
     zones: tuple[Zone, ...] = ()
     #: Empty if unknown.
@@ -150,7 +148,7 @@ class NodePool:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name or path of the reservation that the pool names; empty if the pool names none.
     reservation: str = ""
-    #: Time at which Compute Engine deletes the reservation with its machines; None if it never does, or if unknown.
+    #: Time at which Compute Engine deletes the reservation with its machines; None if never, or if unknown.
     ends_at: datetime | None = None
     #: Name of the workload policy; empty if the pool has none.
     policy_name: str = ""
@@ -258,7 +256,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     ready: bool = False
     cordoned: bool = False
-    #: Whether the provisioner cordoned the node, by the annotation CORDONED.
+    #: Whether the provisioner cordoned the node, according to its annotation CORDONED.
     cordoned_by_us: bool = False
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0

@@ -21,7 +21,6 @@ PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 #: Pattern of a zone name, which is the region and one more part, such as "us-east5-b" or "us-central1-ai1a".
 ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
-#: Maximum number of parts after `reservation/`: project, name, block and sub-block.
 _MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 #: Time before the end of a reservation in which the reservation gets no new pools, and its pools get no new slices.
@@ -90,7 +89,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Key of a back-off: after a create that failed for lack of capacity or quota, creates with an equal key wait."""
+    """Key of a back-off. A create that failed for lack of capacity or quota delays creates with an equal key."""
 
     zone: Zone
     machine_type: str
@@ -138,7 +137,7 @@ def _choice(text: str) -> CapacityChoice:
 
 def _reservation(path: str, text: str) -> str:
     parts = path.split("/", _MAX_PARTS)
-    # Reject a path in the form of the API, which would be read as a reservation of the project "projects".
+    # Reject the API's form projects/..., which would otherwise name a reservation of a project called "projects".
     if len(parts) > _MAX_PARTS or not all(parts) or path.startswith(_PATH_START):
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])

@@ -1,7 +1,7 @@
 """Decides by the scheduler's rules whether a pod can run on a node. Pure. `fits.py` decides this for many nodes.
 
-Inter-pod affinity is not evaluated. If a new node may have a label of Google or Kubernetes that is not predicted, a
-selector of the label counts as satisfied: users usually copy such selectors from existing nodes.
+Inter-pod affinity is not evaluated. A new node may have labels of Google or Kubernetes that are not predicted.
+Selectors of these labels count as satisfied, because users usually copy them from existing nodes.
 """
 
 import re
@@ -70,7 +70,6 @@ class NodeView:
     #: Bytes of ephemeral storage and of huge pages by resource. A missing resource is unknown and counts as enough.
     other_bytes: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
-    #: Whether the node does not exist yet, so that some of its labels are unknown (`may_be_there`).
     predicted: bool = False
 
     def may_carry(self, key: str) -> bool:
@@ -92,7 +91,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return the fields that `misfit` reads. For requirements with equal keys, `misfit` returns equal results."""
+    """Return the fields that `misfit` reads. For equal keys and the same node, `misfit` returns equal results."""
     return (
         requirements.chips,
         requirements.cpu_millicores,
@@ -128,7 +127,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return a message about the first requested resource of which a node without pods has too little, or empty."""
+    """Return a message about the first resource of which an empty node has too little for a pod; empty if none."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
@@ -150,7 +149,7 @@ def requested(requirements: Requirements) -> list[tuple[str, int]]:
 
 
 def offered(view: NodeView) -> dict[str, int]:
-    """Return the amounts that a node without pods offers, by resource. A resource without an entry always suffices."""
+    """Return the amounts that an empty node offers, by resource. A resource without an entry always suffices."""
     return {"chips": view.chips, "cpu": view.cpu_millicores, "memory": view.memory_bytes, **view.other_bytes}
 
 
@@ -182,7 +181,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """Return the selectors and affinity keys of a pod that match only if the node gets labels beyond its prediction."""
+    """Return the selectors and affinity keys of a pod that only labels beyond the node's prediction can satisfy."""
     keys = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))

@@ -178,7 +178,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return the nodes by value, as bits. Equal neighbors, such as nodes of one pool, are added in one step."""
+    """Return the nodes by value, as bits. A run of equal values, such as the nodes of a pool, is added in one step."""
     masks: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

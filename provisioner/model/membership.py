@@ -30,7 +30,7 @@ class Membership:
     #: Node pool by prefix of node names (`NodePool.node_prefixes`).
     by_prefix: Mapping[str, PoolName] = field(default_factory=dict)
     listed: Collection[PoolName] = frozenset()
-    #: Node pool by name of an existing node, as this process determined it last.
+    #: Last determined node pool of each existing node, by node name.
     seen: Mapping[str, PoolName] = field(default_factory=dict)
 
     @classmethod
@@ -46,7 +46,7 @@ class Membership:
         """Return the node pool of a node, empty if unknown; `reported` is the result of `reported_pool`.
 
         The name of the node, with or without a domain, takes precedence, because users cannot edit it. A reported pool
-        that no list contains may come from an edited label, so a pool that this process determined before is preferred.
+        that no list contains may come from an edited label, so the pool that was determined before is preferred.
         """
         by_name = self.by_prefix.get(node.partition(".")[0].rpartition("-")[0])
         return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)

@@ -22,25 +22,26 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
-#: Key of pods that are no group, such as those of a Deployment. These pods of a namespace may use the same node pools.
+#: Key of pods without a group, such as pods of a Deployment. All of them in a namespace may share node pools.
 SHARED = "pods"
-#: Key of a LeaderWorkerSet's leader pod without a group label: LeaderWorkerSet's webhook runs after admission policies.
+#: Key of a LeaderWorkerSet's leader without its group label, which a webhook adds after admission policies have run.
 UNKNOWN_GROUP = "l-unknown"
 #: Key of a RayCluster's replica whose name is too long for a label value. No pool is assigned to this key.
 RAY_NAME_TOO_LONG = "ray-name-too-long"
-#: Maximum characters of the name of a replica: 63 of a label value, without "r-".
+#: Maximum characters of a replica's name in a key: a label value has at most 63, of which "r-" takes 2.
 _MAX_RAY_NAME = 61
-#: Taint of nodes that are for one child Job, with the value that JobSet's script label_nodes.py sets.
+#: Taint of nodes for one child Job, as JobSet's script label_nodes.py sets it.
 _JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
 #: Toleration that JobSet 0.11 adds to pods that select the nodes of their child Job.
 _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect="NoSchedule")
 
 
 def slice_key(labels: Mapping[str, str], stateful_set: str = "") -> str:
-    """Return the key of a pod's group; SHARED if the pod has no group. `stateful_set` is the UID of a multi-host one.
+    """Return the key of a pod's group; SHARED if the pod has no group.
 
-    The admission policy in deploy/components/placement computes the same key. The key begins with a letter for the kind
-    of the workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
+    `stateful_set` is the UID of the StatefulSet of a pod with fewer chips than its slice; otherwise empty. The
+    admission policy in deploy/components/placement computes the same key. It begins with a letter for the kind of the
+    workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
     """
     if job_key := labels.get(constants.JOB_KEY):
         return f"j-{job_key}"
@@ -49,7 +50,7 @@ def slice_key(labels: Mapping[str, str], stateful_set: str = "") -> str:
     if constants.LWS_NAME in labels:
         return UNKNOWN_GROUP
     if constants.RAY_CLUSTER_NAME in labels and constants.RAY_GROUP in labels:
-        # Use the index of the replica, because KubeRay gives a recreated replica another name.
+        # Use the replica's index, because KubeRay gives a recreated replica another name.
         parts = (constants.RAY_CLUSTER_NAME, constants.RAY_GROUP, constants.RAY_REPLICA_INDEX)
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG
@@ -83,8 +84,8 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
     """Return requirements without marks, and the host that a marked pod selects; empty if the pod selects none.
 
-    Marks and the affinity that excludes the nodes of slices do not restrict the type of machine, so both are removed.
-    The hostname is also removed from a marked pod, because each pod of a slice may select another host.
+    Marks, and the affinity that excludes the nodes of slices, are removed because they do not restrict the machine
+    type. The hostname is removed from a marked pod, because each pod of a slice may select another host.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):
@@ -96,7 +97,7 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     )
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
-    # A term without expressions matches any node. Terms are alternatives, so all of them are removed.
+    # A term that lost all its expressions matches any node, and terms are alternatives, so no term restricts the pod.
     asks_nothing = any(term and not kept_term for term, kept_term in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 
@@ -122,7 +123,7 @@ def with_job_nodes(requirements: Requirements, namespace: str, job: str) -> Requ
 
 
 def job_label(namespace: str, job: str) -> str:
-    """Return the value of the label NAMESPACED_JOB of the nodes for one child Job."""
+    """Return the value of NAMESPACED_JOB on the nodes for one child Job."""
     return f"{namespace}_{job}"
 
 
@@ -136,7 +137,7 @@ def job_labels(pool_labels: Mapping[str, str], taints: Iterable[Taint]) -> dict[
     """Return the node label NAMESPACED_JOB for a pool that was created for one child Job; empty for other pools.
 
     The provisioner writes this label on nodes, because kubelets may not set labels of k8s.io (kubelet flag
-    --node-labels) and GKE rejects node pools with them (terraform-provider-google issue 6003). GKE sets the taint.
+    --node-labels) and GKE rejects node pools with them (terraform-provider-google issue 6003).
     """
     namespace, job = pool_labels.get(constants.POOL_JOBSET_NAMESPACE), pool_labels.get(constants.PARENT_NAME)
     if not (namespace and job) or all(taint.key != constants.JOB_TAINT for taint in taints):

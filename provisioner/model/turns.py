@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 ItemT = TypeVar("ItemT")
 PartyT = TypeVar("PartyT", bound=Hashable)
 
-#: Time for which turns are remembered. A party that waits gets turns more often: 144 parties can have two changes in
-#: flight that take 5 minutes each.
+#: Time for which turns are remembered. With two changes of 5 minutes at a time, 144 parties get a turn in that time.
 _KEPT = timedelta(hours=6)
 
 
@@ -19,9 +18,10 @@ def in_turns(
     last_of: Callable[[PartyT], Any] = lambda _: 0,
     in_flight: Iterable[PartyT] = (),
 ) -> list[ItemT]:
-    """Return the items by the number of items of the same party before them, `in_flight` included, then by `last_of`.
+    """Return the items so that parties take turns: the first item of each party, then the second of each, and so on.
 
-    `last_of` returns the time of a party's last turn. The order of the items is kept within a party and between equals.
+    An entry of `in_flight` counts as an earlier item of its party. Items of equal rank are ordered by `last_of`, the
+    time of the party's last turn, and then as in `items`.
     """
     counts = Counter(in_flight)
     ranked = []
@@ -35,5 +35,5 @@ def in_turns(
 def with_turns(
     turns: Mapping[PartyT, datetime], taken: Mapping[PartyT, datetime], now: datetime
 ) -> dict[PartyT, datetime]:
-    """Return the times of the parties' last turns, after the turns in `taken`. Old turns are forgotten."""
+    """Return the times of last turns: those in `turns` that are younger than 6 hours, replaced by those in `taken`."""
     return {**{party: at for party, at in turns.items() if now - at < _KEPT}, **taken}

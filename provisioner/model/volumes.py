@@ -56,7 +56,7 @@ class _Restriction(NamedTuple):
 
 
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
-    """Yield all pods; those without a node get the restrictions by their volumes (`Requirements.volumes`)."""
+    """Yield all pods. For pods that are not bound to a node, complete `Requirements.volumes`."""
     for pod in pods:
         requirements = pod.requirements
         if requirements.volumes is None or pod.node_name:
@@ -82,7 +82,7 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        # The class of a bound claim is not used, because the class may have been replaced since the volume was created.
+        # Ignore the class of a bound claim: it may have been replaced since the volume was created.
         return _Restriction(problem, (storage.zones or {}).get(claim.volume))
     return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Maximum number of doublings, which prevents an overflow: each wait has reached its cap before.
+#: Maximum number of doublings, which prevents an overflow. Every wait reaches its cap after fewer doublings.
 _MAX_DOUBLINGS = 30
 #: Maximum share by which a wait is shortened, so that waits with different keys end at different times.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait in seconds: doubled by each of `failures` up to the cap, then shortened by up to 20 %."""
+    """Return the wait in seconds: the first, doubled by each further failure up to the cap, then cut by up to 20 %."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
@@ -28,7 +28,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # Calls are repeated after these failures as well, because users may correct the cause and no event reports that.
+    # These calls are also repeated, because users may correct the cause and no event reports that.
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),

@@ -37,7 +37,7 @@ class WorkloadKind(StrEnum):
         member.api_version, member.group_title, member.size_field = api_version, group_title, size_field
         return member
 
-    # Use the hash of str, because members are parts of dictionary keys and the hash of Enum is slow.
+    # The hash of str is faster than the hash of Enum; members are parts of dictionary keys.
     __hash__ = str.__hash__
 
     @property
@@ -86,7 +86,7 @@ def group_key(namespace: str, group_name: str) -> GroupKey:
 
 @lru_cache(maxsize=65536)
 def uid_in(namespace: str, uid: str) -> WorkloadUid:
-    """Return a UID that depends on the namespace, because users can write the UID of any object in owner references."""
+    """Return a UID that depends on the namespace, because owner references may have UIDs of other namespaces."""
     text = f"{namespace}/{uid}".encode("utf-8", "surrogatepass")
     return WorkloadUid(hashlib.sha256(text).hexdigest()[:32])
 
@@ -133,7 +133,7 @@ class Requirements:
     """Requirements of a pod, or of the pods of a template, on their nodes."""
 
     chips: int = 0
-    #: Whether the pod requests chips by ResourceClaims: all chips of a host. `chips` is then from the catalogue.
+    #: Whether the pod requests all chips of a host by ResourceClaims. `chips` is then their number in the catalogue.
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
@@ -148,7 +148,7 @@ class Requirements:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Message that the pod exceeds a limit of `model.bounds`, so that other fields are incomplete; empty if not.
+    #: Message that the pod exceeds a limit of `model.bounds`, so that other fields are incomplete; otherwise empty.
     problem: str = ""
 
     @property
@@ -165,9 +165,9 @@ class Pod:
     namespace: str
     name: str
     uid: str
-    #: Name of the workload in a label or owner reference of the pod, or name of a pod without a controller.
+    #: Name of the workload in a label or owner reference; for a pod without a controller, the pod's name.
     workload_name: str
-    #: UID of the workload in a label or owner reference; empty if pods of the kind or release lack the UID.
+    #: UID of the workload in a label or owner reference of the pod; empty if it has none, as before JobSet 0.8.
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
@@ -209,7 +209,7 @@ class PodGroup:
     replicas: int
     #: Maximum number of groups beyond `replicas`, such as during a rolling update. They count only if they have pods.
     surge: int = 0
-    #: Whether the names of groups end with numbers. Not for POD, and not for JOB, whose only group has the Job's name.
+    #: Whether the names of groups end with numbers. False for POD, and for JOB, whose only group has the Job's name.
     numbered: bool = True
     #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""
@@ -218,13 +218,13 @@ class PodGroup:
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
-    #: Number of groups that have succeeded and get pods again only if the workload restarts.
+    #: Number of groups that succeeded and get pods again only if the workload restarts.
     succeeded: int = 0
     #: activeDeadlineSeconds of the Job; 0 without a deadline.
     deadline_seconds: int = 0
     #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
     selects_job_nodes: bool = False
-    #: Number of child Jobs that form one group: if greater than 1, only their pods together fill a slice.
+    #: Number of child Jobs whose pods together are one group and fill a slice.
     jobs: int = 1
     #: Number of pods per group.
     parallelism: int

@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
-A decision adds calls and writes (`with_open`). A response removes a call. A successful write is kept for 10 s, in
-which the caches should show it, a failed write for 10 minutes. Calls and writes that no thread performs count as lost.
+A decision adds calls and writes (`with_open`). A response removes a call. Successful writes are kept for 10 s, in which
+the caches should show them, failed writes for 10 minutes. Calls and writes that no thread has after 60 s are lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,6 @@ class AnsweredWrite(Generic[WriteT]):
     write: WriteT
     at: datetime
     failure: WriteFailure | None = None
-    #: Message of the API server if the write failed.
     message: str = ""
     result: Any = None
 
@@ -61,11 +60,10 @@ class AnsweredCall(Generic[CallT]):
     asked_at: datetime
     at: datetime
     failure: Failure | None = None
-    #: Reason why a delete was not sent; empty if it was sent, and for calls that are no deletes.
+    #: Reason why a delete was not sent; otherwise empty.
     kept: str = ""
     #: Result, of a type that depends on the call; None if the call failed, or if the resource does not exist.
     result: Any = None
-    #: Pause in seconds that the supplier requested; None if it requested no pause.
     retry_after_seconds: float | None = None
 
 
@@ -81,7 +79,6 @@ class OpenWrite(Generic[WriteT]):
     failure: WriteFailure | None = None
     failures: int = 0
     message: str = ""
-    #: Earliest time of the next attempt after a failure; None without a failure.
     retry_at: datetime | None = None
 
 
@@ -117,9 +114,9 @@ ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
 #: Seconds after which a successful write may be repeated if the caches do not show it. Usually they do in milliseconds.
 _SHOWN_SECONDS = 10.0
-#: Seconds after the decision from which a write or call counts as lost if no thread performs it. It is never sent.
+#: Seconds after the decision at which a write or call that no thread performs counts as lost.
 LOST_SECONDS = 60.0
-#: Seconds after which a failure of a write is forgotten, so that the next wait is short again.
+#: Seconds after which a failed write is forgotten, so that the next wait is short again.
 _FORGOTTEN_SECONDS = 600.0
 #: First and maximum wait in seconds after a failed write.
 _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
@@ -212,7 +209,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # A write may wait for a thread for minutes. It blocks other writes of its object until `without_lost` drops it.
+        # Until `without_lost` drops it, the write blocks others of its object: it may wait for a thread for minutes.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:

@@ -1,4 +1,4 @@
-"""Exports the options and settings of the controller of slices. Other processes have a module each. Pure."""
+"""Exports the settings of the controller of slices; each other process has its own module. Pure."""
 
 from provisioner.settings.option import Group, Option, SettingsError, read, readable
 from provisioner.settings.options import OPTIONS, Settings

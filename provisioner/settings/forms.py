@@ -39,16 +39,16 @@ RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: Minimum and maximum of maxRunDuration of flex-start nodes, as GKE's autoscaler has them.
+#: Minimum of maxRunDuration, and its maximum for flex-start nodes, as in GKE's autoscaler.
 SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: Name of the value for all other names in a list such as "team-a=512, *=16".
+#: Name that means all other names in a list such as "team-a=512, *=16".
 OTHERS = "*"
-#: Text that sets an option to nothing. An empty text means the default of the option.
+#: Text that makes an option empty. An empty text means the option's default.
 NONE = "none"
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
-#: Maximum of options for a number of chips or pools; no cluster has as many.
+#: Maximum of options that limit chips or pools; no cluster has as many.
 MOST = 10_000_000
 HIGHEST_PORT = 65535
 #: Maximum duration in Go: 2^63 nanoseconds, 292 years.
@@ -56,7 +56,7 @@ _MAX_SECONDS = 2**63 * 1e-9
 
 
 class SecretValueError(ValueError):
-    """The value is invalid and must not be shown, because it may contain a password."""
+    """The value is invalid, and must not be shown because it may contain a password."""
 
 
 def go_duration_seconds(text: str) -> float:
@@ -201,7 +201,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the URL of a server to use instead of Google's. Raises SecretValueError for possible passwords."""
+    """Read the URL of a server that replaces Google's. Raises SecretValueError if the text may contain a password."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -247,7 +247,7 @@ def auto_upgrade(text: str) -> bool | None:
     if text in ("on", "off"):
         return text == "on"
     try:
-        # YAML reads on and off without quotes as Booleans, so a manifest may contain true or false.
+        # YAML reads unquoted on and off as Booleans, so a manifest may contain true or false.
         return go_bool(text)
     except ValueError:
         raise ValueError("is not one of auto, on, off") from None
@@ -296,7 +296,7 @@ def amounts(
 
 
 def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of comma-separated allowed items; the word "none" allows nothing."""
+    """Return a reader of comma-separated allowed items; "none" allows nothing."""
     return lambda text: () if text == NONE else list_of(pattern, meaning)(text)
 
 
@@ -322,7 +322,6 @@ class Prices:
 
     #: Accelerator label, capacity type and price. `*` means any accelerator, an empty capacity type means any type.
     entries: tuple[tuple[str, str, int], ...] = ()
-    #: Currency, such as USD; empty if not set.
     currency: str = ""
 
     def __bool__(self) -> bool:
@@ -343,7 +342,7 @@ def cost_in_words(per_hour: float, currency: str) -> str:
 def check_accelerator(name: str) -> None:
     """Raise ValueError, with similar names, if the accelerator does not exist."""
     if GENERATION_LABEL.fullmatch(name):
-        # The label may be of a newer generation that only the MachineConfigs of the cluster list.
+        # MachineConfigs of the cluster may list newer generations than the catalogue.
         return
     try:
         tpu.find_accelerator(name)

@@ -2,7 +2,6 @@
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
 and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`); `request_fields` returns their JSON.
-`boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` to determine which pods fit on a node.
 """
 
 import hashlib
@@ -28,21 +27,21 @@ _MAX_LIFE_SECONDS = 120 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Annotation, place in requests, and rules of a node setting. Variable, form and default are in its option."""
+    """Annotation, place in create requests, and rules of a node setting. Its option has variable, form and default."""
 
-    #: Dotted path in GKE's create request, or function that returns JSON by path; empty if other code writes the value.
+    #: Dotted path in GKE's create request, or function that returns values by path; empty if other code writes it.
     write: str | Callable[[Any], Mapping[str, Any]] = ""
     #: Key of the annotation that sets the value for one workload; empty if only the administrator may set it.
     annotation: str = ""
     #: Reader of the annotation; None if the reader of the option is used.
     reads: Callable[[str], Any] | None = None
-    #: Key of a nodeSelector that requests the value like the annotation; empty if none.
+    #: Key of a nodeSelector that also requests the value; empty if none.
     selector: str = ""
-    #: Whether the annotation's entries are added to the setting's, which take precedence; otherwise they replace them.
+    #: Whether the annotation's entries only supplement the setting's entries. If not, they replace them.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
-    #: Returns the value of an existing pool from GKE's message; None if the value does not affect which pods fit.
+    #: Reads the value of an existing pool from GKE's message; None if it does not affect which pods fit.
     listed: Callable[[Any], Any] | None = None
     #: Whether TPUNodeGroups support the setting.
     on_gce: bool = False
@@ -150,7 +149,7 @@ class NodeFields:
     node_secondary_disk: str = _node(
         "GCP_NODE_SECONDARY_DISK", str, "",
         "The disk image of a secondary boot disk with container images. Empty: none.",
-        # Image streaming (gcfsConfig) is enabled, because nothing else reads a cache of images.
+        # Enable image streaming (gcfsConfig), because nothing else reads a cache of images.
         write=lambda image: {"config.gcfsConfig.enabled": True, "config.secondaryBootDisks": [
             {"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}]})
     node_secure_boot: bool = _node(

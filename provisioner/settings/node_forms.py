@@ -79,7 +79,7 @@ def _valid_name(name: str, names: Collection[str]) -> str:
 
 
 def named(readers: Mapping[str, Callable[[str], Any]]) -> Callable[[str], Entries]:
-    """Return a reader of "name=value" entries. `readers` has the valid names, and the reader of the values of each."""
+    """Return a reader of "name=value" entries. `readers` has the reader of the value for each valid name."""
 
     def read(text: str) -> Entries:
         pairs = {name: (readers[_valid_name(name, readers)], value) for name, value in _pairs(text).items()}
@@ -107,7 +107,7 @@ def labels(text: str, also: Collection[str] = ()) -> Entries:
 
 
 def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
-    """Read taints of nodes, "key=value:NoSchedule". Their keys are restricted like those of `labels`."""
+    """Read taints of nodes, such as "key=value:NoSchedule". `labels` has the rules for keys."""
     split = [(key, value_and_effect.partition(":")) for key, value_and_effect in _pairs(text).items()]
     parsed = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
     for taint in parsed:
@@ -122,7 +122,7 @@ ADMIN_TAINTS = partial(taints, also=OF_CREATORS)
 
 
 def resource_labels(text: str) -> Entries:
-    """Read the labels of machines on Google's bill, "team={label:team}"."""
+    """Read the labels of machines on Google's bill, such as "team={label:team}"."""
     pairs = {} if text == forms.NONE else _pairs(text)
     for key, value in pairs.items():
         if not _BILL.fullmatch(f"{key}={value}"):
@@ -134,7 +134,7 @@ def resource_labels(text: str) -> Entries:
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pool on Google's bill. `labels` are the pool's node labels, which name the workload."""
+    """Return the labels of a pool on Google's bill. `labels` are the labels of its nodes, which name the workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
     for form, key, old_key in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),
@@ -146,7 +146,7 @@ def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def allowed_settings(text: str) -> Entries:
-    """Read the node settings that workloads may choose, "node-disk-size=500, node-labels=team=*"."""
+    """Read the node settings that workloads may choose, such as "node-disk-size=500, node-labels=team=*"."""
     listed = () if text.strip() == forms.NONE else comma_items(text, noun="settings", limit=bounds.NODE_ENTRIES)
     split = [[part.strip() for part in item.partition("=")] for item in listed]
     return tuple((_valid_name(name, constants.NODE_SETTINGS), pattern or forms.OTHERS) for name, _, pattern in split)

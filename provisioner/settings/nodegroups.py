@@ -17,7 +17,6 @@ _REPOSITORY = re.compile(r"https?://[A-Za-z0-9][-A-Za-z0-9.:/_]{0,500}")
 
 
 def _address(text: str) -> str:
-    """Read HOST or HOST:PORT; return HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= forms.HIGHEST_PORT:
         raise ValueError(
@@ -115,8 +114,8 @@ class NodeGroupSettings:
     def served_namespaces(self) -> tuple[str, ...]:
         """Namespaces whose objects are served, empty if all are.
 
-        The controller's own namespace is always served: by default, the provisioner creates its TPUNodeGroups there.
-        The provisioner may read the same SERVED_NAMESPACES, which then lists namespaces of workloads.
+        The controller's own namespace is always served, because the provisioner creates its TPUNodeGroups there by
+        default.
         """
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 

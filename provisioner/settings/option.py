@@ -49,7 +49,7 @@ class Group(Enum):
         return field(metadata={"option": made})
 
     def option(self, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any) -> Any:
-        """Declare a field. `default` is a text as in the variable, or a value that no text represents, such as None."""
+        """Declare a field. `default` is the variable's text, or a value that no text represents, such as None."""
         text = default if isinstance(default, str) else ""
         value = read(text) if text else default
         made = Option(variable=variable, group=self, read=read, default=text, value=value, description=description)
@@ -77,7 +77,7 @@ class Group(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Environment variable, and the field of the effective settings that it sets."""
+    """Environment variable that sets a field of the settings."""
 
     variable: str
     group: Group
@@ -142,14 +142,14 @@ def read(
 
 
 def readable(effective: Any) -> dict[str, object]:
-    """Return the effective settings by variable for the log, without empty values that are defaults."""
+    """Return the effective settings by variable for the log, without empty defaults."""
     texts: dict[str, object] = {}
     for option in options_of(type(effective)):
         value = getattr(effective, option.field)
         if value in ("", None, ()):
             if value == option.value:
                 continue
-            # The administrator set "none" in place of the default.
+            # The administrator set "none", because the default is not empty.
             value = forms.NONE
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]

@@ -238,7 +238,7 @@ class Settings(NodeFields):
     def node_namespace(self) -> str:
         """Value of TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
 
-        A tenant's kubelet can set every other label of its node, including the name of the node pool.
+        A tenant's kubelet can set any other label of its node, including the name of the node pool.
         """
         return self.node_groups_in if self.on_gce else ""
 
@@ -248,10 +248,10 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings. If auto-upgrade is auto, it becomes on with a release channel, and off without one."""
+        """Return the settings. If auto-upgrade is auto, it becomes on if there is a release channel, otherwise off."""
         if self.auto_upgrade is not None:
             return self
-        # A release channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.
+        # Release channels require auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.
         return replace(self, auto_upgrade=bool(release_channel))
 
 

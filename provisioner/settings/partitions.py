@@ -21,7 +21,7 @@ class Server(NamedTuple):
 
     host: str
     port: int
-    #: Label and value of the nodes that reach the server's IPUs; None if all nodes do.
+    #: Label of the nodes that reach the server's IPUs; None if all nodes do.
     node_selector: tuple[str, str] | None = None
 
     @property
@@ -99,9 +99,9 @@ class PartitionSettings:
     #: Intervals in seconds between reads of a server: while an operation is in progress or a pod waits, and otherwise.
     busy_read_seconds: float = 5.0
     idle_read_seconds: float = 60.0
-    #: Time in seconds for which a pod keeps its partition after its deletion grace period.
+    #: Seconds for which a pod keeps its partition after its deletion grace period.
     past_grace_seconds: float = 30.0
-    #: Time in seconds that a pod may need, in addition to its deadline and grace period, to start and to be removed.
+    #: Seconds that a pod may need to start and to be removed, in addition to its deadline and grace period.
     backfill_allowance_seconds: float = 120.0
     #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
     stuck_seconds: float = 900.0

@@ -9,18 +9,18 @@ from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import MAX_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
-#: Ends of OAuth scopes, each of which allows a node to pull private images.
+#: Ends of OAuth scopes that allow nodes to pull private images. One of them is enough.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Name of clusters without GKE, in logs and metrics; kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Fields that only GKE supports. With PROVIDER=gce, their values are errors unless they are defaults, empty, zero or
-#: false, because TPUNodeGroups would ignore them silently.
+#: Fields that TPUNodeGroups would ignore silently. With PROVIDER=gce, setting one of them is an error unless its value
+#: is the default, empty, zero or false.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
-#: Minimum similarity, from 0 to 1, of an unknown variable and the suggested option. At most two letters differ.
+#: Minimum similarity, from 0 to 1, of an unknown variable to a suggested option. PROVIDR (0.93) passes.
 _NEAR = 0.92
-#: Prefix of unknown variables that are reported even if no option is similar.
+#: Prefix of unknown variables for which an option is always suggested.
 _NODE_PREFIX = "GCP_NODE_"
 _NO_SLICES = "Slice resources are not supported"
 #: Messages about variables of the Go provisioner that have no counterpart, by name or prefix.
@@ -41,7 +41,7 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
-    """Return default name and location of a cluster without GKE, for logs and metrics; empty on GKE."""
+    """Return default name and location of a cluster without GKE; empty on GKE."""
     if environment.get("PROVIDER", "").strip().lower() != GCE:
         return {}
     zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
@@ -125,7 +125,7 @@ def _matches(name: str, key: str) -> bool:
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the texts of the options that are set, by variable, and of the cluster's inferred values."""
+    """Return the texts of all options that are set, and the cluster's inferred values, by variable."""
     texts = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     texts |= {
         "GCP_PROJECT_ID": effective.project_id,
