@@ -112,7 +112,6 @@ async def _ask(clients: list[_Client], requests: list[bytes], count: int) -> lis
 
 
 def _request(body: bytes, path: str = "/mutate") -> bytes:
-    """Return the bytes that an API server sends."""
     lines = [
         f"POST {path}?timeout=10s HTTP/1.1",
         f"Host: {HOST}:443",

@@ -88,7 +88,6 @@ def _measure_pool(
 
 @contextmanager
 def _counted(api: KubeApi) -> Iterator[Counter[str]]:
-    """Count the requests that the client sends, by verb and resource."""
     counts: Counter[str] = Counter()
     lock = threading.Lock()
     send = api._send  # noqa: SLF001 - below it nothing repeats a request
@@ -108,7 +107,6 @@ def _counted(api: KubeApi) -> Iterator[Counter[str]]:
 
 
 def _populate(api: KubeApi, writers: ThreadPoolExecutor, pool: str, nodes: Sequence[str], *, pods: int) -> None:
-    """Create nodes, and pods without chips on each."""
     list(writers.map(lambda name: api.post(collection_path("nodes"), _node(name, pool)), nodes))
     path = collection_path("pods", namespace=_NAMESPACE)
     bodies = [_pod(f"{node}-{index}", node) for node in nodes for index in range(pods)]

@@ -1,9 +1,9 @@
 """Measures 200 node groups of 16 machines that are created at the same time: durations, calls and memory.
 
 Ready times and calls are those of the simulation, in virtual time; tests/nodegroups/simulation/many.py has the
-durations of machines in it. Memory is that of a process with all modules of a controller, and with the data that the
-simulated controller had when all groups were ready, after its client has read the metadata of all machines over HTTP,
-16 groups at a time.
+simulated durations of machines. Memory is that of a process with all modules of a controller, and with the data that
+the simulated controller had when all groups were ready, after its client has read the metadata of all machines over
+HTTP, 16 groups at a time.
 """
 
 from __future__ import annotations

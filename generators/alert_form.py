@@ -87,7 +87,7 @@ class Rule:
                         "evaluationInterval": "60s",
                         "ruleGroup": GROUP,
                         "alertRule": self.name,
-                        # Otherwise Cloud Monitoring rejects policies on metrics without samples (reference of
+                        # Without this field, Cloud Monitoring rejects policies on metrics without samples (reference of
                         # PrometheusQueryLanguageCondition). Many metrics have samples only after an incident.
                         "disableMetricValidation": True,
                     },

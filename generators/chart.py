@@ -141,7 +141,6 @@ def _schema() -> dict[str, Any]:
                     "description": "iam.gke.io/gcp-service-account, if IAM grants the roles to a Google service "
                     "account.",
                 },
-                # These are values of gke-tpu-env-injector's chart.
                 create=_FLAG,
                 name=_TEXT,
             ),

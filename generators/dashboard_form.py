@@ -176,7 +176,6 @@ class Dashboard:
         }
 
     def _laid_out(self) -> Iterable[dict[str, Any]]:
-        """Yield rows and panels, from left to right and top to bottom."""
         number, y = 0, 0
         for title, panels in self.rows:
             number += 1

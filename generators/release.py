@@ -91,7 +91,6 @@ def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
 
 
 def _annotations(found: re.Match[str], repository: str) -> str:
-    """Return the annotations for Artifact Hub that depend on the release."""
     pages = f"{repository}/blob/{found['tag']}/docs"
     pictures = f"{repository}/raw/{found['tag']}/docs/pictures"
     return f"""  artifacthub.io/images: |

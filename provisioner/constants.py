@@ -5,7 +5,6 @@
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 #: Label of pods of StatefulSets, since Kubernetes 1.28: number at the end of the pod's name.
 POD_INDEX = "apps.kubernetes.io/pod-index"
-#: Label of pods of StatefulSets: name of the pod.
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
 LEADER_INDEX = 0
 #: Label of pods: UID of their Job.
@@ -58,14 +57,12 @@ LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusiv
 #: Label of LeaderWorkerSets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
-#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. Kubelets cannot set the second label,
-#: because Kubernetes protects the prefix node-restriction.kubernetes.io.
+#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. NodeRestriction protects the second.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------
-#: Labels of a RayCluster's pods: cluster, worker group, and number of the replica. If replicas have several hosts, also
-#: the replica's name and the host index.
+#: Labels of a RayCluster's pods. Only replicas with several hosts have RAY_REPLICA_NAME and RAY_HOST_INDEX.
 RAY_CLUSTER_NAME = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
@@ -165,8 +162,7 @@ BETA_INSTANCE_TYPE = "beta.kubernetes.io/instance-type"
 BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Domains of label keys of Google and Kubernetes. Pod labels with these keys are copied to nodes only if a setting or
-#: the supplier of nodes allows the key.
+#: Label domains of Google and Kubernetes. Their labels are copied from pods to nodes only if explicitly allowed.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
 # --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
@@ -270,16 +266,14 @@ SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 #: Value of SLICE and SLICE_NAMESPACE while the pool is kept free: no pod that requests chips can be bound to the pool.
 SLICE_FREE = "none"
-#: Label of namespaces. With the value PLACEMENT_ASSIGN, admission adds SLICE and SLICE_NAMESPACE to the nodeSelector of
-#: new pods whose own labels name their slice.
+#: Label of namespaces: whether admission adds SLICE and SLICE_NAMESPACE to the nodeSelector of new pods.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
 #: Value of PLACEMENT: admission does not add SLICE and SLICE_NAMESPACE to pods, even with PLACEMENT_NAMESPACES=all.
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. Because of the prefix startup-taint,
-#: the cluster autoscaler adds nodes with this taint for pods that do not tolerate the taint.
+#: Taint key of flex-start nodes that wait for the workload's other slices. The autoscaler ignores startup-taint keys.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
 #: Labels that identify the owner of a pool. Labels that are copied from pods must not overwrite them.

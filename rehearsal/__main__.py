@@ -1,4 +1,4 @@
-"""`python -m rehearsal`."""
+"""Entry point of `python -m rehearsal`."""
 
 import sys
 

@@ -185,7 +185,6 @@ def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
 
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:
-    """Return the name of the pod that holds a Lease, empty if no pod does. Raises UnreachableError."""
     try:
         return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
     except Unavailable as error:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
-#: Maximum numbers of waiting pods, rejected pods and partitions that `explain` describes.
 _MAX_EXPLAINED = 20
 _MEANINGS = {
     "wanted": "is recorded and not requested yet",

@@ -14,7 +14,6 @@ from provisioner.model.wording import UserError
 
 #: Program name that means `run`, because manifests of the Go provisioner set `command: [/manager]` and only flags.
 _NAME_OF_GO = "manager"
-#: Program name with which kubectl starts the plugin for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"
 _PROGRAM = "tpu-provisioner"
 #: Module and summary of each command, in the order of `--help`.

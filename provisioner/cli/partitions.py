@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
     from provisioner.settings.partitions import PartitionSettings
 
-#: Module and summary of each subcommand; without a subcommand, the controller runs.
 COMMANDS = {"get": ("partitions_get", "wait for a pod's partition: the init container")}
 
 

@@ -85,7 +85,6 @@ def _listed(items: Iterable[str]) -> str:
 
 
 def _read_settings_file(name: str) -> dict[str, str]:
-    """Return the settings in a file: lines NAME=value, or a ConfigMap. Raises SettingsError or OSError."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -304,7 +303,6 @@ def _wrapped(text: str, part: str) -> list[str]:
 
 
 def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Iterator[str]:
-    """Yield the lines below a row: names, choices of capacity and cost of pools; if `wide`, also labels and taints."""
     pool = pools[0]
     request = _shown_request(pool)
     names = dict.fromkeys(output.plain(planned.shown_name) for planned in pools)

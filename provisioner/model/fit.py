@@ -29,7 +29,6 @@ _KNOWN = frozenset(
         *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
         # Labels that follow from other fields of the create request. No setting requests local SSDs.
         *(constants.SANDBOX_RUNTIME, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
-        # Label that the provisioner writes on nodes of pools for one child Job.
         constants.NAMESPACED_JOB,
         # Name of the node, which a selector cannot contain before the node exists.
         constants.HOSTNAME,

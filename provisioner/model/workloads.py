@@ -14,7 +14,6 @@ from typing import NamedTuple, NewType, Self
 class WorkloadKind(StrEnum):
     """Kind of a workload. The value is the name of the kind in Kubernetes."""
 
-    #: Group and version of the API in which objects of the kind are read.
     api_version: str
     #: Word for a group of pods in messages.
     group_title: str
@@ -139,7 +138,6 @@ class Requirements:
     memory_bytes: int = 0
     #: Requested bytes of ephemeral storage and of huge pages, by resource.
     other_bytes: tuple[tuple[str, int], ...] = ()
-    #: None if the pod has no PersistentVolumeClaims.
     volumes: Volumes | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     #: Terms of requiredDuringSchedulingIgnoredDuringExecution; empty if the pod has no such affinity.
@@ -180,7 +178,6 @@ class Pod:
     #: Number of pods of the group, from the pod; 0 if the spec of the workload determines the number.
     group_size: int = 0
     phase: str = "Pending"
-    #: Empty if the pod is not bound to a node.
     node_name: str = ""
     requirements: Requirements
     priority: int = 0
@@ -213,8 +210,8 @@ class PodGroup:
     numbered: bool = True
     #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""
-    #: Whether the numbers of groups may exceed `replicas`. If so, groups without pods count only while fewer than
-    #: `replicas` groups have pods.
+    #: Whether group numbers may exceed `replicas`; groups without pods then count only if fewer than `replicas` have
+    #: pods.
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
@@ -226,7 +223,6 @@ class PodGroup:
     selects_job_nodes: bool = False
     #: Number of child Jobs whose pods together are one group and fill a slice.
     jobs: int = 1
-    #: Number of pods per group.
     parallelism: int
     template: Requirements
 
@@ -245,8 +241,8 @@ class Ask:
     """Spec and status of a ProvisioningRequest (request) or CapacityBuffer (buffer)."""
 
     resource_version: str
-    #: Names of PodTemplates with the number of pods (request) or slices (buffer). None instead of a number if other
-    #: fields of the buffer determine the number.
+    #: Names of PodTemplates with number of pods (request) or slices (buffer; None if other fields determine the
+    #: number).
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices the buffer copies.
     scalable: tuple[str, str, str] = ("", "", "")

@@ -27,7 +27,6 @@ def _address(text: str) -> str:
 
 
 def _image(text: str) -> str:
-    """Read an image; "none" means no container, and is returned as an empty text."""
     return "" if text == forms.NONE else forms.matching(_IMAGE, 'an image, or "none"')(text)
 
 

@@ -13,8 +13,7 @@ from provisioner.settings.options import OPTIONS, Settings
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Name of clusters without GKE, in logs and metrics; kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Fields that TPUNodeGroups would ignore silently. With PROVIDER=gce, setting one of them is an error unless its value
-#: is the default, empty, zero or false.
+#: Fields that TPUNodeGroups would silently ignore. With PROVIDER=gce, only their default or an empty value is valid.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)

@@ -149,7 +149,7 @@ def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
 
 
 def _ended(rehearsal: Rehearsal, story: Story) -> str:
-    """Return the final message, "" if a JobSet or a pool is left. Raises RehearsalError if a JobSet cannot succeed."""
+    """Return the final message, empty while JobSets or pools are left. Raises RehearsalError if a JobSet must fail."""
     if story.invalid:
         raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
     if story.failed:

@@ -75,7 +75,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
         simulated = _simulated(groups, create_seconds=create_seconds, boot_seconds=boot_seconds)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    # The level `warning` hides log lines of simulated guests, such as those about a read of missing metadata.
+    # Hide log lines of simulated guests that are no warnings, such as lines about a read of missing metadata.
     logs.configure("warning")
     demo = Demo(keep=keep)
     with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
@@ -106,7 +106,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
 
 
 def _used(story: GroupStory) -> str:
-    """Return a message, "" if a group was never ready or a JobSet runs. Raises RehearsalError if a JobSet failed."""
+    """Return a message, empty until all groups were ready and all JobSets ended. Raises RehearsalError on failure."""
     if story.failed:
         raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
     if not story.all_ready or story.unfinished:
@@ -115,7 +115,7 @@ def _used(story: GroupStory) -> str:
 
 
 def _gone(rehearsal: GroupRehearsal, story: GroupStory) -> str:
-    """Return the final message if nothing is left, otherwise ""."""
+    """Return the final message, empty while anything is left."""
     if not all("gone" in times.entered for times in story.groups.values()) or rehearsal.left():
         return ""
     return "nothing is left: no policy, template, group, machine, node or token"

@@ -76,7 +76,7 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
 
 
 def _ended(rehearsal: PartitionRehearsal, story: PartitionStory) -> str:
-    """Return the final message, "" if a pod runs or a partition is left. Raises RehearsalError if a pod failed."""
+    """Return the final message, empty while a pod runs or a partition exists. Raises RehearsalError if a pod failed."""
     if story.failed:
         raise RehearsalError(f"pod {', '.join(story.failed)} failed; see it for the reason")
     if not story.pods or story.unfinished or _left(rehearsal):

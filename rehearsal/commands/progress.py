@@ -6,7 +6,7 @@ import re
 import shutil
 from typing import TextIO
 
-#: Messages about the current step. On a terminal, each replaces the message before it.
+#: Messages about the current step. On a terminal, the next message overwrites them.
 _STEP = re.compile(r"building \S+ \(\d+/\d+\)|another process is building")
 _STILL_RUNS = "so far"
 #: Sequence that moves the cursor to the start of the line and erases the line.
@@ -23,10 +23,10 @@ class ProgressLine:
         self._open = False
 
     def show(self, text: str, *, prefix: str = "") -> None:
-        """Write a message. On a terminal, it replaces a message about a step that was shown before it."""
+        """Write a message. On a terminal, overwrite the previous message if that is about a step."""
         is_step = _STEP.match(text) is not None
         if not self._changes:
-            # A log gets no message that only reports that a step still runs.
+            # Messages that a step still runs would only lengthen a log.
             if not (is_step and _STILL_RUNS in text):
                 self._stream.write(f"{prefix}{text}\n")
             self._stream.flush()

@@ -20,7 +20,6 @@ from rehearsal.commands.progress import ProgressLine
 from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
 
-#: Interval in seconds between two checks for changes.
 _LOOK_SECONDS = 0.2
 #: Time in seconds without a change after which a demo fails. Demos add the durations of simulated operations.
 STANDSTILL_SECONDS = 120.0
@@ -39,7 +38,7 @@ class Story(Protocol):
 
 
 class Demo:
-    """A demo while it runs: a context manager that handles signals and errors. Its `exit_code` is valid at the end."""
+    """Context manager of a demo that handles signals and errors. `exit_code` is valid after the exit."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
@@ -56,7 +55,7 @@ class Demo:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._interrupted:
-            # A second signal ends the demo immediately, without an orderly shutdown.
+            # A second signal interrupts any step of the demo, including its shutdown.
             raise KeyboardInterrupt
         self._interrupted = True
 
@@ -116,7 +115,7 @@ class Demo:
 
 
 def refuse(message: str) -> None:
-    """Print the reason why the command does nothing."""
+    """Print an error message in red."""
     click.secho(message, fg="red")
 
 

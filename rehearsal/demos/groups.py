@@ -1,7 +1,7 @@
 """Rehearsal of node groups: local control plane, controller, simulated Compute Engine, and the story of a demo.
 
 Machines know only the facts about the cluster that the controller writes into their metadata. The story, as lines for
-users and as times for a table, uses only objects of the API server and the log of the controller, as users can.
+users and as times for a table, uses objects of the API server, the log of the controller, and the status of machines.
 """
 
 from __future__ import annotations
@@ -105,14 +105,13 @@ _KINDS = {
     "InstanceTemplate": "instance template",
     "ManagedInstanceGroup": "managed instance group",
 }
-#: Line of the story for each log event; `{kind}` and `{name}` are those of a resource in Compute Engine.
+#: Line of the story for each log event, with kind and name of a resource in Compute Engine.
 _WORDS = {
     "resource.create_accepted": "requests {kind} {name} from Compute Engine",
     "resource.delete_accepted": "deletes {kind} {name}",
     "resource.gone": "{kind} {name} is gone",
 }
 _DONE = {"CREATE": "{kind} {name} exists", "DELETE": "{kind} {name} is gone"}
-#: Line of the story for each count of a group's machines.
 _COUNTED = {
     "running": "machines run",
     "joined": "machines have joined the cluster",
@@ -128,7 +127,7 @@ class GroupTimes(Times):
 
 
 class GroupStory(WorkloadStory):
-    """Yields the changes of JobSets and node groups since the last call."""
+    """Yields the changes of JobSets and node groups since the last `advance`."""
 
     def __init__(
         self,
@@ -236,5 +235,5 @@ def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
     ready: Mapping[str, Any] = next((condition for condition in conditions if condition["type"] == "Ready"), {})
     reason = str(ready.get("reason", ""))
-    # The message is shown for deletes, because it names the resource for which the delete waits.
+    # The message of a delete is shown, because it names the resource for which the delete waits.
     return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -159,7 +159,7 @@ def _host(name: str) -> dict[str, Any]:
 
 
 def _service(port: int) -> dict[str, Any]:
-    """Return a Service that leads the API server to this machine, where the certificate is for the Service's name."""
+    """Return a Service that resolves to this machine. The webhook's certificate is for the Service's name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -208,7 +208,7 @@ class PodTimes(Times):
 
 
 class PartitionStory:
-    """Yields the changes of pods and partitions since the last call."""
+    """Yields the changes of pods and partitions since the last `advance`."""
 
     def __init__(self, rehearsal: PartitionRehearsal, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rehearsal = rehearsal
@@ -217,7 +217,7 @@ class PartitionStory:
         self._waits: set[tuple[str, str]] = set()
         #: Times of the pods by UID.
         self.pods: dict[str, PodTimes] = {}
-        #: UIDs of the pods that have requested their configuration, or ended before.
+        #: UIDs of the pods that have requested their configuration, or have ended before.
         self._served: set[str] = set()
         self.failed: list[str] = []
 
@@ -228,7 +228,7 @@ class PartitionStory:
 
     def advance(self) -> Iterator[str]:
         """Check for changes; yield a line for each."""
-        # List partitions before pods: the partition of a pod that runs is then in the list.
+        # List partitions before pods, so that a pod's end is shown before the removal of its partition.
         listed = {partition.id: partition.state for partition in self._rehearsal.vipu.partitions}
         for raw in self._rehearsal.objects(collection_path("pods"), labelSelector=names.POD_LABEL):
             yield from self._pod(raw)

@@ -26,7 +26,7 @@ _PHASE_WORDS = {
     "failed": "node pool {node_pool} failed: {note}",
     "gone": "node pool {node_pool} is gone",
 }
-#: Webhook of JobSet, whose rejections look like failures in the Events of Jobs; and a text that explains them.
+#: Webhook of JobSet whose rejections look like failures in the Events of Jobs, and the text that explains them.
 _JOBSET_WEBHOOK = "vpod.kb.io"
 _REJECTION_IS_NORMAL = (
     "JobSet creates the other pods of a slice when the leader pod has a node; until then, Events of the Jobs contain "
@@ -47,7 +47,7 @@ class PoolTimes(Times):
 
 
 class WorkloadStory:
-    """Yields the changes of JobSets and their leader pods since the last call."""
+    """Yields the changes of JobSets and their leader pods since the last `workloads`."""
 
     def __init__(self, rehearsal: RehearsedCluster) -> None:
         self._rehearsal = rehearsal
@@ -120,7 +120,7 @@ class WorkloadStory:
 
 
 class Story(WorkloadStory):
-    """Yields the changes of JobSets and node pools since the last call."""
+    """Yields the changes of JobSets and node pools since the last `advance`."""
 
     def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess, *, requests: bool = False) -> None:
         super().__init__(rehearsal)
@@ -182,7 +182,7 @@ class Story(WorkloadStory):
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"
-        # The last part of the slice's id is the name of its Job. The key is missing or null for a pool without a slice.
+        # `slice` is missing or null for a pool without a slice. The last part of a slice's id is the name of its Job.
         job = str(record.get("slice") or "of no workload").rpartition("/")[2]
         if new == "in_use" and job not in times.jobs:
             times.jobs.append(job)

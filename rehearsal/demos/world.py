@@ -29,14 +29,13 @@ from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.settings import SimulatorSettings
 
 _POLL_SECONDS = 0.05
-#: Maximum interval in seconds between two checks of a condition, and share of the time waited. The interval grows,
-#: because most conditions list objects from the API server, which takes 7 ms of CPU time.
+#: Maximum interval in seconds between two checks of a condition, and interval as a share of the time waited. Short
+#: intervals are costly: most conditions list objects from the API server, which takes 7 ms of CPU time.
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 _STOP_SECONDS = 35.0
 #: Names of the rehearsed cluster, the only cluster that the simulated GKE serves.
 PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
-#: Name, in messages, of the process that runs each command.
 _TITLES = {
     "run": "provisioner",
     "nodegroups": "controller of node groups",
@@ -198,7 +197,7 @@ class RehearsedCluster(ABC):
         self._controllers: list[ControllerProcess] = []
 
     def start(self) -> None:
-        """Start everything. The first start on a machine builds the control plane, which takes minutes."""
+        """Start the cluster and the simulated services. The first start on a machine takes minutes for a build."""
         self.cluster = localcluster.start(self._directory, progress=self._progress, kueue=self._kueue)
         try:
             self.api = connect(str(self.cluster.kubeconfig))

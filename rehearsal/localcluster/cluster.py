@@ -36,7 +36,7 @@ from rehearsal.localcluster.processes import Process, stop_all, wait_until
 START_TIMEOUT_SECONDS = 120.0
 
 _GRACE_SECONDS = 0.7
-# The API server delays creates of a kind that it has served for less than this time. start() waits for the rest of it.
+# The API server delays creates of a kind that it has served for less than this time, so start() waits for its end.
 _NEW_KIND_SECONDS = 2.0
 
 
@@ -131,7 +131,7 @@ class Component:
 
     @property
     def process(self) -> Process:
-        """The process of the last start."""
+        """Process of the last start. Raises LocalClusterError if the program was never started."""
         if self._process is None:
             raise LocalClusterError(f"{self.name} was not started.", advice="Start the cluster with it.")
         return self._process
@@ -231,7 +231,7 @@ class LocalCluster:
 
     @property
     def server_url(self) -> str:
-        """The URL of the API server."""
+        """URL of the API server."""
         return f"https://{HOST}:{self._components[recipes.KUBE_APISERVER].port}"
 
     @property
@@ -420,7 +420,7 @@ def start(
     cluster = LocalCluster(
         home, binaries, operators=chosen, temporary=directory is None, timeout_seconds=timeout_seconds
     )
-    # Callers may forget stop(), and on some systems children do not end with their parent.
+    # Stop at exit as well: callers may forget stop(), and on some systems children outlive their parent.
     atexit.register(cluster.stop)
     try:
         cluster._start(progress)  # noqa: SLF001 - start() is the constructor's second half

@@ -22,7 +22,7 @@ from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
 
 # Controllers that workloads, programs in the cluster or joining machines may need; none creates nodes or binds volumes.
-# Leaving out all others saves about 100 MB of memory, and time at the start.
+# Other controllers would take 100 MB of memory, and time at the start.
 _CONTROLLERS = (
     # Signs cluster-info, which machines read before they trust the cluster.
     "bootstrap-signer-controller",
@@ -170,13 +170,13 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--service-account-key-file={keys}/service-accounts.pub",
             f"--service-account-signing-key-file={keys}/service-accounts.key",
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
-            # Endpoints must not contain a loopback address, and this API server has no other.
+            # Endpoints must not contain a loopback address, the only address of this API server, so it writes none.
             "--endpoint-reconciler-type=none",
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",
             "--profiling=false",
             *gates,
-            # Kinds that the gates add are beta, and beta kinds are not served by default.
+            # The gates add beta kinds, which are not served by default.
             *(("--runtime-config=api/beta=true",) if gates else ()),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
@@ -294,7 +294,7 @@ def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
             **operator.settings,
-            # The field is left out if it is empty, because only some operators have it.
+            # Only some operators have this field.
             **({"featureGates": dict.fromkeys(gates, True)} if gates else {}),
         },
     )

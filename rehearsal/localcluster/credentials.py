@@ -50,7 +50,7 @@ _CLIENTS = {
 
 
 class Authority(authority.Authority):
-    """A certificate authority that also signs for clients, and can hand out its key."""
+    """Certificate authority that also signs for clients and returns its own key."""
 
     def pair(self) -> KeyPair:
         """Return the authority's own certificate and key, with which a program can sign in its name."""
@@ -165,7 +165,6 @@ class Credentials:
 
 
 def _service_account_keys() -> tuple[bytes, bytes]:
-    """Return the private and the public key, as PEM, that sign and verify service account tokens."""
     key = new_key()
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return private_pem(key), public

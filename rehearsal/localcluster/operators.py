@@ -33,7 +33,6 @@ class Operator:
 
     #: Name of the operator's recipe, log and user.
     name: str
-    #: Name of the operator in messages.
     title: str
     #: apiVersion of the configuration file; empty if the operator is configured by flags and has no webhooks.
     configuration: str = ""
@@ -66,8 +65,8 @@ KUEUE = Operator(
     settings={
         "namespace": _NAMESPACE,
         "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
-        # Kueue exits if this is disabled and /etc has no certificate for its metrics. The Service name "none" matches
-        # no webhook, so that Kueue leaves the webhooks with the certificate of the cluster.
+        # Kueue would exit without internalCertManagement, because /etc has no certificate for its metrics. The Service
+        # name "none" matches no webhook, so the webhooks keep the certificate of the cluster.
         "internalCertManagement": {"webhookServiceName": "none", "webhookSecretName": _CERTIFICATES},
         "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
     },

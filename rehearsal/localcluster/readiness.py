@@ -165,7 +165,7 @@ def _gets_child(api: ApiClient, probe: _Probe) -> bool:
         api.apply(probe.path, _bytes(probe.manifest))
         return False
     child = api.call("GET", probe.child)
-    # The status of the child is set by another controller, which therefore works as well.
+    # Another controller sets the child's status, so that controller works as well.
     return child.status == 200 and probe.handled(child.body.get("status", {}))
 
 

@@ -52,11 +52,10 @@ class Recipe:
     from_assets: bool = True
     #: Folder of the source that contains its crd and webhook folders; empty if it has neither.
     manifests: str = ""
-    #: A CRD of another module that the program needs: path of the module, and path of the file in it.
+    #: CRD of another module that the program needs: path of the module, and path of the file in it.
     borrowed: tuple[str, str] = ("", "")
     #: Whether the program is built only on request.
     optional: bool = False
-    #: Feature gates to enable.
     gates: tuple[str, ...] = ()
 
 
@@ -177,7 +176,7 @@ def linker_flags(recipe: Recipe, modules: Path) -> str:
     version = pinned_version(recipe, modules)
     flags += f" -X {recipe.version_variable}={version}"
     if recipe.version_variable == _KUBERNETES_VERSION:
-        # Clients compare the major and minor version, which Kubernetes has in variables of their own.
+        # Clients compare the major and minor version, which Kubernetes has in separate variables.
         major, minor, _ = version.removeprefix("v").split(".", 2)
         package = _KUBERNETES_VERSION.rpartition(".")[0]
         flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"

@@ -176,7 +176,6 @@ _FAMILIES = (
 )
 _TPU_MACHINES = {machine.name: machine for family in _FAMILIES for machine in family}
 
-# General-purpose types, enough for a cluster's ordinary pools.
 _GENERAL = re.compile(r"(?:[nce]\d[a-z]?)-(standard|highmem|highcpu)-(\d{1,3})")
 _GIB_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
 _SHARED_CORE = {"e2-micro": (2, 1.0), "e2-small": (2, 2.0), "e2-medium": (2, 4.0)}

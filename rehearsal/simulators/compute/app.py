@@ -45,7 +45,7 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
         """Open the port and serve; VMs join clusters if the settings say so. Raises OSError if the port is in use."""
         self._listen(lambda _address: ComputeService(self.world, self._calls))
         if self.settings.machines_join:
-            # The module is imported only if needed, because its certificate library takes 0.1 s to import.
+            # Import only if needed: the certificate library takes 0.1 s.
             from rehearsal.simulators.compute.guests.crew import Crew  # noqa: PLC0415
 
             self._crew = Crew(settings=lambda: self.settings, clock=self._clock)

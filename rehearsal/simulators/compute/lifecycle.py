@@ -40,7 +40,7 @@ _LOSABLE = (MachineStatus.PROVISIONING, MachineStatus.STAGING, MachineStatus.RUN
 
 
 class MachineObserver(Protocol):
-    """Receives changes of VMs. Methods are called while the model's lock is held, so they may only record changes."""
+    """Receives changes of VMs. Methods are called while the model's lock is held, so they only record the change."""
 
     def changed(self, machine: MachineView) -> None:
         """Record that a VM has a new status or new metadata, or is deleted, which an empty status shows."""

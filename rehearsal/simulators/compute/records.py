@@ -56,7 +56,6 @@ class Loss(StrEnum):
     MAINTENANCE = "maintenance"
     #: A user deleted the VM.
     DELETED = "deleted"
-    #: The VM's maxRunDuration is over.
     RUN_TIME_OVER = "run_time_over"
 
 

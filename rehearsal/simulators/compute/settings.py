@@ -25,9 +25,7 @@ class ComputeSettings(GoogleSettings):
     operation_seconds: float = 1.0
     #: Time from a setMetadata to its effect.
     metadata_seconds: float = 0.5
-    #: Time for which a VM is PROVISIONING.
     provisioning_seconds: float = 2.0
-    #: Time for which a VM is STAGING, before it is RUNNING.
     staging_seconds: float = 3.0
     #: Maximum random addition to the start of each VM. 0 by default, so that rehearsals are repeatable.
     machine_jitter_seconds: float = 0.0

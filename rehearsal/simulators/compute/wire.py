@@ -47,7 +47,6 @@ def link(path: str) -> str:
 
 
 def _located(scope: Scope) -> dict[str, str]:
-    """Return the field with the zone or region of a resource."""
     return {{ZONES: "zone", REGIONS: "region"}[scope.kind]: scope.link} if scope.location else {}
 
 

@@ -68,7 +68,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
                 Api(self.world, ca_certificate=certificate, endpoint=endpoint or address),
             )
         )
-        # Nodes are managed only after the port is open: a simulator that uses the port already also manages them.
+        # Manage Nodes only after the port is open: a simulator that already has the port manages the same Nodes.
         if cluster is not None:
             self._take_charge(cluster, server)
         self._run()

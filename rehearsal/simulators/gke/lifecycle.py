@@ -43,7 +43,7 @@ _NEXT_LOOK_SECONDS = 10.0
 
 
 class NodeSink(Protocol):
-    """Adds and removes nodes. Methods are called while the model's lock is held, so they may only record the order."""
+    """Adds and removes nodes. Methods are called while the model's lock is held, so they only record the change."""
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
         """Register the node in the cluster, then call `World.node_registered`."""

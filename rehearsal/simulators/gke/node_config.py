@@ -33,7 +33,6 @@ _SYSCTL = re.compile(
 _TRIPLES = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _TRIPLE = re.compile(r"[0-9]+[ \t]+[0-9]+[ \t]+[0-9]+")
-#: Ranges of the numbers in kubeletConfig.
 _KUBELET_RANGES = {
     "podPidsLimit": (1024, 4_194_303),
     "imageGcLowThresholdPercent": (10, 85),

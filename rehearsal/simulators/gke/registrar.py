@@ -220,7 +220,6 @@ def _resources(pool: Pool, node: SimulatedNode, version: str) -> dict[str, Any]:
 
 
 def _by_driver(pool: Pool) -> bool:
-    """Return whether nodes offer their chips through the DRA driver instead of the device plugin."""
     label: str = pool.body.get("config", {}).get("labels", {}).get(_DRIVER_LABEL, "")
     return label == "true"
 

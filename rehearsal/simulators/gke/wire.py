@@ -49,7 +49,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "status": pool.status.value,
         "maxPodsConstraint": sent.get("maxPodsConstraint") or {"maxPodsPerNode": _DEFAULT_PODS},
         "podIpv4CidrSize": _pod_range(sent),
-        # If a client sends `management`, fields that it leaves out are false: proto3 JSON leaves those out.
+        # Fields that a client leaves out of `management` are false.
         "management": sent.get("management", {"autoUpgrade": True, "autoRepair": True}),
         "upgradeSettings": sent.get("upgradeSettings") or {"maxSurge": 1, "strategy": "SURGE"},
         "etag": pool.etag,

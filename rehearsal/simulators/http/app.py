@@ -78,7 +78,6 @@ class LocalSimulator(Generic[World, Settings]):
         return self._server
 
     def _run(self) -> None:
-        """Start the threads that answer requests and run due callbacks."""
         self.world.timeline.on_added = self._wake.set
         for name, target in (("http", self._running.listen), ("ticker", self._tick)):
             thread = threading.Thread(target=target, name=f"simulator-{name}", daemon=True)

@@ -19,7 +19,6 @@ from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault, FaultError
 from rehearsal.simulators.http.settings import BaseSettings, SettingsError
 from rehearsal.simulators.http.world import BaseWorld
 
-#: Path prefix of the simulator's own API.
 ADMIN_PREFIX = "/simulator/v1/"
 _DEFAULT_LIMIT = 200
 

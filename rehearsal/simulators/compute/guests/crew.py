@@ -52,7 +52,7 @@ _NOT_FOUND, _CONFLICT = 404, 409
 
 @dataclass(slots=True, kw_only=True)
 class Kubelet:
-    """One start of a kubelet."""
+    """Kubelet of a VM, from one boot until the VM stops."""
 
     machine: MachineView
     invitation: Invitation
@@ -228,7 +228,7 @@ class Guest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A guest and the last reported state of its VM. Heap entries with another number than `turn` are outdated."""
+    """A guest and the last state of its VM. Entries of `Crew._due` with another number than `turn` are outdated."""
 
     guest: Guest
     machine: MachineView
@@ -273,7 +273,7 @@ class Crew:
             thread.join()
 
     def changed(self, machine: MachineView) -> None:
-        """Record a change of a VM."""
+        """Record a change of a VM, and let its guest react."""
         key = (machine.scope.path, machine.number)
         with self._news:
             seat = self._seats.get(key)

@@ -192,8 +192,6 @@ class Membership:
 
 @dataclass(slots=True, kw_only=True)
 class _Request:
-    """A certificate request that waits for its certificate."""
-
     invitation: Invitation
     key: NewKey
     access: Access

@@ -41,7 +41,7 @@ class Readiness:
     since: datetime
     started: datetime
     chips: int = 0
-    #: Number of chips when the device plugin last worked. The capacity keeps it if the plugin fails.
+    #: Number of chips while the device plugin last worked. It remains the capacity if the plugin fails.
     seen_chips: int = 0
 
 
