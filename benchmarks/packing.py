@@ -165,7 +165,7 @@ def foreknown(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
 def seeing(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
     """Return the share if only deadlines are known, not run times, and the free IPUs are known.
 
-    Younger pods delay no older one. Without deadlines, no pod overtakes: it could be in the position that is free
+    Younger pods delay no older one. Without deadlines, no pod overtakes: it might occupy the position that is free
     first.
     """
     return _play(jobs, _Seeing(allocations, ordered=True))

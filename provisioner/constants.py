@@ -154,7 +154,7 @@ ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
-#: Older names of ZONE, REGION, INSTANCE_TYPE, OS and ARCH, and the storage driver's zone label. Nodes have both.
+#: Older names of ZONE, REGION, INSTANCE_TYPE, OS and ARCH, and the storage driver's zone label. Nodes also have these.
 GKE_ZONE = "topology.gke.io/zone"
 BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"

@@ -40,7 +40,7 @@ class Documents:
 
     #: Document about slices; None if their controller is not installed, may not be read, or does not answer.
     slices: Document | None
-    #: Document about IPU partitions; None for the reasons that `slices` can be None.
+    #: Document about IPU partitions; None if their controller is not installed, may not be read, or does not answer.
     partitions: partitions_board.Document | None = None
     #: Failure to read an installed controller; empty if none. A missing right to read partitions is no failure.
     problem: str = ""
@@ -119,7 +119,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Yield the problems that prevent decisions, and the time of the last decision if there are problems or `dated`."""
+    """Yield the problems that prevent decisions; also the time of the last decision if `dated` or if none is made."""
     yield from (plain(f"ATTENTION: {problem}") for problem in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):

@@ -43,7 +43,7 @@ def command_with(*examples: str) -> Callable[[Callable[..., Any]], Command]:
 
 
 class Frame(Command, click.Group):
-    """Command group that imports only the chosen command. `entries`: module (in `package`) and summary by command."""
+    """Command group that imports only the chosen command. `entries` has the module and the summary of each command."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
         # Commands with only a summary: click lists, completes and suggests them without imports.

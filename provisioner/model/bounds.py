@@ -104,7 +104,7 @@ HINTED_WORDS = 512
 # --- the metrics ---
 #: Number of namespaces whose use of chips is counted separately. All others are counted together.
 METERED_NAMESPACES = 100
-#: Number of separate counts by namespace, accelerator, capacity type and use. Further ones join all namespaces.
+#: Number of separate counts by namespace, accelerator, capacity type and use. Further namespaces are counted together.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace, which administrators and kubelets write; further entries are ignored ---

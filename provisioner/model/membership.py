@@ -1,6 +1,6 @@
 """Determines the node pool of a node. Pure. Used by planning, the status page, the checks before a delete, and `drain`.
 
-The node label gke-nodepool does not suffice: users can edit it, and GKE restores it only at registration or boot.
+The label gke-nodepool does not suffice: users can edit it, and GKE restores it only when the node registers or boots.
 """
 
 from __future__ import annotations

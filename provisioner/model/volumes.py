@@ -56,7 +56,7 @@ class _Restriction(NamedTuple):
 
 
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
-    """Yield all pods. For pods that are not bound to a node, complete `Requirements.volumes`."""
+    """Yield all pods. Pods without a node get the restrictions by their claims (`Requirements.volumes`)."""
     for pod in pods:
         requirements = pod.requirements
         if requirements.volumes is None or pod.node_name:

@@ -210,8 +210,7 @@ class PodGroup:
     numbered: bool = True
     #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""
-    #: Whether group numbers may exceed `replicas`; groups without pods then count only if fewer than `replicas` have
-    #: pods.
+    #: Whether group numbers may exceed `replicas`; groups without pods count only if fewer than `replicas` have pods.
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
@@ -241,8 +240,7 @@ class Ask:
     """Spec and status of a ProvisioningRequest (request) or CapacityBuffer (buffer)."""
 
     resource_version: str
-    #: Names of PodTemplates with number of pods (request) or slices (buffer; None if other fields determine the
-    #: number).
+    #: Names of PodTemplates, with number of pods (request) or slices (buffer, None if other fields set the number).
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices the buffer copies.
     scalable: tuple[str, str, str] = ("", "", "")

@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
 A decision adds calls and writes (`with_open`). A response removes a call. Successful writes are kept for 10 s, in which
-the caches should show them, failed writes for 10 minutes. Calls and writes that no thread has after 60 s are lost.
+the caches should show them, failed writes for 10 minutes. After 60 s without a thread, they count as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -37,7 +37,7 @@ class Row:
     reads: Callable[[str], Any] | None = None
     #: Key of a nodeSelector that also requests the value; empty if none.
     selector: str = ""
-    #: Whether the annotation's entries only supplement the setting's entries. If not, they replace them.
+    #: Whether the annotation only adds entries to those of the setting. If not, it replaces all entries of the setting.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""

@@ -106,7 +106,7 @@ def labels(text: str, also: Collection[str] = ()) -> Entries:
 
 
 def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
-    """Read taints of nodes, such as "key=value:NoSchedule". `labels` has the rules for keys."""
+    """Read taints of nodes, such as "key=value:NoSchedule". The rules for keys are those of `labels`."""
     split = [(key, value_and_effect.partition(":")) for key, value_and_effect in _pairs(text).items()]
     parsed = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
     for taint in parsed:

@@ -49,7 +49,7 @@ class Group(Enum):
         return field(metadata={"option": made})
 
     def option(self, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any) -> Any:
-        """Declare a field. `default` is the variable's text, or a value that no text represents, such as None."""
+        """Declare a field. `default` is a text for the variable, or a value that no text represents, such as None."""
         text = default if isinstance(default, str) else ""
         value = read(text) if text else default
         made = Option(variable=variable, group=self, read=read, default=text, value=value, description=description)

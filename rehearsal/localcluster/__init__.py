@@ -8,7 +8,7 @@
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, on request, the
 LeaderWorkerSet controller, Kueue and KubeRay are the real programs, built once from pinned sources. kwok simulates the
 kubelets: a registered Node without OWN_KUBELET becomes ready, and its pods run for the time in their annotations.
-Machines can join as they join a cluster of kubeadm. No container ever runs, and other machines cannot reach anything.
+Machines can join as with kubeadm. No container ever runs, and the cluster cannot be reached from other machines.
 """
 
 from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries

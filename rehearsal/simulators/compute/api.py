@@ -3,9 +3,8 @@
 Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. Checks before a call
 has any effect, in this order: project and zone or region, permissions, the request ID.
 
-IAM permissions of each call are those that the references of the methods name. The creator of a group needs the
-permissions to create its machines, which depend on the disks, images, networks, metadata, tags and service accounts of
-its template. Here, all these permissions are required. Every caller has all permissions that the settings do not deny.
+A call needs the IAM permissions that the reference of its method names. An insert of a group also needs all permissions
+to create machines, regardless of its template. Every caller has all permissions that the settings do not deny.
 
 Lists have at most 500 items per page, in alphabetical order; the supported filters are `name eq "REGEX"` and
 `description eq "REGEX"`. Lists of managed instances are PAGELESS. `fields` selects a part of a response.

@@ -1,9 +1,9 @@
 """Decides which groups get VMs, by stockouts, quotas, and counts of reservations.
 
-Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
-bulk mode. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard
-81), with errorDetails (sample-platform 901), so both codes are returned here. The only recorded code for a full
-reservation is that of a stockout.
+For groups in bulk mode, "View or cancel bulk creation" names the codes ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and
+QUOTA_EXCEEDED. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165,
+fontbakery-dashboard 81), and with errorDetails (sample-platform 901), so both codes are returned here. The only
+recorded code for a full reservation is that of a stockout.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The operations of the simulated Compute Engine: their begin, end, faults and retention, and request IDs.
 
 Operations exist only in the scope of their target (reference of zoneOperations, regionOperations, globalOperations),
-and have a limited retention period. The same request ID gives the same operation: AIP 155, and the reference of every
-change. The reaction to another request with the same ID is not documented; here it is rejected. VMs of groups are also
-created by operations, which belong to Google's service agent (fontbakery-dashboard 81). Not thread-safe: the model
-holds the lock.
+and have a limited retention period. The same request ID gives the same operation (AIP 155, and the reference of every
+change). Another request with the same ID is rejected here; Google does not document the reaction. VMs of groups are
+also created by operations of Google's service agent (fontbakery-dashboard 81). Not thread-safe: the model holds the
+lock.
 """
 
 from __future__ import annotations
