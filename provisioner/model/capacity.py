@@ -143,14 +143,12 @@ class NodePool:
     #: Whether all machines of a TPUNodeGroup exist, so that it no longer waits for capacity. False on GKE.
     made: bool = False
     zones: tuple[Zone, ...] = ()
-    #: Empty if unknown.
     topology: str = ""
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name or path of the reservation that the pool names; empty if the pool names none.
     reservation: str = ""
     #: Time at which Compute Engine deletes the reservation with its machines; None if never, or if unknown.
     ends_at: datetime | None = None
-    #: Name of the workload policy; empty if the pool has none.
     policy_name: str = ""
     #: Values of node settings in the supplier's list, by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -231,7 +229,6 @@ class WorkloadPolicy:
     #: Type of the workload policy; empty for a resource policy of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str
-    #: Status in Compute Engine: CREATING, READY, DELETING, ...
     status: str = "READY"
 
 

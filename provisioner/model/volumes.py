@@ -40,7 +40,6 @@ class StorageClass:
 class Storage:
     """Objects that describe volumes; None instead of a mapping if the objects of a kind could not be read."""
 
-    #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None
     #: Zones by name of a PersistentVolume. Volumes that nodes in any zone can use are left out.
     zones: Mapping[str, frozenset[str]] | None = None

@@ -169,7 +169,6 @@ class Pod:
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
-    #: Empty if the pod has no group.
     group_key: GroupKey
     #: Controller of a pod of kind JOB or POD; None for other kinds, or without a controller.
     owner: ObjectRef | None = None
@@ -202,7 +201,6 @@ class PodGroup:
 
     #: Name of the entry; empty if all groups of a workload are equal.
     name: str
-    #: Number of groups.
     replicas: int
     #: Maximum number of groups beyond `replicas`, such as during a rolling update. They count only if they have pods.
     surge: int = 0
