@@ -26,11 +26,13 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName
 from provisioner.runtime.parallel import ForEach, one_by_one
-from provisioner.slices.planning.plan import BINDING_SECONDS, Delete, DeleteReason
+from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
+#: Wait in seconds between a cordon and the delete. The scheduler needs far less time to bind a pod to a chosen node.
+BINDING_SECONDS = 60.0
 #: Reasons of deletes that are false if the workload still needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 

@@ -14,8 +14,8 @@ from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import Request, collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
-from provisioner.slices.gate import SettlingError
-from provisioner.slices.planning.plan import BINDING_SECONDS, DeleteReason
+from provisioner.slices.gate import BINDING_SECONDS, SettlingError
+from provisioner.slices.planning.plan import DeleteReason
 from tests.support.controller import NAMESPACE, World, a_delete, jobset_of, jobset_path, leader_of, node_of
 from tests.support.objects import raw_foreign_pod, raw_node
 

@@ -17,8 +17,8 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
-from provisioner.slices.gate import KeptError, NeededError, SettlingError
-from provisioner.slices.planning.plan import BINDING_SECONDS, Delete, DeleteReason
+from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
+from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import JOBSET, PLAIN_JOB
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import (

@@ -26,9 +26,6 @@ from provisioner.slices.planning.memory.state import LookUp, Memory, Phase
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Round
 
-#: Wait in seconds between a cordon and the delete. The scheduler needs far less time to bind a pod to a chosen node.
-BINDING_SECONDS = 60.0
-
 
 class DeleteReason(Enum):
     """Reason for deleting a pool; it is verified live before the delete is sent."""
@@ -96,8 +93,8 @@ class Delete:
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether the nodes must be cordoned for BINDING_SECONDS before the delete, because the scheduler may have chosen
-    #: one of them for a pod that is not bound yet.
+    #: Whether the nodes must be cordoned for `gate.BINDING_SECONDS` before the delete, because the scheduler may have
+    #: chosen one of them for a pod that is not bound yet.
     settle: bool = False
 
 

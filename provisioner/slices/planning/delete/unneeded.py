@@ -17,10 +17,11 @@ from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadK
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
-from provisioner.slices.planning.plan import BINDING_SECONDS, Delete, DeleteReason, DeleteWait
+from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
 from provisioner.slices.planning.round import Round, Supply
 
-_BINDING = timedelta(seconds=BINDING_SECONDS)
+#: Time within which the scheduler binds a pod to a node that it chose before the node was labelled as free.
+_BINDING = timedelta(seconds=20)
 #: Maximum difference between two correct clocks of one cluster.
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
@@ -140,7 +141,7 @@ def _reason(
 def _may_be_chosen(pool: Supply, awaited: Collection[_Selected], ctx: Round) -> bool:
     """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
 
-    False if the pool has been free for BINDING_SECONDS: pods for which a node was chosen before are bound by then.
+    False if the pool has been free for `_BINDING`: pods for which a node was chosen before are bound by then.
     """
     free_since = ctx.memory.pool(pool.name).free_since
     if not pool.nodes or (pool.free and free_since is not None and free_since <= ctx.now - _BINDING):
