@@ -1,6 +1,6 @@
 """Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
 
-A pod that is not served gets no pool and no log line. Its workload gets an Event only if it requests Slice resources.
+A pod that is not served gets no pool and no log line. Only workloads that request Slice resources get an Event.
 The functions `*_problem` return why a name is not allowed, with the setting to change; empty if the name is allowed.
 """
 
@@ -54,7 +54,7 @@ class ServingPolicy:
         return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload requests Slice resources, and would be served otherwise."""
+        """Whether a workload requests Slice resources, and would be served if it did not request them."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -63,7 +63,7 @@ class ServingPolicy:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
-        # Pods for dynamic slicing have their topology in this annotation instead of a nodeSelector, and are not served.
+        # Pods for dynamic slicing are not served: they have the annotation SLICE_TOPOLOGY instead of a nodeSelector.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
@@ -92,7 +92,7 @@ def namespace_problem(namespace: str, settings: Settings) -> str:
 
 
 def reservation_problem(path: str, settings: Settings) -> str:
-    """Return why a pod may not name a reservation, or a block of it; empty if it may."""
+    """Return why a pod may not name a reservation or a block of a reservation; empty if it may."""
     project = settings.project_id
     name = _reservation_name(path, project)
     in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{project}/")]

@@ -1,9 +1,9 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
 With these leader pods, later steps treat requests and buffers like workloads, with the same queue, limits and rules to
-match pools. A request is served as a whole. The leaders of a served request no longer wait: the request only keeps its
-pools until pods run on them. The leaders of a buffer always wait, so a slice whose pool is used by other pods gets
-another pool.
+match pools. A request is all-or-nothing. Its leaders wait until its condition Provisioned is true; then the request
+only keeps its pools until pods run on them. The leaders of a buffer always wait: if other pods use a slice's pool, the
+slice gets another pool.
 """
 
 from collections import Counter
@@ -38,9 +38,8 @@ def with_slices(
 ) -> tuple[_Workloads, list[Pod]]:
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
-    If the catalogue of machine types may be incomplete (`unlisted`), a template without a valid shape counts as
-    missing. Requests in `rejected` get no slices: Kubernetes rejects their status, so no controller would see their
-    pools.
+    If the catalogue of machine types may be incomplete (`unlisted`), templates without a valid slice count as missing.
+    Requests in `rejected` get no slices: Kubernetes rejects their status, so no controller would see their pools.
     """
     asking = [
         workload
@@ -67,7 +66,7 @@ def _with_slices(
 ) -> Workload:
     """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
 
-    If the workload has a problem, it gets no slices, and its templates only determine whether it is served.
+    If the request is invalid, the workload gets a `problem` and no slices; its groups only show whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -118,7 +117,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the group of a buffer. The lowest of replicas, percentage and limit is its number of slices."""
+    """Return the group of a buffer. Its number of slices is the lowest of replicas, percentage and limit."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
@@ -174,7 +173,7 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:
-    """Yield the virtual leader pod of each slice; the pods count as unschedulable until the request has been served."""
+    """Yield the virtual leader pod of each slice, unschedulable until the workload's condition Provisioned is true."""
     ask = workload.ask
     served = ask is not None and ask.is_true(constants.PROVISIONED)
     for group in workload.groups:
@@ -201,8 +200,7 @@ def awaiting_request(
 ) -> dict[SliceId, Slice]:
     """Return the slices whose pods consume a living ProvisioningRequest, with its name in the field `request`.
 
-    If ProvisioningRequests or PodTemplates are `unknown`, every request counts as living; otherwise a slice might get a
-    second pool.
+    If ProvisioningRequests or PodTemplates are `unknown`, all requests count as living: no slice gets a second pool.
     """
     hidden = not unknown.isdisjoint((PROVISIONING_REQUEST.resource, POD_TEMPLATES))
     live = {

@@ -24,7 +24,7 @@ class SliceId(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """Group that has pods, or that a node pool or the memory refers to."""
+    """Group that has pods, or that a node pool or the planner's memory refers to."""
 
     #: Name of the group; empty if unknown.
     name: str
@@ -54,7 +54,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     unnamed: list[GroupKey] = []
     for key, entry in wanted.items():
         if group_key(workload.namespace, entry.name) != key:
-            # The name is unknown, or is only the beginning of a long name, from a label.
+            # The name is unknown or incomplete: a label has only the beginning of a long name.
             unnamed.append(key)
             continue
         name, index = parts_of_group(workload.name, entry.name)
@@ -62,7 +62,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             continue
         place, group = groups[name]
         max_index = group.replicas + (group.surge if entry.pods else 0)
-        # The index must be written as in names of groups: "07" is not an index.
+        # The name must be spelled as the controller spells it: "07" is not an index.
         if index < max_index and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
     if unnamed:
@@ -98,7 +98,7 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
 def _groups_by_key(
     namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
 ) -> Mapping[GroupKey, ListedGroup]:
-    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`. Used if a group's full name is unknown."""
+    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`."""
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
         for place, name, replicas, numbered in entries

@@ -15,11 +15,11 @@ def with_owners(
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
     """Return the workloads, including the workloads of kind POD, and the pods.
 
-    If several child Jobs form one slice, their pods get the name of one of these Jobs as the name of their group.
+    If several child Jobs form one slice, their pods get one group, whose index counts slices instead of child Jobs.
 
     With SERVE_PODS=all, pods of a Job that is not served get kind POD. Their workload has the UID of the Job, so a pool
-    keeps its slice if the Job is served later. Users can write owner references, so pods of different namespaces never
-    belong to one workload of kind POD.
+    keeps its slice if the Job is served later. A workload of kind POD never has pods of several namespaces, although
+    users can write any UID into owner references.
     """
     joins = {
         workload.full_name: workload
@@ -39,7 +39,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod; if its child Job is a part of a slice, with the group of the slice and the index in that group."""
+    """Return a pod; if several child Jobs form its slice, with the slice's group and the pod's index in that group."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

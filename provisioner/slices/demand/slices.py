@@ -1,11 +1,9 @@
 """Derives slices from workloads and their pods.
 
-A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a Job, or a pod of any other controller. The group must request chips and be in the workload's spec. A
-slice wants a pool once its leader pod is unschedulable. Slices are derived only for groups that have pods, or that a
-node pool or the memory refers to, so the work depends on the existing objects and not on the size of specs.
-
-Wishes, such as zones, are read from annotations of the pod or, if the pod lacks an annotation, of its workload.
+A slice is the TPU demand of one group in a living workload's spec, such as a child Job of a JobSet, a leader with its
+workers of a LeaderWorkerSet, a Job, or a pod of another controller. A slice wants a pool once its leader pod is
+unschedulable. Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, so
+the duration depends on the number of these objects and not on the size of specs.
 """
 
 from collections import Counter, defaultdict
@@ -43,17 +41,15 @@ CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
 _KEYS = (constants.SAME_ZONE, constants.ALL_OR_NOTHING, constants.CAPACITY, constants.ZONES, constants.MAX_RUN_DURATION)
-#: Annotations of a workload that apply to its pods.
+#: Annotations of a workload that apply to its pods, unless a pod has the annotation itself.
 _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Values of a pod's annotations. A field has its default if the annotation is missing or invalid."""
+    """Values of a pod's annotations; lists are in order of preference. Missing and invalid values have the default."""
 
-    #: Choices of capacity in order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
-    #: Zones in order of preference.
     zones: tuple[Zone, ...] = ()
     same_zone: bool | None = None
     all_or_nothing: bool | None = None
@@ -101,8 +97,7 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements of the leader pod without the marks of admission (`model.placement`); those of the template if no
-    #: leader pod exists, or if only the template requests chips.
+    #: Requirements without admission's marks: the leader pod's or, if that is missing or has no chips, the template's.
     requirements: Requirements
     #: Key in the marks of admission on the leader pod or, if it has none, on another pod; empty without marks.
     mark: str = ""
@@ -115,7 +110,7 @@ class Slice:
     parallelism: int
     #: `activeDeadlineSeconds` of the Job; 0 if it has no deadline.
     deadline_seconds: int
-    #: Whether the child Job has succeeded, so that the slice no longer wants a pool.
+    #: Whether the group of pods has succeeded, so that the slice no longer wants a pool.
     ended: bool
     #: Number of slices of the workload, including slices whose pods do not exist yet.
     siblings: int
@@ -123,10 +118,10 @@ class Slice:
     #: Name of the living ProvisioningRequest that requested the pool of the slice; empty if none did.
     request: str = ""
     served: bool
-    #: None if the pods do not describe a valid slice.
+    #: None if the pods do not describe a valid slice; `shape_problem` then has the reason.
     shape: tpu.Shape | None
     shape_problem: str
-    #: Equal for slices that may share a pool, each with a node of it. None except for single-host slices of kind POD.
+    #: Equal for slices that may share a pool, each on its own node. None except for single-host slices of kind POD.
     share: Hashable = None
 
     @property
@@ -175,10 +170,10 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs of their derivation without the policy."""
+    """Slices of one workload, and the inputs from which they were derived, except the policy."""
 
     workload: Workload
-    #: Key, name (empty if unknown) and pods of each group that has pods, or that a pool or the memory refers to.
+    #: Key, name (empty if unknown) and pods of each group with pods or in `find_by_workload`'s `referred`.
     wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
     slices: Mapping[SliceId, Slice]
 
@@ -202,9 +197,9 @@ def find_by_workload(
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    Only slices with pods and slices in `referred` are returned, and one further slice of each entry in the spec as a
-    representative of the others. The values of `referred` are names of groups, empty if unknown. Results in `last`,
-    which must be from the same policy, are reused for workloads whose spec, pods and references have not changed.
+    Only slices with pods or in `referred` are returned, and one slice without pods for each entry of the spec. The
+    values of `referred` are names of groups, empty if unknown. `last` is an earlier result with the same policy; its
+    slices are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -237,8 +232,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     without_chips = 0
     for entry in listed_groups(workload, wanted):
-        # A webhook may add chips to the pods of a template without chips, so groups with pods count. A suspended
-        # workload has no pods, so all its groups count.
+        # A webhook may add chips to pods of a template without chips; a suspended workload has no pods that show this.
         with_chips = bool(groups[entry.place].template.chips)
         if with_chips or wanted[entry.key].pods or workload.suspended:
             listed.append(entry)
@@ -251,7 +245,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             with_pods = len(of_place) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [entry for entry in listed if entry not in surplus]
-    # Groups without pods are included, because their pods will be created.
+    # Groups without pods count as siblings, because their pods will be created.
     siblings = without_chips
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
@@ -282,7 +276,6 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    # GKE's API server adds this toleration to pods with chips, so pods of the template will have it.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
@@ -353,7 +346,7 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
     """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
 
     Pods that are being deleted do not count. If two pods have the same index during a restart, the leader is the pod
-    without a node, because it needs a pool.
+    without a node, which needs a pool.
     """
     candidates = [
         pod
@@ -365,10 +358,9 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a leader pod is older than the last suspension or resume of its workload, and requests another slice.
+    """Whether a leader pod is older than the last suspension or resume, and requests another slice than the template.
 
-    The workload was changed while it was suspended, and the cache still has the old pod. The age matters, because a
-    webhook may have changed a current pod, so that it also differs from the template.
+    The workload was changed while suspended, and the cache has the old pod. Newer pods may differ because of a webhook.
     """
     changed_at = workload.suspension_changed_at
     return (
