@@ -27,7 +27,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return a notice if pods leave chips of their slice unused. It names a smaller machine type if there is one."""
+    """Return a notice if pods leave chips of their slice unused, with a smaller machine type if one suffices."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()
@@ -106,7 +106,7 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
-    """Whether a leader pod waits for its gang, whose other pods JobSet only admits once the leader is scheduled."""
+    """Whether a leader pod is gated until its gang exists, and JobSet rejects the gang until the leader is bound."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
@@ -181,7 +181,7 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant: if the pools in the message change, the Event is repeated instead of a new one.
+        # The key is constant, so that a message with other pools repeats the Event and creates no second one.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -313,7 +313,7 @@ def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
-    """Yield each pool that a slice counts on or holds, with the slice."""
+    """Yield each pool on which a slice counts or has pods, with the slice."""
     yield from matching.claimed.items()
     yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
 
@@ -327,7 +327,7 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        # If the workload is not watched, it may need the pool, so the postponement is right and needs no alert.
+        # A workload that is not watched may need the pool, so the postponement is right and needs no alert.
         and not (call.needed and supply[name].undecided)
     }
     for name in (name for name in supply if name in hanging):

@@ -36,7 +36,7 @@ WHY_DELETED = {
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
-#: Cause, other than the deletion delay, for which a delete waits, as users read it.
+#: Why a delete waits after the deletion delay has passed, as users read it.
 WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
@@ -65,7 +65,7 @@ WHY_UNUSED = {
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Minimum age of a ready node without chips that has lost them; a newer node may not have reported them yet.
+#: Minimum age at which a ready node without chips has lost them; a newer node may not have reported them yet.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
@@ -77,7 +77,6 @@ class Known:
     now: datetime
     supply: Mapping[PoolName, Supply]
     slices: Mapping[SliceId, Slice]
-    #: UIDs of the existing workloads, by name.
     uids: Mapping[WorkloadName, WorkloadUid]
     #: Names of nodes with unfinished pods whose grace period has passed.
     lingering: Collection[str]
@@ -121,7 +120,7 @@ def last_failure(state: PoolState, known: Known) -> Backoff | None:
 
 def of_split(events: Mapping[str, str]) -> str:
     """Return where the pods of a split slice are; `events` has messages by reason of the Event."""
-    # Without a leader pod, the only Event is on the workload, and is not in `events`.
+    # `events` contains only Events on leader pods. Without a leader pod, the Event is on the workload.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
     return events.get(constants.SLICE_SPLIT, unknown)
 
@@ -240,11 +239,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def will_be_deleted(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool is deleted now or later.
-
-    The gate rejects the delete if the pool's labels lack the namespace, except for a stuck slice, whose namespace is
-    known.
-    """
+    """Whether a pool is deleted now or later. The gate keeps a pool if the namespace of its workload is unknown."""
     known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
     return state.delete_reason is not None and known and not is_kept(state, memory)
 

@@ -57,10 +57,7 @@ class _Facts:
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose pools no pod will use any more, because the workload that consumes the request has ended.
-
-        Suspended workloads are not among them, because they may not have started yet.
-        """
+        """Requests whose consuming workload has finished or is being deleted. A suspended workload may start later."""
         over = [workload for workload in self.ctx.workloads.by_uid.values() if workload.finished or workload.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
@@ -69,8 +66,7 @@ class _Facts:
     def awaited(self) -> AbstractSet[tuple[str, str]]:
         """Requests whose booking may be extended: an unbound leader pod has waited for less than the booking time.
 
-        Without such a pod, unused pools may remain unused: the scheduler may have bound the pods to pools of other
-        requests.
+        Without an unbound leader pod, unused pools may remain unused: the pods may run on pools of other requests.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
@@ -155,7 +151,7 @@ def _is_free(pool: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: its pools are used or lost, its workload or its time has ended."""
+    """Yield the condition that ends a booking: its pools are used or lost, or its workload or time has ended."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(name) for name in ask.named]
     # A pool with nodes exists, even if the supplier does not list it.
@@ -179,12 +175,12 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # A time in the future counts as `now`: the clock of its writer was wrong.
+    # A time in the future counts as `now`, because the clock of its writer was wrong.
     return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices, and why the first of the others waits or when they are expected."""
+    """Return the number of ready slices, and why the first other slice waits or when all are expected."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):

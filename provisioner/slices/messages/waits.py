@@ -15,13 +15,12 @@ from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, W
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
-#: Start of the message about a request that is not valid.
 NO_POOL = "No TPU node pool is created: "
 #: Cause for which creates and deletes wait if the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in a message about several choices.
 _MAX_FAILURE = 200
-#: Maximum number of characters of a cause in `brief`, with as much of the supplier's message as fits.
+#: Maximum number of characters in `brief` of a cause and the supplier's message together.
 _MAX_CAUSE = 85
 #: Maximum number of characters of the supplier's message about a rejection in `brief`.
 _MAX_REJECTION = 100
@@ -47,7 +46,7 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits whose Events have no key, unless the wait has causes. Each new text is then a new Event.
+#: Kinds of waits whose Events without causes have no key, so that each new text is a new Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _NEW_ACCOUNT = "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation."
 _CORRECT = "Correct it in the workload or in the provisioner's settings."
@@ -59,7 +58,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.UNAVAILABLE: "If it lasts, allow other capacity types or zones, and see https://status.cloud.google.com.",
     FailureKind.INVALID: _CORRECT,
 }
-#: Kinds of failures that users read in other words.
+#: Names that users see for kinds of failures, if they differ from the value of `FailureKind`.
 _KINDS = {
     FailureKind.PERMISSION.value: "missing permission",
     FailureKind.UNAVAILABLE.value: "failed create",
@@ -102,7 +101,7 @@ def _cause_with_details(wait: WaitsFor) -> str:
         return _of_limit(wait.limit, lasting=False)
     choice = f" of {failed[0].choice}" if failed else ""
     last = failed[0].last.failure if len(failed) == 1 else wait.failure
-    # The next step after a missing permission names the permission.
+    # A message about a missing permission is left out, because the next step names the permission.
     if last is None or last.kind is FailureKind.PERMISSION:
         return short
     message = last.message.rpartition("creation failed: ")[2].rstrip(" .")
@@ -173,7 +172,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield notices about waiting slices and, in the values of `joined`, the slices that share their pools."""
+    """Yield notices about the waiting slices in `joined`, and about its values: the slices that share their pools."""
     for slice_id, wait in found.items():
         if slice_id not in joined or wait.silent:
             continue
@@ -182,8 +181,7 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step and not text.endswith(step) else text
         key = _key(wait)
-        # Keys for sharing slices lack the name of the pool, because it changes with each of them and would cause new
-        # Events.
+        # The pool is named after one slice, which may change, so the keys of slices that share the pool lack its name.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
