@@ -41,12 +41,12 @@ from provisioner.slices.view.types import (
 )
 from provisioner.tpu import ACCELERATORS
 
-#: States by precedence. If the pools of a slice have several states, the first of them is the state of the slice.
+#: States in order of precedence: a slice with several pools gets the first of their states.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of pools with pods. If a slice shares such a pool and has no pod there yet, its own state differs.
+#: States of pools with pods. They are not the state of a slice that shares the pool and has no pod on it yet.
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
@@ -245,7 +245,7 @@ class _Round(texts.Known):
     notices: _Notices
     policy: ServingPolicy
     prices: Prices
-    #: Nodes with unfinished pods.
+    #: Names of nodes with unfinished pods that request chips.
     occupied: Collection[str]
     split: Collection[SliceId]
     #: Why nothing has been decided since `now`; empty if the snapshot is that of the last decision.
@@ -286,7 +286,7 @@ class _Round(texts.Known):
                 # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The pool may have had another name before, so the wait began when the leader pod became unschedulable.
+                # The planned pool's name may have changed, so the wait began when the leader pod became unschedulable.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,

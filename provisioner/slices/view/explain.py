@@ -32,7 +32,6 @@ _MAX_ACTIVITY_ENTRIES = 10
 _RANDOM_LETTERS = 5
 #: Maximum number of characters before the random characters, because Kubernetes cuts generated names to 63 characters.
 _MAX_STEM = 58
-#: Kinds by the names that users may type, including the short names of kubectl.
 _KINDS: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
     "lws": WorkloadKind.LEADER_WORKER_SET,
@@ -49,11 +48,10 @@ _KINDS: Mapping[str, str] = {
 }
 #: Kinds in KIND/NAME for which workloads are searched; "" for a NAME without KIND.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: Kind of the controllers that an object creates for its pods, and pattern of their names' suffix, by kind of object.
+#: Kind and name suffix of the controllers of an object's pods, by kind of the object that creates the controllers.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Kinds that `explain` accepts although they are no workloads: it finds the workloads of their pods by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
-#: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
     State.REJECTED: "is rejected",
     State.WAITING: "waits for a node pool",
@@ -172,7 +170,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
-    """Whether `name` is the id of an object, or its short name in `namespace` (in any namespace if that is empty)."""
+    """Whether `name` is an object's id, or its short name if the object is in `namespace`, empty for any namespace."""
     return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 
@@ -214,7 +212,6 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {other.name}", other.reason) for other in others),
         ),
-        # Notices that repeat the headline or the facts are left out.
         notices=tuple(notice for notice in each.notices if not _is_repeated(notice, each)),
         activity=_news(view, each, _about(activity, each.workload, each.pool)),
     )
@@ -225,12 +222,11 @@ def _is_repeated(notice: NoticeView, each: SliceView) -> bool:
 
 
 def _is_in_reason(message: str, each: SliceView) -> bool:
-    """Whether a message contains the reason of a slice's state, or the reason contains the message."""
     return bool(each.reason) and (each.reason in message or message in each.reason)
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries without the texts in the headline and facts of a slice; unchanged without a slice."""
+    """Return the entries without texts that are also in the headline or facts of a slice."""
     if each is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, each))
@@ -290,7 +286,7 @@ def _doing(each: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # The time of the next try passes without a try if no decision is possible then.
+        # The time is in the past if no decision was possible then.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     words = f"{words} ({', '.join(about)})" if about else words
     return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
@@ -377,7 +373,6 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     )
 
 
-#: Predicate of the sentence about a workload, by `WorkloadView.state`.
 _WORKLOAD_DOING = {
     "lives": "is active",
     "suspended": "is suspended",

@@ -76,19 +76,19 @@ class WorkloadView:
 class QueueView:
     """Place of a slice in the line for one limit, or for capacity that failed before."""
 
-    #: Limit or capacity for which the slices wait, such as "the limit of all node pools".
+    #: Limit or capacity that the slices wait for, such as "the limit of all node pools".
     resource: str
     #: Position, 1 for the next slice. Slices that start together have one position.
     place: int
     length: int
     #: Ids of at most three slices ahead, the next one first.
     ahead: tuple[str, ...]
-    #: Workloads whose node pools use most of the limit, with their chips.
+    #: Workloads with the largest use of the limit, each with its chips.
     users: tuple[str, ...]
     other_users: int
-    #: Chips of unneeded node pools that count against the limit.
+    #: Chips of node pools with a planned delete that count against the limit.
     idle_chips: int
-    #: Earliest time at which such an unneeded node pool is deleted; None if none counts against the limit.
+    #: Earliest delete of a node pool in `idle_chips`; None if `idle_chips` is 0.
     idle_until: datetime | None
 
 
@@ -99,12 +99,11 @@ class SliceView:
     #: Id in the form kind/namespace/workload/group.
     id: str
     workload: str
-    #: Name of the child Job or group.
     group: str
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began earlier: `since` is then the time at which this process first saw the slice.
+    #: Whether the state began before `since`, which is then the time when this process first saw the slice.
     since_start: bool
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
@@ -117,9 +116,9 @@ class SliceView:
     next_try_at: datetime | None
     #: Name of the leader pod; empty if no leader pod exists.
     leader: str
-    #: Time since which the scheduler cannot place the leader pod; None if it can.
+    #: Time since which the leader pod is unschedulable; None if it is not.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool; empty if no pool exists or is being created for it.
+    #: Name of the slice's node pool; empty if no create of a pool has been sent.
     pool: str
     accelerator: str
     machine_type: str
@@ -141,9 +140,8 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
+    #: Whether the state began before `since`, which is then the time when this process first saw the pool.
     since_start: bool
-    #: Why the pool is kept or deleted.
     reason: str
     #: Id of the first slice that uses or counts on the pool; empty if no slice does.
     slice: str
@@ -153,7 +151,6 @@ class PoolView:
     workload: str
     namespace: str
     zone: str
-    #: Kind of capacity: on-demand, spot, reservation or flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is in no reservation.
     reservation: str
@@ -180,12 +177,11 @@ class BackoffView:
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts, such as "4x4 on 4"; a description of the delayed slices if the request itself failed.
+    #: Topology and hosts, such as "4x4 on 4"; after a failed request, a description of the delayed slices.
     shape: str
     terms: str
     #: Kind of the failure, such as stockout, quota or permission.
     kind: str
-    #: Message of GKE or Compute Engine.
     message: str
     failures: int
     since: datetime
@@ -200,7 +196,6 @@ class CapacityView:
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Number of node pool operations in progress in the cluster.
     operations: int
     #: Maximum of `operations`, learned from GKE's rejections; None if GKE rejected none for a minute.
     operations_limit: int | None
@@ -221,7 +216,6 @@ class AlertView:
 class View:
     """State of all slices, pools and capacity after one decision."""
 
-    #: Time of the decision.
     at: datetime
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
@@ -241,7 +235,7 @@ class Entry:
     kind: str
     message: str
     warning: bool
-    #: Name of the node pool; empty if the entry is not about one. `workload` is an id or empty.
+    #: Name of the node pool, empty if the entry is not about a pool; `workload` is an id or empty.
     pool: str
     workload: str
 
