@@ -15,7 +15,7 @@ from provisioner.settings.node_fields import ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
-#: Taint of spot nodes, which Google may reclaim. Only pods that tolerate this taint get spot capacity.
+#: Taint of spot nodes, which Google may reclaim. Only pods that tolerate the taint get spot capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
@@ -69,7 +69,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
             # Machine types without pd-standard get the first of their disk types; for others, Google chooses the type.
             value = shape.machine_type.disk_types[0]
-        # False is left out, because it is the default, except for `node_private`, whose default depends on the cluster.
+        # Empty and false values are defaults and left out, except `node_private`: its default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -162,7 +162,7 @@ def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.Ma
 
 
 def topology_of_machine(machine_type: str) -> str:
-    """Return the topology of a one-machine slice of a machine type; empty if unknown or if there is no such slice."""
+    """Return the topology of a slice of one machine; empty if the type is unknown or has no such slice."""
     entry = tpu.machine_type(machine_type)
     return entry[1].single_host_topology if entry else ""
 

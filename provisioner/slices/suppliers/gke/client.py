@@ -45,19 +45,18 @@ _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 #: Time-out in seconds of a create or delete, which begins only if the Lease lasts longer (`CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
-#: Sources of the nodes' service account, for messages about a wrong account.
 _ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose texts by users are remembered, so that a failure is not classified by such a text.
+#: Maximum number of creates whose user-written texts are remembered, so that they do not classify a later failure.
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields, whose paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 #: Pattern of names that GKE can have. For other names, the library would call another path, or raise a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call. ValueError means a response that is no JSON object, json_format.Error an invalid message.
+#: Exceptions of a call: ValueError if the response is no JSON object, json_format.Error if it is an invalid message.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 _IDENTITY = "the provisioner's identity"
 GRANT_HELP = f"Grant {_IDENTITY} {PERMISSION} on the project of the cluster."
@@ -236,7 +235,7 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # A test of permissions needs no permission, so no advice to grant one is added to a rejection.
+        # A test of permissions needs no permission, so its errors do not advise to grant one.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)
@@ -254,7 +253,7 @@ class GkeClient:
         return _errors(subject, call, grant_help(identity, self._cluster.project), values=values)
 
     def _url(self, service: str = "container") -> str:
-        """Return the address of a service of Google, or the endpoint, such as a simulator's, if there is one."""
+        """Return the address of a Google service or, if given, the endpoint, such as a simulator."""
         return (self._endpoint or f"https://{service}.googleapis.com").rstrip("/")
 
     def _pool_path(self, name: PoolName) -> str:
@@ -269,7 +268,6 @@ class GkeClient:
         return type(response).pb(response), self._session.take_body()
 
     def _send(self, method: str, url: str, *, json: Json | None = None, seconds: float = _READ_SECONDS) -> Json:
-        """Send a request without the library; return the JSON of its response."""
         self._session.request(method, url, json=json, timeout=seconds)
         return self._session.take_body()
 
@@ -281,8 +279,8 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # The transport has no argument for a session, so its session is replaced: it follows redirects, renews credentials
-    # twice, repeats token requests for minutes, keeps 10 connections, and uses proxies even for a local simulator.
+    # No argument replaces the transport's session, which follows redirects, renews credentials twice, repeats token
+    # requests for minutes, keeps 10 connections, and uses proxies even for a local simulator.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
     transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001

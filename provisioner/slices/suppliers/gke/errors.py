@@ -34,7 +34,7 @@ _TEXTS = (
         r"|is currently being (created|deleted|updated|upgraded|repaired)",
         FailureKind.OPERATION_IN_THE_WAY,
     ),
-    # The table for all APIs retries soon, as after a missing permission, but the request or a setting is wrong.
+    # TEXTS classifies a missing account as PERMISSION, which is retried soon, but the request or a setting is wrong.
     text_rule(NO_SUCH_ACCOUNT, FailureKind.INVALID),
     # GKE's autoscaler: the cluster object has reached its maximum size, so that only deletes of pools help.
     text_rule(r"cluster byte size limit", FailureKind.QUOTA),
@@ -42,8 +42,8 @@ _TEXTS = (
 )
 
 _FAILED_PRECONDITION = 9
-#: Kinds of failures by google.rpc.Code, for texts that no rule matches. Other codes, such as CANCELLED, are temporary
-#: failures. GKE's autoscaler treats failures with codes 7, 8 and 16 as persistent.
+#: Kinds of failures by google.rpc.Code, if no rule matches the text. Other codes, such as CANCELLED, are temporary.
+#: GKE's autoscaler also treats codes 7, 8 and 16 as persistent.
 _KINDS_BY_CODE: Mapping[int, FailureKind] = {
     3: FailureKind.INVALID,  # INVALID_ARGUMENT
     5: FailureKind.INVALID,  # NOT_FOUND of something that the request names (network, policy, reservation)

@@ -42,9 +42,9 @@ _ADVICE = (
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
     """Return whether `api` serves the cluster, and the evidence or what to do. Raises ClusterError.
 
-    `trusted_ca_pem` has the certificate authorities that the Kubernetes client trusts; None if it trusts the public
-    authorities. Then names of nodes (gke-CLUSTER-POOL-HASH-xxxx) are compared with names of instance groups
-    (gke-CLUSTER-POOL-HASH-grp): the hash differs between clusters of the same name. `assume` counts only without proof.
+    `trusted_ca_pem` has the certificate authorities that the Kubernetes client trusts. If None, the client trusts the
+    public authorities, and names of nodes (gke-CLUSTER-POOL-HASH-xxxx) are compared with names of instance groups
+    (gke-CLUSTER-POOL-HASH-grp): the hash differs between clusters of the same name. `assume` replaces a missing proof.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")
@@ -52,7 +52,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # Matching names of nodes would not prove the cluster if the authorities differ, so nodes are not read.
+        # If the authorities differ, matching names of nodes would not prove the cluster.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -100,7 +100,7 @@ class ClusterProof:
         return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift the time of the next read after the clock was set by `by`, so that the wait stays the same."""
+        """Shift the time of the next read after the clock was set, so that the wait does not change."""
         self.due_at = shifted(self.due_at, by)
 
     def attempt(self) -> bool:

@@ -20,12 +20,11 @@ _log = structlog.get_logger(__name__)
 
 #: Wait after a successful and after a failed read. The owner of a reservation may move its end at any time.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
-#: Maximum number of reads at the same time.
 _AT_ONCE = 4
 
 
 class ReservationId(NamedTuple):
-    """Project (empty for the cluster's project), zone and name of a reservation. All blocks of it end together."""
+    """Project (empty for the cluster's project), zone and name of a reservation, whose blocks all end together."""
 
     project: str
     zone: Zone
@@ -51,7 +50,6 @@ class Reservations:
     _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
     #: Reservations of the pools in the last call of `follow`.
     _used: frozenset[ReservationId] = frozenset()
-    #: Reservations whose read is queued or in progress.
     _submitted: set[ReservationId] = field(default_factory=set)
 
     def follow(self, pools: Iterable[NodePool]) -> None:
@@ -76,9 +74,8 @@ class Reservations:
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Return whether the reservation of a listed pool was not read yet, or the last read of it failed."""
+        """Return whether a listed pool's reservation was not read yet, or its last read failed except by NOT_FOUND."""
         readings = map(self._readings.get, self._used)
-        # A reservation that does not exist has no end that could be unknown.
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
@@ -86,7 +83,7 @@ class Reservations:
         reservation_id = _id_of(request)
         if reservation_id is None:
             return None
-        # One `get` instead of a test and a read, because `follow` may remove the entry in another thread in between.
+        # A single `get`, because `follow` may remove the entry in another thread between a test and a read.
         reading = self._readings.get(reservation_id)
         if reading is None or self.clock() >= reading.due_at:
             reading = self._read(reservation_id)
@@ -94,7 +91,7 @@ class Reservations:
 
     def _read(self, reservation_id: ReservationId) -> _Reading:
         before, now = self._readings.get(reservation_id), self.clock()
-        # A failed read does not change the known end. After its end, a reservation is deleted and cannot be found.
+        # A failed read does not change the last known end: after its end, a reservation is deleted and cannot be found.
         end, failure = before.ends_at if before is not None else None, None
         try:
             end = self.get_end(reservation_id)
@@ -108,7 +105,7 @@ class Reservations:
         finally:
             self._submitted.discard(reservation_id)
         due_at = now + (_RETRY if failure is not None else _REREAD)
-        # The read at the end shows whether the owner has moved the end.
+        # The next read is due at the end of the reservation at the latest, because the owner may have moved the end.
         due_at = min(due_at, end) if end is not None and end > now else due_at
         reading = self._readings[reservation_id] = _Reading(due_at, end, failure)
         return reading

@@ -15,7 +15,6 @@ _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 
 
 def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels of a pool's nodes that can be predicted before the nodes exist."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
@@ -71,7 +70,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         labels[constants.POOL_TOPOLOGY] = request.topology
     flex_start = completed.capacity is CapacityKind.FLEX_START
     if flex_start and any(taint.key == constants.JOB_TAINT for taint in completed.taints):
-        # GKE's cluster autoscaler adds nodes only for pods that fit the pool's template, which lacks this label.
+        # GKE's cluster autoscaler adds nodes only for pods that fit the pool's template, which lacks NAMESPACED_JOB.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
             f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"

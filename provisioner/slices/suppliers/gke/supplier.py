@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Kinds of failures of calls for policies that would be taken for failures of the pool. They become UNAVAILABLE.
+#: Kinds of failed policy calls that would be mistaken for a failure of the create, and become UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -124,7 +124,6 @@ class GkeSupplier:
         return result
 
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
-        """Return a failure if a request's reservation has ended or ends within LAST_OF_RESERVATION; otherwise None."""
         end = self.reservations.read(request)
         if end is None or end - self.clock() > LAST_OF_RESERVATION:
             return None
@@ -150,7 +149,7 @@ class GkeSupplier:
             self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # If policies may be read, a retry helps: GKE finds a new policy after minutes, and deleted ones are recreated.
+        # With permission to read policies, a retry helps: GKE finds new policies late, and deleted ones are recreated.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
@@ -187,7 +186,7 @@ class GkeSupplier:
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
                 return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
-            # With ALREADY_EXISTS, another thread or process has created the policy, which is then checked.
+            # After ALREADY_EXISTS, the policy of another thread or process is checked.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
         return self._judge_policy(request, self._call(self.gke.get_workload_policy, policy.name))

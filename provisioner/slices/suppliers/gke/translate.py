@@ -72,12 +72,12 @@ class Cluster:
     name: str
     #: Status as GKE spells it, such as RUNNING; empty if unknown.
     status: str = ""
-    #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. On a channel, GKE rejects pools without auto-upgrade.
+    #: RAPID, REGULAR, STABLE or EXTENDED, for which GKE rejects pools without auto-upgrade; empty if none.
     release_channel: str = ""
     #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
     ca_certificate_pem: bytes = b""
     instance_group_urls: tuple[str, ...] = ()
-    #: Whether GKE creates and deletes the nodes itself, and rejects node pools of other clients.
+    #: Whether GKE manages all nodes (Autopilot), and rejects node pools of other clients.
     autopilot: bool = False
     #: Resources with "tpu" in their names that node auto-provisioning may create; empty if auto-provisioning is off.
     auto_provisioned_tpus: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Messag
 
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
-    """Return the node pools of a list, without pools that have no name, which could be neither matched nor deleted."""
+    """Return the node pools of a list. Pools without a name, which could not be deleted, are left out."""
     return tuple(node_pool_of(*pair) for pair in _pairs(response.node_pools, body.get("nodePools")) if pair[0].name)
 
 
@@ -166,7 +166,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
     conditions = _pairs(pool.conditions, body.get("conditions"))
-    # statusMessage is deprecated for the conditions, but often contains more text.
+    # statusMessage is deprecated in favor of `conditions`, but often contains more text.
     failure = _failure(0, conditions, (pool.status_message,), user_texts_of(pool))
     return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
@@ -174,7 +174,7 @@ def _pool_failure(pool: Message, body: Json) -> Failure:
 def _failure(
     code: int, conditions: Iterable[tuple[Message, Json]], texts: Iterable[str], values: Iterable[str]
 ) -> Failure | None:
-    """Return the failure in conditions and texts; None without text and code. For code 0, a condition's code counts."""
+    """Return the failure in conditions and texts, None without text and code. A condition's code replaces code 0."""
     lines: dict[str, None] = {}
     for condition, body in conditions:
         code = code or condition.canonical_code
@@ -243,7 +243,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "management": _filled(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum is for one zone: GKE rejects a total maximum for a slice ("0 is not a valid size").
+        # `maxNodeCount` is for one zone: GKE rejects a total maximum for a slice ("0 is not a valid size").
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _filled(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),

@@ -1,7 +1,7 @@
 """Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Nodes get the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE work unchanged.
-With one of these labels, the name of the node pool, the provisioner finds the nodes of a pool.
+Nodes get the labels by which workloads select or avoid GKE's nodes, so that manifests for GKE work unchanged. The
+provisioner finds the nodes of a pool by one of these labels, the name of the node pool.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains of labels that Kubernetes forbids kubelets to set; a few are allowed, but these are never copied from pods.
+#: Domains of labels that kubelets may not set. The few exceptions that Kubernetes allows are never copied from pods.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
@@ -59,7 +59,7 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool."""
     namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
-    # Labels that only the controller of node groups writes, so that pods can select a group by them.
+    # Only the controller of node groups writes these labels, so pods can rely on them to select a group.
     trusted = {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
     labels = {**_OF_KUBELET, **trusted, **pool.labels, **derived_labels(pool)}
     return nodes.expected_node(pool, lambda *_: labels, nodes.whole_machine)

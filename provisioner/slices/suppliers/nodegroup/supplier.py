@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-The Kubernetes API has no long-running operations like GKE's. So this module names an operation by a verb and the name
-and UID of the group; the group's status or absence shows the result.
+Kubernetes has no long-running operations like GKE, so this module names an operation by a verb and the group's name and
+UID. The group's status or absence shows the result.
 """
 
 from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ class NodeGroupSupplier:
         if verb == _DELETE:
             return Operation(name=name, done=False)
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
-        # The failure of a pool that waits, for example because of a limit, is not the outcome of its create.
+        # A pool that waits, for example because of a limit, may have a failure, but its create has not failed.
         return Operation(name=name, done=not under_way, failure=None if under_way else pool.failure)
 
     def _read(self, name: PoolName) -> TpuNodeGroup:

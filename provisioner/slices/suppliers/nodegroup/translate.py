@@ -78,7 +78,7 @@ _OTHERS = "*"
 #: Kinds of failures that make a group fail immediately: time does not help, but a user or another zone may.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: Minimum time in seconds after which a group with a failure that is neither permanent nor a stockout counts as failed.
+#: Minimum seconds without progress until a group without a permanent failure or a stockout counts as failed.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
@@ -91,7 +91,7 @@ _TEXTS = (
         if row.create in {*_FAILS_AT_ONCE, FailureKind.STOCKOUT}
     ),
 )
-#: Kinds of failures by the condition's reason, for texts that no rule matches. Other reasons are no failures.
+#: Kinds of failures by the condition's reason, if no rule matches its text. Other reasons are no failures.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -164,7 +164,6 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
                 return FailureKind.ALREADY_EXISTS, ""
             return FailureKind.OPERATION_IN_THE_WAY, ""
         case Forbidden() if "exceeded quota" in error.message:
-            # A ResourceQuota of the namespace is used up.
             return FailureKind.QUOTA, ""
         case Forbidden():
             return FailureKind.PERMISSION, _GRANT_HELP
@@ -198,7 +197,7 @@ def _progress_of(
     failure = failure_of(group, ready)
     is_lasting = failure is not None and failure.kind in _FAILS_AT_ONCE
     if _is_made(group) and not (is_lasting and ready.reason == Reason.REQUEST_REJECTED):
-        # As on GKE, a pool runs when its machines exist. After a rejected request, however, they get no join tokens.
+        # As on GKE, a pool runs when its machines exist, unless they get no join tokens because of a rejected request.
         return PoolStatus.RUNNING, None
     if is_lasting:
         return PoolStatus.ERROR, failure
@@ -212,7 +211,6 @@ def _progress_of(
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # Machines that are created again get as much time as new machines.
     return PoolStatus.PROVISIONING, None
 
 
@@ -235,7 +233,7 @@ def _lacks_only_machines(group: TpuNodeGroup) -> bool:
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return the seconds since the last progress of a group: a changed child, a started machine, or its creation."""
     conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
-    # A machine may start late for lack of capacity, and then needs time to become ready.
+    # A machine that started late for lack of capacity needs time to become ready.
     started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
     moments = [*(condition.last_transition_time for condition in conditions), *(machine.since for machine in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
