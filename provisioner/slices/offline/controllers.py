@@ -24,9 +24,8 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
-#: Derived pods have been unschedulable for a day: for pods that have waited only seconds, the planner delays pools.
+#: A day before the decision, because the planner delays pools for pods that became unschedulable seconds ago.
 _LONG_AGO = "1999-12-31T00:00:00Z"
-#: Toleration that the admission plugin ExtendedResourceToleration adds to pods with the resource google.com/tpu.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 
 

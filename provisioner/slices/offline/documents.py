@@ -60,11 +60,10 @@ class Finding(NamedTuple):
     severity: Severity
     #: Kind, namespace and name of the object; empty if the message itself names the object.
     subject: str = ""
-    #: Reason of the Event with this message; empty if there is no such Event.
+    #: Reason of the Event with this message; empty if the message is not the message of an Event.
     reason: str = ""
     #: Name of the group of pods whose slice the message is about; empty if the message is about all slices.
     group_name: str = ""
-    #: Number of slices with this message.
     slices: int = 1
     #: Whether no provider can serve the object: Google does not sell such a slice, or the object contradicts itself.
     impossible: bool = False
@@ -100,7 +99,7 @@ def _line_within(line_of: Callable[[Path], int], index: int, path: Path) -> int:
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield all JSON objects in a value, with paths, in the order of the text. YAML aliases of a value are left out."""
+    """Yield all JSON objects in a value with their paths, in the order of the text, without copies by YAML aliases."""
     seen: set[int] = set()
     # The stack has one iterator for each level of nesting; an entry for each value would need far more memory.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]

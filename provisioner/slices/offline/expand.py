@@ -23,10 +23,9 @@ from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
-#: Annotations that JobSet copies to pods from a JobSet, or a child Job's template, that has EXCLUSIVE_TOPOLOGY.
+#: Annotations that JobSet copies to pods from a JobSet or child Job template, if this has EXCLUSIVE_TOPOLOGY.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 INDEXED = "Indexed"
-#: The scheduler's message about a pod in a cluster without nodes.
 NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Toleration that the admission plugin ExtendedResourceToleration adds to pods with the resource google.com/tpu.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
@@ -35,20 +34,17 @@ _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
-    """Pod template of a workload, with the paths and values of its counts."""
+    """Pod template for `replicas` groups of `pods` pods; `place` is its index in `Workload.groups`."""
 
     path: Path
     pods_path: Path
     replicas_path: Path
-    #: Index in `Workload.groups`.
     place: int = 0
     #: Name of the replicated job, worker group or subgroup; empty if all groups of the workload are alike.
     name: str = ""
-    #: Number of groups.
     replicas: int = 1
-    #: Number of pods in a group.
     pods: int = 1
-    #: Whether pods have an index; pods without an index have no leader.
+    #: Whether the pods have an index; otherwise no pod is the leader.
     indexed: bool = True
     #: Worker index of the first pod of this template in a group of a LeaderWorkerSet; 0 is the leader pod.
     first: int = 0
@@ -108,7 +104,6 @@ def _has_chips(spec: Json) -> bool:
     try:
         return podspec.requested_chips("pod template", spec) > 0
     except fields.MalformedObject:
-        # Invalid amounts are reported when the workload is parsed.
         return True
 
 
@@ -150,7 +145,7 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group (or of the groups `numbers`) of a template; no pods if they have no chips."""
+    """Yield the first pod of each group (or of the groups `numbers`) of a template; none if it has no chips."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return

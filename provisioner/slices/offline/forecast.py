@@ -44,7 +44,6 @@ _MAX_FIELD = 4096
 CHANNEL = "REGULAR"
 #: Number of hexadecimal digits at the end of a pool's name, which depend on the UID of the workload.
 _HASH_DIGITS = 10
-#: Start of messages about pods that request chips but are not served.
 NOT_SERVED = "is not served: "
 
 
@@ -145,7 +144,7 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # CONCURRENCY limits the creates of one decision, but the forecast needs the pools of all slices.
+    # A decision has at most CONCURRENCY creates, but the forecast needs the pools of all slices.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     return decide(snapshot, Memory(), settings, rules, MOMENT)
 
@@ -156,7 +155,7 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
     if name := demand.node_selector.get(constants.COMPUTE_CLASS):
         toleration = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         demand = replace(demand, tolerations=(*demand.tolerations, toleration))
-    # Admission adds the selectors to pods of all-or-nothing workloads, whose slices could not start together otherwise.
+    # All-or-nothing workloads need the selectors, so admission is assumed to add these to their pods.
     together = read_wishes(demand.annotations, workload.annotations).all_or_nothing
     if key != SHARED and (settings.all_or_nothing if together is None else together):
         demand = replace(demand, node_selector={**demand.node_selector, **labels_of(key, pod.namespace)})
@@ -210,7 +209,7 @@ def _template_in(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Remarks:
-    """Adds remarks about the workloads and slices of a decision to `reading`, most of them from the notices in it."""
+    """Adds remarks about the workloads and slices of a decision to `reading`, most of them from its notices."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
@@ -218,7 +217,7 @@ class _Remarks:
     rules: PoolRules
     #: Workloads and templates for which `_remark_all` has added all problems.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: Paths by workload, template and message: a path takes long to find, and thousands of slices may share a message.
+    #: Paths by workload, template and message, because thousands of slices may share a message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def add(self) -> None:
@@ -227,7 +226,7 @@ class _Remarks:
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {slice_.leader.uid: slice_ for slice_ in slices.values() if slice_.leader is not None}
         noticed: set[SliceId] = set()
-        # A notice about pods of kind POD names their controller. Its UID is not the UID of the pods' workload.
+        # A notice about pods of kind POD names their controller, whose UID differs from the UID of the pods' workload.
         workloads = {workload_ref(subject.workload): subject.workload for subject in self.subjects.values()}
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
@@ -309,7 +308,7 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # The message may name the pool of another slice of the workload, so any last digits are replaced.
+            # All digits are matched, because the message may name the pool of another slice of the workload.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _template_in(subject, message)

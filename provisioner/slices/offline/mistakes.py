@@ -43,7 +43,7 @@ def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Pa
 def wrong_resources(document: Document) -> Iterator[tuple[Path, str]]:
     """Yield paths and messages about mistakes in resources of pods that select TPU nodes.
 
-    These are resources like `google.com/tpus`, each name once, and chips whose request is not equal to their limit.
+    The mistakes are names like `google.com/tpus`, each yielded once, and chips whose request differs from their limit.
     """
     seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):

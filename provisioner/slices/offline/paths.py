@@ -10,14 +10,14 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields of manifests whose names in messages equal the names of the fields.
+#: Fields of manifests that messages call by their names.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),
         *("namespace", "nodeSelector", "parallelism", "size"),
     )
 )
-#: Texts with which messages name fields, selectors and annotations, by key.
+#: Phrases in messages about fields, selectors and annotations, by key.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
     "cpu": (" cpu", " CPU"),
@@ -71,7 +71,7 @@ def _candidates(
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the JSON objects that contain a template, and those in the template, but no objects of other templates."""
     above: Path = template.path if template is not None else ()
-    # A pod is its own template (path ()), so that the last statement yields all its JSON objects.
+    # A pod is its own template (path ()), whose JSON objects the last statement yields.
     if above or template is None:
         yield (), dict(raw)
         yield from ((("metadata", *path), mapping) for path, mapping in mappings_in(raw.get("metadata")))

@@ -16,17 +16,14 @@ from provisioner.workloads.kind import marked
 
 #: Start of the message about a slice whose pods may be bound to several node pools.
 NOT_PLACED = "nothing keeps the "
-#: Keys of node selectors whose values differ between node pools or child Jobs, so that they keep pods on one pool.
+#: Node selectors whose values differ between node pools or child Jobs, so that the pods share one pool.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
 #: Annotations of pod templates with which Kueue's topology-aware scheduling chooses the nodes.
 _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return the problem and the remedy if the manifest does not keep a slice of several hosts on one node pool.
-
-    Return an empty text if there is no problem. `template` is the pod template as JSON.
-    """
+    """Return problem and remedy if nothing in a manifest keeps a multi-host slice on one node pool; otherwise empty."""
     workload = slice_.workload
     if (
         slice_.shape is None

@@ -47,7 +47,7 @@ class Subject:
     #: Whether the API server would accept the object, and the settings let the provisioner serve its kind.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
-    #: Templates by name of a group of pods.
+    #: Templates by name of the group of pods.
     template_of: dict[str, Template] = field(default_factory=dict)
 
 
@@ -63,9 +63,8 @@ class Reading:
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
-    #: PersistentVolumeClaims by namespace and name.
     claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
-    #: Zones of PersistentVolumes, by their names.
+    #: Zones of PersistentVolumes by name of the volume.
     zones: dict[str, frozenset[str]] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
     #: Runtimes of TrainJobs by kind, namespace (empty for a ClusterTrainingRuntime) and name.
@@ -289,7 +288,7 @@ def _read_workload(
     except fields.MalformedObject as error:
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # An object that is not accepted already has a remark. Requests and buffers (`ask`) get their slices later.
+    # Objects that are not accepted have a remark already. Requests and buffers (`ask`) get their slices later.
     if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
@@ -313,7 +312,6 @@ def _remark_on_malformed(
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
     group = workload.groups[template.place]
-    # A workload with a problem gets no slices, and one remark about the workload.
     if workload.problem or group.template.chips == 0:
         return
     if group.jobs > 1:
@@ -358,7 +356,6 @@ def _read_unknown(reading: Reading, document: Document, created: dict[str, Any],
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        # Objects that controllers created, for example in the output of `kubectl get`, are planned with their owners.
         owner = bounds.cut(maker.kind)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
@@ -391,7 +388,7 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def _remark_on_resources(reading: Reading, document: Document, named: str) -> bool:
-    """Report resources that the API server accepts in templates and no pod can have; return whether there are any."""
+    """Report resources that the API server accepts in templates, but no pod can get; return whether any were found."""
     resources = list(islice(mistakes.wrong_resources(document), MAX_KEYS))
     for path, message in resources:
         reading.remark(document, path, named, message)

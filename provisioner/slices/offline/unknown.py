@@ -13,7 +13,7 @@ from provisioner.slices.offline.documents import Document, Path, mappings_in, va
 from provisioner.slices.offline.expand import Template
 from provisioner.workloads.plain import hosts_of
 
-#: Fields of a pod that some kinds have next to the pod template instead of in it.
+#: Fields of a pod's spec that some kinds have outside the pod template.
 _INHERITED = ("affinity", "nodeSelector", "tolerations")
 _TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_path=("spec",), indexed=False)
 
@@ -29,7 +29,7 @@ def chips_in(document: Document) -> Iterator[Path]:
 
 
 def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
-    """Return a document for each pod template with chips. Each document has one at spec.template, like a Deployment.
+    """Return a document for each pod template with chips. Each has its template at spec.template, like a Deployment.
 
     Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
     """
