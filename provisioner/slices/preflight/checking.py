@@ -21,7 +21,7 @@ from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
-#: Checks that `log_findings` leaves out, because `ClusterProof` logs their findings.
+#: Checks whose findings `ClusterProof` logs, so `log_findings` leaves them out.
 _LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
 _Check = tuple[str, Callable[[], Finding]]
 

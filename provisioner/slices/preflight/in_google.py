@@ -22,9 +22,8 @@ _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 _MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
-#: Required permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Optional permission to read reservations. Without it, their ends are unknown.
+#: Optional permission. Without it, the ends of reservations are unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -166,7 +165,7 @@ def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, .
 
 
 def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
-    """Check that a reservation exists in one of the zones and is READY in at least one of them."""
+    """Check that a reservation exists and is READY in at least one of the zones."""
     by_zone: dict[str, Reservation] = {}
     for zone in zones:
         try:

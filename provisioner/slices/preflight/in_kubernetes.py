@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: Age in seconds of its last renewal above which a Lease counts as not held. The Go provisioner renews it every 2 s.
+#: Seconds after its last renewal at which a Lease counts as not held. The Go provisioner renews it every 2 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -38,7 +38,7 @@ class Right:
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Whether only a check, the command `drain` or the deletion costs of pods need the right.
+    #: Whether only checks, the command `drain` or deletion costs of pods need the right.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -179,7 +179,7 @@ def check_pause(api: Api, namespace: str) -> Finding:
 
 
 def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
-    """Check by the last renewal of its Lease that the Go provisioner does not run."""
+    """Check that the Go provisioner does not run: no process has renewed its Lease in the last minute."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
         holder, renewed = holder_of(api, constants.ORIGINAL_LEASE_NAME, namespace=namespace)

@@ -1,4 +1,4 @@
-"""Checks that admission marks pods with node selectors by which the pods of a slice run only on its node pool.
+"""Checks that admission marks pods with node selectors for the node pool of their slice.
 
 Jobs may work without these node selectors, so no finding of this module is a failure.
 """
@@ -31,7 +31,7 @@ from provisioner.workloads import kinds_served
 _T = TypeVar("_T")
 
 _ROOT = f"/apis/{ADMISSION_GROUP}/v1"
-#: End of the policy's condition on namespaces with the component placement-all-namespaces.
+#: End of the policy's condition on namespaces if the component placement-all-namespaces is installed.
 _ALL_NAMESPACES = '!= "off"'
 _INSTALL = (
     "Enable the component placement; before Kubernetes 1.36, the components webhook and webhook-placement: "
@@ -53,7 +53,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
     If the identity may create pods, the dry run of a create shows whether pods are marked. Without this trial, a
     webhook is reported as not tried, because a firewall may block its port. Also warn about DeviceClasses that offer
-    TPUs as a resource that admission does not know, because it does not mark pods that request this resource.
+    TPUs as an extended resource other than google.com/tpu: admission does not mark pods that request it.
     """
     try:
         by, everywhere = _installed(api)
@@ -106,9 +106,9 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool | None]:
-    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label on namespaces.
+    """Return the policy or webhook that marks pods, empty if none, and whether namespaces need no label for marks.
 
-    None for the webhook, whose setting PLACEMENT_NAMESPACES cannot be read here. The label works with any value of it.
+    The second value is None for the webhook, whose setting PLACEMENT_NAMESPACES cannot be read here.
     """
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
@@ -124,7 +124,6 @@ def _installed(api: Api) -> tuple[str, bool | None]:
 
 
 def _read(api: Api, resource: str, name: str) -> Mapping[str, Any] | None:
-    """Return an object; None if it or its kind does not exist."""
     try:
         return api.get(object_path(resource, name, root=_ROOT))
     except NotFound:
@@ -139,7 +138,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 
 def _unseen_class(raw: Any) -> str | None:
-    """Return the name of a DeviceClass that offers TPUs as an extended resource unknown to admission, or None."""
+    """Return the name of a DeviceClass that offers TPUs as an extended resource other than google.com/tpu."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A DeviceClass without selectors offers the devices of all drivers.
