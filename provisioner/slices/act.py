@@ -2,7 +2,7 @@
 
 Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. A
 failed change of a node, pod or status is repeated by a later round, after a pause of at most 60 s. If the changes of an
-object have failed for 10 minutes, an alert names it.
+object have failed for 10 minutes, an alert names the object.
 """
 
 import contextlib
@@ -61,11 +61,11 @@ class Actor(CallingActor[Answer]):
     api: Api
     gate: Gate
     executor: Executor
-    #: Runs deletes and other changes. Checks before the delete of a large pool take long, and must not delay creates.
+    #: Runs deletes, and changes of nodes, pods and statuses, so that the long checks before deletes delay no create.
     slow_executor: Executor
-    #: Nodes, pods and objects whose last change was submitted and has not ended: no second change is submitted then.
+    #: Nodes, pods and other objects with an unfinished change, which get no second change.
     _changing: set[str] = field(default_factory=set)
-    #: Failed changes by node, pod or object with a status. Written by the threads that make the changes.
+    #: Failed changes by node, pod or other object. Written by several threads.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
@@ -202,14 +202,14 @@ class Actor(CallingActor[Answer]):
         live.label(self.api, assignment.node, assignment.labels)
 
     def _set_cost(self, cost: PodCost) -> None:
-        """Write the deletion cost of a pod, unless the pod no longer exists or another pod has the same name."""
+        """Write the deletion cost of a pod, unless the pod no longer exists or another pod now has its name."""
         annotations = {constants.POD_DELETION_COST: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         with contextlib.suppress(Conflict, NotFound):
             self.api.patch(object_path("pods", cost.name, namespace=cost.namespace), body)
 
     def _write_status(self, write: StatusWrite) -> None:
-        """Write a status. If the object has changed since the decision, write nothing: a later round decides again."""
+        """Write a status, unless the object has changed since the decision: a later round then decides again."""
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
@@ -236,7 +236,7 @@ class Actor(CallingActor[Answer]):
     def rejected(self) -> Mapping[str, str]:
         """Return the last error of each node, pod or other object whose changes have failed for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # Other threads change the dictionary at the same time, so a copy is read.
+        # A copy is read, because other threads may change the dictionary during the loop.
         return {
             target: rejection.error
             for target, rejection in sorted(self._rejected.copy().items())

@@ -1,7 +1,7 @@
 """Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
 A review reports only problems that the owner can correct in the workload. Events report other causes of a wait, such as
-a stockout or a pause. A review rejects an object only if no nodes at all can serve it, because another provisioner may
+a stockout or a pause. A review rejects an object only if nodes of no provisioner can serve it: another provisioner may
 create nodes for objects that this provisioner does not serve.
 
 Selectors are changed as by the Go provisioner's admission_controller, but only if the Job then gets a node pool.
@@ -51,8 +51,7 @@ REVIEWED_OWNERS = frozenset(
 )
 _COUNTS = ("replicas", "parallelism", "completions")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of slices of an object that are checked (the first slices, and the last, whose name is the longest),
-#: and of their choices of capacity together. A longer review would delay the reviews of other objects.
+#: Maximum numbers of checked slices of an object, and of their choices in zones: a longer review would delay others.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
@@ -65,7 +64,7 @@ class _Pods(NamedTuple):
     template: Template
     #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
     number: int | None = None
-    #: Whether the pods may fill several slices: the pods of a StatefulSet, and those of a Job that sets `MULTISLICE`.
+    #: Whether the pods may fill several slices: pods of a StatefulSet, or of a Job with MULTISLICE.
     several: bool = False
 
 
@@ -177,8 +176,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Findings are sorted by severity, errors first; their `slices` is 1.
 
-    Makes no calls, and never raises. The duration depends only on the size of the object, because at most 256 slices
-    and 1,024 choices are checked. If only further slices exceed a limit, Events report that.
+    Makes no calls, and never raises. At most 256 slices (the last one included, which has the longest name) and 1,024
+    choices in zones are checked, which bounds the duration. If only further slices exceed a limit, Events report that.
     """
     document = Document(raw)
     max_slices = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -245,8 +244,8 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         }
         findings = [finding for finding in findings if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes a workload. If such an update were rejected, Kueue would
-        # repeat it, and the workload would keep its quota.
+        # Kueue changes selectors when it suspends or resumes a workload. After a rejection, Kueue would repeat the
+        # update, and the workload would keep its quota.
         return Answer(warnings=tuple(str(finding) for finding in findings if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(finding) for finding in findings if denies and finding.impossible]
@@ -278,7 +277,7 @@ def _of_slices(
     # If an object is served through its pods, only an opt-out on the pod template counts.
     opted_out = (kind == POD or not of_pods) and _opts_out(metadata)
     shapes, raw = list(_shape_problems(document, kind, namespace, opted_out=opted_out)), document.raw
-    # Limits are not checked for a scaled object: often an autoscaler chose the number, and limits only delay pods.
+    # Limits are not checked after scaling: often an autoscaler chose the number, and a limit only delays pods.
     if of_pods and (scaled or opted_out):
         return shapes
     if of_pods and kind != POD:
@@ -286,8 +285,7 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     judged = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _shown(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in judged):
-        # Only `_shape_problems` finds too many pods, which cannot be served; the finding of `judge` then is impossible
-        # as well.
+        # `judge` does not know that too many pods are impossible, so its findings follow those of `_shape_problems`.
         if any(finding.impossible for finding in shapes):
             judged = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in judged]
         shapes = []
@@ -394,7 +392,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
     """
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
-    # Child Jobs that together fill a slice must select the same nodes, so they get no selector with their own value.
+    # Child Jobs that together fill a slice must select the same nodes, so they get no JOB_KEY_SELECTOR.
     selectors = _changed(request, replace(changes, job_key=changes.job_key and jobs == 1))
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()

@@ -80,7 +80,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return a response about a document. Each process counts its own versions, so the ETag contains the process."""
+    """Return a response with an ETag, which names the process, because each process counts its own versions."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)

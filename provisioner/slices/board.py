@@ -102,10 +102,10 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time of this response.
+    #: Time at which the document was built, at most half a second before the response.
     served_at: datetime
     about: About
-    #: Whether this process makes the decisions; if not, another process does, or none.
+    #: Whether this process makes the decisions.
     leading: bool
     #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str
@@ -124,7 +124,6 @@ class Board:
     """Latest state for the API. Only the loop's thread calls `publish`; any thread may call the other methods."""
 
     about: About
-    #: Environment variables that the settings were read from.
     environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
     leader: Callable[[], str] = str
@@ -137,11 +136,11 @@ class Board:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
-    #: The last document that was requested as JSON, and that JSON; None before the first request.
+    #: Last document that was encoded, and its JSON; None before the first request.
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
-        """Publish a round. If no decision was possible, the API shows the last one, with the slices of the snapshot."""
+        """Publish a round. If it made no decision, the API shows the last decision and the new snapshot's slices."""
         self.leading = True
         if snapshot.not_synced:
             if self._published is not None:
@@ -200,7 +199,7 @@ class Board:
 
 
 def _without_moments(document: Document) -> Document:
-    """Return a document with constant times, because the times of a round and of a response do not count as changes."""
+    """Return a document with constant times, so that documents with different times only are equal."""
     view = document.view
     constant = document.about.started_at
     return replace(document, served_at=constant, view=replace(view, at=constant) if view is not None else None)

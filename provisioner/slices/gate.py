@@ -70,9 +70,8 @@ class Gate:
     node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
     for_each: ForEach = one_by_one
-    #: Node with a pod that keeps the pool, by pool. While the node has such a pod, no other nodes are checked.
+    #: Node with a pod that keeps the pool, by pool. No other node is checked until this node has no such pod.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
-    #: Pools whose nodes are cordoned by the gate.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
 
     def forget_all_but(self, planned: Collection[PoolName]) -> None:
@@ -94,7 +93,7 @@ class Gate:
         nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
         names, checked = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
-        # Nodes that an earlier attempt cordoned. They are uncordoned as well if the pool is kept.
+        # Nodes that an earlier attempt cordoned are also uncordoned if the pool is kept.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
         def close(name: str) -> None:
@@ -134,7 +133,7 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, checked: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """If the delete must wait, raise SettlingError until all nodes have been cordoned for BINDING_SECONDS."""
+        """If `delete.settle` is set, raise SettlingError until all nodes have been cordoned for BINDING_SECONDS."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not checked <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(checked, now)
@@ -179,7 +178,6 @@ class Gate:
         keeps = is_same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # The workload still needs pools, so each reason in `_ENDED` is false.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]

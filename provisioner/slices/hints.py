@@ -37,10 +37,7 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def to_text(memory: Memory) -> dict[str, str]:
-    """Return the hints as data of the ConfigMap.
-
-    Beyond the size limit, the last users of pools are left out first: the pods on a pool usually show its slice.
-    """
+    """Return the hints as data of the ConfigMap. Beyond the size limit, last users of pools are left out first."""
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
     refused = _latest((key, slice_.unschedulable) for key, slice_ in memory.slices.items() if slice_.unschedulable)
@@ -54,7 +51,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
-    # The name and the two brackets of a section are written even if all its entries are left out.
+    # A section without entries still has its name and two brackets.
     characters = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
         text[name] = _cut(entries, characters + 2)
@@ -63,7 +60,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
-    """Return a memory with nothing but the saved hints; an invalid section is logged and left out."""
+    """Return a memory that contains only the saved hints; an invalid section is logged and left out."""
     refused = _backoffs(data, "refused", list[tuple[SliceId, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))

@@ -25,7 +25,7 @@ from provisioner.slices.planning.round import Round, Snapshot, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
-#: Maximum age in seconds of the list of node pools for a create. A delete needs a list of its own round.
+#: Maximum age in seconds of the list of node pools for a create. A delete needs a list that the same round has read.
 _CREATE_LIST_AGE_SECONDS = 5.0
 #: Minimum interval in seconds between two writes of the hints, and between two reads until one succeeds.
 _HINTS_GAP_SECONDS = 2.0
@@ -33,7 +33,7 @@ _HINTS_GAP_SECONDS = 2.0
 _STALLED_SECONDS = 60.0
 #: Minimum interval in seconds between two notifications that no decision is possible.
 _STALLED_GAP_SECONDS = 30.0
-#: Minimum interval in seconds between two changes of the catalogue: after each, pods and workloads are listed again.
+#: Minimum interval in seconds between changes of the catalogue, after which pods and workloads are listed again.
 _CATALOGUE_GAP_SECONDS = 60.0
 
 
@@ -53,7 +53,7 @@ class Loop(RoundLoop[answers.Answer]):
     store: hints.HintsStore
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
-    #: The hints that were last loaded or saved; None until they have been loaded.
+    #: Hints that were last loaded or saved; None before they were loaded.
     _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
@@ -64,7 +64,6 @@ class Loop(RoundLoop[answers.Answer]):
     #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
-    #: Monotonic time of the last change of the catalogue of machine types.
     _extended_monotonic: float = float("-inf")
 
     def run(self) -> None:

@@ -1,8 +1,8 @@
-"""Adds node selectors (marks) to new pods for the pool of their slice, or keeps them off the pools of slices. Pure.
+"""Adds marks (node selectors for a slice's pool) to new pods, or an affinity that excludes the pools of slices. Pure.
 
 The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
 deploy/components/placement makes the same changes; if it has changed a pod already, the webhook changes nothing. Not
-handled: pods without chips in namespaces for administrators' ResourceClaims, which the webhook's registration excludes.
+handled: pods without chips in namespaces for administrators' ResourceClaims; the webhook is not registered for them.
 """
 
 import math
@@ -40,7 +40,7 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
 
 
 def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
-    """Return the UID of the StatefulSet of a pod that has not all chips of its slice; empty for other pods."""
+    """Return the UID of a pod's StatefulSet if the pod has only a part of its topology's chips; otherwise empty."""
     topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
     if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
         return ""
@@ -58,7 +58,7 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
     try:
         return podspec.counted_chips("pod", spec) > 0
     except fields.MalformedObject:
-        # The API server rejects this pod, because the requested amount is no number.
+        # The requested amount is not a number, so the API server will reject the pod.
         return True
 
 
@@ -70,7 +70,7 @@ def _may_lead(metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, leads: bool) -> bool:
-    """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
+    """Return whether the provisioner can serve a pod. Marks would prevent the binding of any other pod."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

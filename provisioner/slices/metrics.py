@@ -59,23 +59,22 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Namespace in labels if it is unknown or exceeds the maximum number. Names of namespaces have no "_".
+#: Label for unknown namespaces and those beyond the maximum number. Names of namespaces contain no "_".
 OTHERS = "_other"
 
 
 class Use(Enum):
     """Use of a chip."""
 
-    #: No pod is bound to the pool yet, or between two restarts of the workload, but a slice counts on the pool.
+    #: A slice counts on the pool, but no pod is bound to it, for example before or between runs of the workload.
     STARTING = "starting"
-    #: Unfinished pods are bound to the pool.
     RUNNING = "running"
     #: Nothing needs the pool, or the pool has failed.
     IDLE = "idle"
     DRAINING = "draining"
 
 
-# Each round hashes an account for each pool. Members of enumerations hash slowly, so the fields have their values.
+# Each round hashes an account for each pool. Members of enumerations hash slowly, so the fields are strings.
 class Account(NamedTuple):
     """Values of the labels by which the use of chips is counted."""
 
@@ -243,7 +242,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(accounts: Collection[Account], wanted: Account) -> Account:
-    """Return `wanted`. Its namespace becomes OTHERS if there would be too many accounts or namespaces."""
+    """Return `wanted`, with namespace OTHERS if it would exceed the maximum number of accounts or namespaces."""
     if wanted in accounts or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in accounts} - {OTHERS}
@@ -300,7 +299,7 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # Both counters begin at 0, because `increase` ignores the first value of a time series.
+                # Both counters begin at 0, because Prometheus' `increase` ignores the first value of a time series.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)
@@ -350,7 +349,7 @@ def values_of(
     text = "How long the leader pod that waits longest has been unschedulable, by what its slice waits for."
     causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
-    # The workload may still need a pool whose workload or machine type is unknown, so such a pool is not overdue.
+    # A pool whose workload or machine type is unknown may still be needed, so it does not count as overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
     moments = (remembered.unneeded_since for name, remembered in memory.pools.items() if name not in undecided)
     unneeded_since = min(filter(None, moments), default=now)
@@ -408,7 +407,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # A slice whose create tries capacity that failed before is not in `plan.waits`, but still waits for capacity.
+    # A slice whose pool is being created from capacity that failed before is not in `plan.waits`, but waits as well.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

@@ -98,19 +98,17 @@ class Watches:
     nodes: Watch[Node]
     #: Setting SERVE_PODS, which decides which pods have the kind POD.
     serve_pods: str = "none"
-    #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
+    #: None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
     #: Watch of ResourceSlices; a record is the name of a node and the number of chips that it offers.
     devices: Watch[tuple[str, int]] | None = None
-    #: Watches of objects that show in which zones the volumes of pods are.
+    #: Watches of claims, volumes and storage classes, which show the zones of the pods' volumes.
     claims: Watch[Claim] | None = None
     volumes: Watch[frozenset[str]] | None = None
     storage_classes: Watch[StorageClass] | None = None
-    #: Watch of the labels of namespaces; None without an opt-in label.
     namespaces: Watch[dict[str, str]] | None = None
     #: Watch of the ConfigMap that pauses creates; a record is the time at which it was created.
     pause: Watch[datetime] | None = None
-    #: Watch of the MachineConfigs, in which the cluster lists its TPU types.
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
     def named(self) -> dict[str, Watch[Any]]:
@@ -153,7 +151,7 @@ def make_watches(
         places = dict.fromkeys(namespaces) or ("",)
         return CombinedWatch([watch(replace(collection, namespace=place), parse, bound) for place in places])
 
-    # Records that a bound shortens keep the opt-in label, because it decides whether they are served.
+    # Records that `bound` shortens keep the opt-in label, which decides whether the objects are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -228,7 +226,7 @@ class PoolList:
         return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
-        """List the pools; return whether this succeeded. After a failure, no decision is made until a list succeeds."""
+        """List the pools; return whether the list succeeded. After a failure, no decision is made until a success."""
         requested_at = self.tried_at = self.clock()
         started = self.processor_seconds()
         try:
@@ -237,7 +235,7 @@ class PoolList:
             self.failures += 1
             if not self.problem:
                 _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
-            # The text of the error would name the list a second time.
+            # `str(error)` also names the failed call, which `problem` already describes.
             remedy = with_remedy(error, error.failure.message)
             self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {remedy}"
             return False
@@ -259,8 +257,8 @@ class PoolList:
 def not_synced(watches: Watches) -> tuple[str, ...]:
     """Return the reasons why no decision may be based on the watches; empty if one may.
 
-    A required watch must be complete and fresh. An optional watch must have been listed or have failed once, because
-    decisions drop hints about slices whose workload is missing.
+    A required watch must be complete and fresh. An optional watch must have been listed or have failed once; otherwise
+    a decision would drop the hints about slices of workloads that are not listed yet.
     """
     doubts = (
         doubt_of(name, watch)
@@ -300,11 +298,11 @@ def take_snapshot(
     *,
     lacks_machine_configs: bool = False,
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` has the names of objects whose changes have failed for a long time.
+    """Return the input of one decision; `rejected` has the names of objects whose changes have failed for 10 minutes.
 
     With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue lacks some of their types.
     """
-    # The states of the watches are read before their records: a watch that is synced in between counts as not synced.
+    # States are read before records: a watch that becomes synced in between counts as not synced.
     reasons, sources = not_synced(watches), read_sources(watches)
     if lacks_machine_configs:
         sources[MACHINE_CONFIGS] = Knowledge.UNKNOWN
@@ -349,8 +347,6 @@ def take_snapshot(
 
 
 def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
-    """Return volumes, claims and storage classes, each None if its source is unknown."""
-
     def records_of(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
         return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None
 

@@ -31,9 +31,9 @@ _log = structlog.get_logger(__name__)
 _REPEAT_SECONDS = 310.0
 #: Minimum interval in seconds between two log lines about a notice that ended and returned.
 _LOG_AGAIN_SECONDS = 10.0
-#: Maximum number of remembered past notices. A remembered notice that returns soon is not reported again.
+#: Maximum number of past notices whose last reports are remembered, so that the intervals above hold if they return.
 _MAX_PAST_NOTICES = 4096
-#: UID of the first object of a notice, reason, and key (or, without a key, message).
+#: UID of a notice's first object, the notice's reason, and its key (or, without a key, its message).
 _Identity = tuple[str, str, str]
 
 
@@ -57,17 +57,16 @@ class Reporter:
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: Submitted creates by pool, for the Events about their answers.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
-    #: Pools whose delete was refused with NEEDED: this answer is logged once per pool.
+    #: Pools whose delete was answered with NEEDED, which is logged once per pool.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
     #: Pools and phases whose time was measured. A pool that becomes ready again is not measured again.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    #: Kind and pool of each current alert; the pool is empty if the alert is about several or none.
+    #: Kind and pool of each current alert; the pool is empty if the alert is not about exactly one pool.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _current_notices: set[_Identity] = field(default_factory=set)
     #: Last reports of notices. Past notices come first, in the order of their ends; current notices come last.
@@ -136,7 +135,6 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # Every attempt to delete the pool may get this answer, so only the first one is logged.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -194,7 +192,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # The last phase of a pool that vanished between two rounds is not DELETING, although its delete was accepted.
+        # A pool that vanished between two rounds after an accepted delete was never seen in the phase DELETING.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -212,10 +210,7 @@ class Reporter:
             self.recorder.emit(ref, reason, message, warning=warning, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Report the notices that are new or due again.
-
-        `notices` must contain all current notices: a missing notice counts as ended.
-        """
+        """Report the notices that are new or due again. A notice that is missing in `notices` counts as ended."""
         now, current = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
@@ -223,7 +218,6 @@ class Reporter:
                 # Slices of a workload may have the same notice, which is reported once.
                 continue
             current.add(identity)
-            # Current notices move to the end, so that the first entries are the notices that ended first.
             last = self._reported[identity] = self._reported.pop(identity, _Reported())
             if identity not in self._current_notices and now - last.logged_at >= _LOG_AGAIN_SECONDS:
                 self._log_notice(notice)

@@ -3,8 +3,8 @@
 Each supplier has a folder in suppliers/. `PoolRules` are pure. One suite of tests checks the contract of `Supplier` for
 every supplier (tests/slices/suppliers/conformance.py):
 
-- Any thread may call a method. A method never waits for a long operation: a create or delete returns when the supplier
-  has accepted it, before its result is known. It is not retried after a failure. `SupplierError` is the only exception.
+- Any thread may call a method. A create or delete returns when the supplier has accepted it, before its result is
+  known. Failed calls are not retried. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
@@ -12,10 +12,10 @@ every supplier (tests/slices/suppliers/conformance.py):
 - **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, because their
   names are in use. A pool that cannot be parsed has status UNKNOWN. A pool is listed from the time at which its create
   was accepted until nothing is left of it.
-- `get_operation` finds an operation until some time after its end. NOT_FOUND does not reveal the result: read the pool.
+- `get_operation` finds an operation until some time after its end. After NOT_FOUND, only the pool shows the result.
 - `create_pool` calls `blocked` right before each request, and sends nothing after `blocked` has returned a failure.
-- A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS. Planning learns the limit from that, and
-  counts each pool that is being created or deleted as an operation.
+- A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS beyond its limit, which planning learns from
+  this error. Each pool that is being created or deleted counts as an operation.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,7 +39,6 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
-#: Advice in messages that a supplier is unavailable.
 _AWAY = (
     "The provisioner asks again within 30 s; if the failure lasts, check the provisioner's network and "
     "https://status.cloud.google.com."
@@ -54,7 +53,7 @@ class SupplierError(CallError):
 
 
 def with_remedy(error: Exception, message: str = "") -> str:
-    """Return the message of an error; if the supplier is unavailable or knows no such cluster, with what to do."""
+    """Return the message of an error, with what to do if the supplier is unavailable or does not find the cluster."""
     message = message or str(error)
     remedies = {FailureKind.UNAVAILABLE: _AWAY, FailureKind.NOT_FOUND: _NO_CLUSTER}
     remedy = remedies.get(error.failure.kind) if isinstance(error, CallError) else None
@@ -76,22 +75,19 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the request for the pool has
-    #: them.
+    #: Labels of Google or Kubernetes that pods may select. Nodes have these only if the pool's request has them.
     passed_on: frozenset[str]
-    #: Labels of Google that pods may set on their nodes: each only switches on a feature, and no other program relies
-    #: on it.
+    #: Labels of Google that pods may set on their nodes: a label only enables a feature, and no program relies on it.
     copyable: frozenset[str]
     #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
-    #: Returns a new node of a pool as the scheduler will see it.
     expected_node: Callable[[NodePool], NodeView]
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict the CPU and memory of new nodes from the newest existing node of the same machine type.
 
-    The newest node has most in common with new nodes. If the amounts have not changed, an earlier result is returned.
+    If the amounts are unchanged, the same object is returned again, so that a round can reuse results of the last one.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
