@@ -187,7 +187,7 @@ class Startup(NamedTuple):
 
     leader_uid: str
     since: datetime
-    #: Stages that have been measured, or that the slice had reached before this process first saw it.
+    #: Stages that were measured, or that the slice reached before this process first saw the slice.
     reached: frozenset[Stage]
 
 

@@ -105,7 +105,7 @@ class Slice:
     host: str = ""
     #: Leader pod; None if it does not exist, has finished or is being deleted.
     leader: Pod | None
-    #: Unfinished pods of the group, including those that are being deleted.
+    #: Unfinished pods of the group, including pods that are being deleted.
     pods: tuple[Pod, ...]
     parallelism: int
     #: `activeDeadlineSeconds` of the Job; 0 if it has no deadline.

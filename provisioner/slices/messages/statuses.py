@@ -31,7 +31,7 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.specification import is_held
 from provisioner.workloads.asks import NODE_POOLS
 
-#: Expected duration of a create until this process has measured one.
+#: Expected duration of a create until this process has measured the first create.
 _USUAL = timedelta(minutes=5)
 #: Type of a condition and the condition. `_write` adds the time of the last transition.
 _Typed = tuple[str, Condition]

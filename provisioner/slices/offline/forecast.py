@@ -65,7 +65,7 @@ class PlannedPool(NamedTuple):
     request: NodePoolRequest
     #: Choices of capacity in the order in which the controller tries them; empty if they were not requested.
     options: tuple[Option, ...]
-    #: Whether the pool's name is final, because the manifest contains the UID of the object.
+    #: Whether the manifest contains the UID of the object, so that the pool's name is final.
     named: bool
     chips: int
 

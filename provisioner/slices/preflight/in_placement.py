@@ -108,7 +108,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 def _installed(api: Api) -> tuple[str, bool | None]:
     """Return the policy or webhook that marks pods, empty if none, and whether namespaces need no label for marks.
 
-    The second value is None for the webhook, whose setting PLACEMENT_NAMESPACES cannot be read here.
+    Whether the webhook needs a label is unknown (None), because its setting PLACEMENT_NAMESPACES cannot be read here.
     """
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:

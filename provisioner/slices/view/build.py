@@ -248,7 +248,7 @@ class _Round(texts.Known):
     #: Names of nodes with unfinished pods that request chips.
     occupied: Collection[str]
     split: Collection[SliceId]
-    #: Why nothing has been decided since `now`; empty if the snapshot is that of the last decision.
+    #: Why nothing has been decided since `now`; empty if the last decision is from this snapshot.
     undecided: str
 
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:

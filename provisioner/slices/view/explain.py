@@ -30,7 +30,7 @@ from provisioner.slices.view.types import (
 _MAX_ACTIVITY_ENTRIES = 10
 #: Number of random characters at the end of a name that Kubernetes generates.
 _RANDOM_LETTERS = 5
-#: Maximum number of characters before the random characters, because Kubernetes cuts generated names to 63 characters.
+#: Maximum number of characters before the random characters: Kubernetes cuts generated names to 63 characters.
 _MAX_STEM = 58
 _KINDS: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},

@@ -197,7 +197,7 @@ class CapacityView:
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
     operations: int
-    #: Maximum of `operations`, learned from GKE's rejections; None if GKE rejected none for a minute.
+    #: Maximum number of own operations, learned from GKE's rejections; None if GKE rejected none for a minute.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of costs, such as USD; empty if CHIP_HOUR_PRICES names none.

@@ -55,7 +55,7 @@ class Reservations:
     def follow(self, pools: Iterable[NodePool]) -> None:
         """Start the reads that are due for the reservations of all listed pools, and do not wait for them."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
-        # Pods can name any number of missing reservations, whose readings would fill the memory.
+        # Readings of missing reservations would fill the memory, because pods can name any number of them.
         for reservation_id, reading in self._readings.copy().items():
             if reading.ends_at is None and reservation_id not in self._used and self._is_due(reservation_id):
                 self._readings.pop(reservation_id, None)

@@ -52,7 +52,7 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Records a call: method, duration in seconds, kind of error (None after a success), HTTP status ("none", "other").
+    #: Records a call: method, duration in seconds, kind of error (None after a success), HTTP status as a label.
     observe: Callable[..., None] = lambda *_, **__: None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES

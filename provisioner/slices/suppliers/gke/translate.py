@@ -254,7 +254,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         if path and value not in ({}, []):
             *parents, last = path.split(".")
             reduce(lambda body, key: body.setdefault(key, {}), parents, pool)[last] = value
-    # An empty management message turns both options off; without the message, GKE uses its own defaults.
+    # An empty management message turns autoUpgrade and autoRepair off; without the message, GKE uses its defaults.
     return {"nodePool": _filled(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
