@@ -43,7 +43,7 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes use the same cluster.
 
-    With PROVIDER=gce, there is no proof (None): node pools are Kubernetes objects. Raises ValueError without GKE client.
+    PROVIDER=gce has no proof (None): its node pools are Kubernetes objects. Raises ValueError if GKE has no client.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

@@ -155,7 +155,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group. `size` is the group's number of pods if the pod shows this number, otherwise 0."""
+        """Return the first pod of a group. `size` is the value of `Pod.group_size`."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,

@@ -40,7 +40,7 @@ class Track:
 
     @property
     def is_of_interest(self) -> bool:
-        """Whether the pool was created or is still wanted. Other tracks are kept, because Events may name their pools."""
+        """Whether the pool was created or is still wanted. Other tracks exist because Events may name the pool."""
         last = self.segments[-1]
         return last.until is None or any(segment.state is not State.WAITING for segment in self.segments)
 
