@@ -135,7 +135,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add the cluster's MachineConfigs to the catalogue of machine types; return whether some must wait."""
+        """Add new MachineConfigs to the catalogue, at most once in 60 s; return whether some must wait until then."""
         watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
         listed = watch.records() if watch is not None else {}
         # Between two changes, at least one decision is made, even if a user edits MachineConfigs continuously.

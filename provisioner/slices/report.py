@@ -60,7 +60,7 @@ class Reporter:
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
-    #: Pools whose delete was answered with NEEDED, which is logged once per pool.
+    #: Pools that were kept because of DeleteResult.NEEDED, which is logged once per pool.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield the groups in `wanted` that the spec lists; for a workload of kind POD, those that have pods."""
+    """Yield the groups in `wanted` that the spec lists or, for a workload of kind POD, that have pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
         names = sorted((entry.name, key) for key, entry in wanted.items() if entry.pods)

@@ -59,7 +59,7 @@ class Wishes:
 
 
 def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
-    """Read the annotations of a pod; those that the pod lacks are read from its workload."""
+    """Read the annotations of a pod. Annotations that the pod lacks are read from its workload."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 

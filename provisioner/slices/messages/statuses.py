@@ -57,7 +57,7 @@ class _Facts:
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose consuming workload has finished or is being deleted. A suspended workload may start later."""
+        """Requests whose consumer has finished or is being deleted. A suspended consumer may still use its request."""
         over = [workload for workload in self.ctx.workloads.by_uid.values() if workload.finished or workload.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}

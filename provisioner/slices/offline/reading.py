@@ -199,7 +199,7 @@ def read_train_jobs(reading: Reading) -> None:
 
 
 def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
-    """Return whether an object is an annotated Job (SERVE) that is served as a Job instead of by its pods."""
+    """Return whether an object is a Job with the annotation SERVE that is served as a Job, and not through its pods."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
 

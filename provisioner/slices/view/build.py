@@ -79,7 +79,7 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
 
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
-    """Return the place of a slice in the line for a limit or for capacity that failed before; None without a place."""
+    """Return the place of a slice in the queue for a limit or for capacity that failed before; None without a place."""
     scope = wait.scope
     if wait.kind not in (WaitKind.LIMIT, WaitKind.CHOICES) or not wait.of:
         return None

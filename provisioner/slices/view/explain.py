@@ -170,7 +170,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
-    """Whether `name` is an object's id, or its short name if the object is in `namespace`, empty for any namespace."""
+    """Whether `name` is an object's id, or its short name and `namespace` is its namespace or empty."""
     return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 

@@ -68,13 +68,13 @@ class WorkloadView:
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
-    #: Notices about the workload without those about its slices.
+    #: Notices about the workload, without notices about its slices.
     notices: tuple[NoticeView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """Place of a slice in the line for one limit, or for capacity that failed before."""
+    """Place of a slice in the queue for one limit, or for capacity that failed before."""
 
     #: Limit or capacity that the slices wait for, such as "the limit of all node pools".
     resource: str
@@ -129,7 +129,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in a line for scarce resources; None if the slice is in no line.
+    #: Place in the queue for a limit or for capacity; None if the slice is in no queue.
     queue: QueueView | None = None
 
 

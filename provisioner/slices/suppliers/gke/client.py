@@ -63,7 +63,7 @@ GRANT_HELP = f"Grant {_IDENTITY} {PERMISSION} on the project of the cluster."
 
 
 def grant_help(identity: str, project: str) -> str:
-    """Return what to do about a missing permission; without an e-mail address, the identity is not named."""
+    """Return what to do about a missing permission. `identity` is named only if it is an e-mail address."""
     return f"Grant {identity if '@' in identity else _IDENTITY} {PERMISSION} on project {project}."
 
 
@@ -153,7 +153,7 @@ class GkeClient:
             return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster, including those of other clients: see `Supplier.list_pools`."""
+        """Return all node pools of the cluster, including pools of other clients: see `Supplier.list_pools`."""
         ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
         with self._errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             try:

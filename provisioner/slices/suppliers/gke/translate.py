@@ -72,7 +72,7 @@ class Cluster:
     name: str
     #: Status as GKE spells it, such as RUNNING; empty if unknown.
     status: str = ""
-    #: RAPID, REGULAR, STABLE or EXTENDED, for which GKE rejects pools without auto-upgrade; empty if none.
+    #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. With a channel, GKE rejects pools without auto-upgrade.
     release_channel: str = ""
     #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
     ca_certificate_pem: bytes = b""
