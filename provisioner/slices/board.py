@@ -102,10 +102,10 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time at which the document was built, at most half a second before the response.
+    #: Time of this response.
     served_at: datetime
     about: About
-    #: Whether this process makes the decisions.
+    #: Whether this process makes the decisions; if not, another process does, or none.
     leading: bool
     #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str

@@ -23,11 +23,11 @@ class Segment:
     """Period in which a pool was in one state for one slice."""
 
     state: State
-    #: Id of the slice, empty if the pool was for no slice; `workload` is the id of the workload.
+    #: Id of the slice; empty if the pool was for none. `workload` is the id of its workload.
     slice: str
     workload: str
     since: datetime
-    #: None if the period has not ended.
+    #: End of the period; None if it has not ended.
     until: datetime | None = None
 
 

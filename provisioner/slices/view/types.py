@@ -68,7 +68,7 @@ class WorkloadView:
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
-    #: Notices about the workload, without notices about its slices.
+    #: Notices about the workload without those about its slices.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -99,11 +99,12 @@ class SliceView:
     #: Id in the form kind/namespace/workload/group.
     id: str
     workload: str
+    #: Name of the child Job or group.
     group: str
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began before `since`, which is then the time when this process first saw the slice.
+    #: Whether the state began earlier: `since` is then the time at which this process first saw the slice.
     since_start: bool
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
@@ -116,9 +117,9 @@ class SliceView:
     next_try_at: datetime | None
     #: Name of the leader pod; empty if no leader pod exists.
     leader: str
-    #: Time since which the leader pod is unschedulable; None if it is not.
+    #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool; empty if no create of a pool has been sent.
+    #: Name of the slice's node pool; empty if no pool exists or is being created for it.
     pool: str
     accelerator: str
     machine_type: str
@@ -129,7 +130,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in the queue for a limit or for capacity; None if the slice is in no queue.
+    #: Place in a line for scarce resources; None if the slice is in no line.
     queue: QueueView | None = None
 
 
@@ -140,8 +141,9 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the state began before `since`, which is then the time when this process first saw the pool.
+    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
     since_start: bool
+    #: Why the pool is kept or deleted.
     reason: str
     #: Id of the first slice that uses or counts on the pool; empty if no slice does.
     slice: str
@@ -151,6 +153,7 @@ class PoolView:
     workload: str
     namespace: str
     zone: str
+    #: Kind of capacity: on-demand, spot, reservation or flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is in no reservation.
     reservation: str
@@ -177,11 +180,12 @@ class BackoffView:
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts, such as "4x4 on 4"; after a failed request, a description of the delayed slices.
+    #: Topology and hosts, such as "4x4 on 4"; a description of the delayed slices if the request itself failed.
     shape: str
     terms: str
     #: Kind of the failure, such as stockout, quota or permission.
     kind: str
+    #: Message of GKE or Compute Engine.
     message: str
     failures: int
     since: datetime
@@ -196,8 +200,9 @@ class CapacityView:
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
+    #: Number of node pool operations in progress in the cluster.
     operations: int
-    #: Maximum number of own operations, learned from GKE's rejections; None if GKE rejected none for a minute.
+    #: Maximum of `operations`, learned from GKE's rejections; None if GKE rejected none for a minute.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of costs, such as USD; empty if CHIP_HOUR_PRICES names none.
@@ -216,6 +221,7 @@ class AlertView:
 class View:
     """State of all slices, pools and capacity after one decision."""
 
+    #: Time of the decision.
     at: datetime
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
@@ -235,7 +241,7 @@ class Entry:
     kind: str
     message: str
     warning: bool
-    #: Name of the node pool, empty if the entry is not about a pool; `workload` is an id or empty.
+    #: Name of the node pool; empty if the entry is not about one. `workload` is an id or empty.
     pool: str
     workload: str
 
