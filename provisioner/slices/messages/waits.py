@@ -130,15 +130,15 @@ def next_step(wait: WaitsFor) -> str:
     if wait.kind is WaitKind.CHOICES and wait.final:
         rejections = " ".join(blocker.last.failure.message for blocker in wait.blockers)
         return _NEW_ACCOUNT if "service account" in rejections.lower() else _CORRECT
-    return next_step_after(wait.failure, *(each.last.failure for each in wait.blockers if not each.rejected))
+    return next_step_after(wait.failure, *(blocker.last.failure for blocker in wait.blockers if not blocker.rejected))
 
 
 def next_step_after(*failures: Failure | None) -> str:
     """Return what to do, apart from waiting, after failed creates; empty if nothing helps."""
-    found = [failure for failure in failures if failure is not None]
+    known = [failure for failure in failures if failure is not None]
     # The message about a missing permission ends with the permission to grant.
-    grants = (failure.message.partition(". Grant ") for failure in found if failure.kind is FailureKind.PERMISSION)
-    steps = [_NEXT_STEPS.get(failure.kind, "") for failure in found] + [f"Grant {end}" for _, _, end in grants if end]
+    grants = (failure.message.partition(". Grant ") for failure in known if failure.kind is FailureKind.PERMISSION)
+    steps = [_NEXT_STEPS.get(failure.kind, "") for failure in known] + [f"Grant {end}" for _, _, end in grants if end]
     return " ".join(dict.fromkeys(filter(None, steps)))
 
 
@@ -170,10 +170,10 @@ def note_of(state: PoolState, plan: Plan) -> str:
 
 
 def notices(
-    found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
+    waits_by_slice: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
     """Yield notices about the waiting slices in `joined`, and about its values: the slices that share their pools."""
-    for slice_id, wait in found.items():
+    for slice_id, wait in waits_by_slice.items():
         if slice_id not in joined or wait.silent:
             continue
         rejected = wait.kind is WaitKind.CHOICES and wait.final
@@ -272,32 +272,33 @@ def _of_limit(limit: Limit, *, lasting: bool) -> str:
 
 def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
     now, supplier_name = ctx.now, ctx.rules.supplier_name
-    found = distinct(wait.blockers)
-    found = [blocker._replace(position=0) for blocker in found] if lasting else found
-    if len(found) > 1:
-        words = "; ".join(
-            f"{each.choice} ({_when(each, now)}): {bounds.cut(each.last.failure.message.rstrip(' .'), _MAX_FAILURE)}"
-            for each in found
+    blockers = distinct(wait.blockers)
+    blockers = [blocker._replace(position=0) for blocker in blockers] if lasting else blockers
+    if len(blockers) > 1:
+        failures = "; ".join(
+            f"{blocker.choice} ({_when(blocker, now)}): "
+            f"{bounds.cut(blocker.last.failure.message.rstrip(' .'), _MAX_FAILURE)}"
+            for blocker in blockers
         )
-        return f"No choice of capacity is available for node pool {wait.pool} yet. {words}."
-    (each,) = found
-    if each.rejected:
+        return f"No choice of capacity is available for node pool {wait.pool} yet. {failures}."
+    (blocker,) = blockers
+    if blocker.rejected:
         return (
-            f"{supplier_name} rejects node pool {wait.pool} (next try {clock(each.last.until, now)}, or when the "
-            f"workload or the settings change): {each.last.failure.message}"
+            f"{supplier_name} rejects node pool {wait.pool} (next try {clock(blocker.last.until, now)}, or when the "
+            f"workload or the settings change): {blocker.last.failure.message}"
         )
-    return f"Node pool {wait.pool} waits for {each.choice} ({_when(each, now)}): {each.last.failure.message}"
+    return f"Node pool {wait.pool} waits for {blocker.choice} ({_when(blocker, now)}): {blocker.last.failure.message}"
 
 
-def _when(each: ChoiceBlocker, now: datetime) -> str:
-    if each.rejected:
-        return f"rejected, next try {clock(each.last.until, now)}"
-    words = f"{_kind(each)} since {clock(each.last.since, now)}"
-    if each.probed:
-        place = f", place {each.position} of {each.of} in the queue" if each.position else ""
+def _when(blocker: ChoiceBlocker, now: datetime) -> str:
+    if blocker.rejected:
+        return f"rejected, next try {clock(blocker.last.until, now)}"
+    words = f"{_kind(blocker)} since {clock(blocker.last.since, now)}"
+    if blocker.probed:
+        place = f", place {blocker.position} of {blocker.of} in the queue" if blocker.position else ""
         return f"{words}, other node pools try first{place}"
-    return f"{words}, next try {clock(each.last.until, now)}"
+    return f"{words}, next try {clock(blocker.last.until, now)}"
 
 
-def _kind(each: ChoiceBlocker) -> str:
-    return failure_in_words(each.last.failure.kind.value)
+def _kind(blocker: ChoiceBlocker) -> str:
+    return failure_in_words(blocker.last.failure.kind.value)

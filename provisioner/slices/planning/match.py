@@ -140,23 +140,27 @@ class Matcher:
         """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the queue."""
         waiting, claims = self._waiting, self._claims
         # All other slices may take pools of buffers, so slices of buffers come last.
-        spare = [each for each in waiting if each.spare]
+        spare = [slice_ for slice_ in waiting if slice_.spare]
         eligible = [
-            each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
+            slice_
+            for slice_ in waiting
+            if not (slice_.spare or slice_.workload.suspended) and self._why_none(slice_) is None
         ]
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool or of a pool for its namespace. Slices with a claim
         # come first, because a new shared pool has one node for each slice that it was created for.
-        for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
+        for slice_ in sorted(eligible, key=lambda slice_: self._ctx.memory.slice(slice_.id).claim is None):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
         self._take_free(spare, refuse)
         # Slices of suspended workloads come last, because other slices may need their pools.
-        self._return_home([each for each in waiting if each.workload.suspended])
-        kept = {each.id: _next_claim(each, claims.get(each.id), self._ctx) for each in waiting}
-        unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
+        self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
+        kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx) for slice_ in waiting}
+        unserved = tuple(
+            slice_ for slice_ in waiting if slice_.pending and not slice_.spare and slice_.id not in claims
+        )
         return Matching(
             holders=self._holders,
             held=self._held,
@@ -164,7 +168,7 @@ class Matcher:
             seats=self._seated,
             elsewhere=self._elsewhere,
             unserved=unserved,
-            spare=tuple(each for each in spare if each.pending and each.id not in claims),
+            spare=tuple(slice_ for slice_ in spare if slice_.pending and slice_.id not in claims),
             zones=self._zones,
             claims={slice_id: claim for slice_id, claim in kept.items() if claim is not None},
             taken=self._taken,

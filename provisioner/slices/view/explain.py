@@ -91,28 +91,28 @@ def explain(
         return [_workload(view, workload_view, now, tuple(activity)) for workload_view in controllers]
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)
-    found: list[Explanation] = []
+    results: list[Explanation] = []
     if kind in ("", "pool"):
-        found += [_pool(view, pool, now, tracks, activity) for pool in view.pools if pool.name == name]
-        found = found or [_absent_pool(view, track, now, activity) for track in tracks if track.pool == name]
+        results += [_pool(view, pool, now, tracks, activity) for pool in view.pools if pool.name == name]
+        results = results or [_absent_pool(view, track, now, activity) for track in tracks if track.pool == name]
     if kind in _WORKLOADS:
-        found += [
+        results += [
             _workload(view, workload, now, activity)
             for workload in view.workloads
             if _is(workload.id, workload.name, name, namespace) and kind in ("", "workload", workload.kind)
         ]
     if kind in ("", "slice"):
         # If a slice has the name of its workload, as for a Job, only the workload is explained.
-        explained = {explanation.id for explanation in found if explanation.kind == "workload"}
-        found += [
+        explained = {explanation.id for explanation in results if explanation.kind == "workload"}
+        results += [
             _slice(view, slice_, now, activity)
             for slice_ in view.slices
             if _is(slice_.id, slice_.group, name, namespace)
             and not (slice_.workload in explained and slice_.group == slice_.workload.rpartition("/")[2])
         ]
-    if kind == "pod" or (kind == "" and not found):
-        found += [_slice(view, slice_, now, activity, pod=name) for slice_ in _slices_of_pod(view, name, namespace)]
-    return found
+    if kind == "pod" or (kind == "" and not results):
+        results += [_slice(view, slice_, now, activity, pod=name) for slice_ in _slices_of_pod(view, name, namespace)]
+    return results
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
@@ -177,17 +177,17 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
     """Return the slices that a pod may belong to by its name; only the slice that the pod leads, if it leads one."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
-    leaders = [slice_view for slice_view in in_namespace if slice_view.leader == name]
-    return leaders or [slice_view for slice_view in in_namespace if _is_pod_of(slice_view, name)]
+    leaders = [slice_ for slice_ in in_namespace if slice_.leader == name]
+    return leaders or [slice_ for slice_ in in_namespace if _is_pod_of(slice_, name)]
 
 
-def _is_pod_of(each: SliceView, name: str) -> bool:
+def _is_pod_of(slice_: SliceView, name: str) -> bool:
     """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of Job "train-2"."""
-    if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
-        of_group = f"{each.workload.rpartition('/')[2]}-{each.group.rpartition('-')[2]}"
+    if slice_.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
+        of_group = f"{slice_.workload.rpartition('/')[2]}-{slice_.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
     stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]
-    group = f"{each.group}-"[:_MAX_STEM]
+    group = f"{slice_.group}-"[:_MAX_STEM]
     if not stem.startswith(group) or not random.isalnum():
         return False
     index = stem.removeprefix(group)
@@ -195,56 +195,56 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
         # Kubernetes cuts long names, so the index may be incomplete or missing.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
     # A name without an index matches only a slice without a leader pod, because leaders have an index.
-    return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
+    return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not slice_.leader)
 
 
-def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
-    pool = next((pool for pool in view.pools if pool.name == each.pool), None)
-    others = [other for other in view.pools if other is not pool and each.id in (other.slice, *other.other_slices)]
-    subject = f"Pod {pod}: slice {each.group}" if pod else f"Slice {each.group}"
+def _slice(view: View, slice_: SliceView, now: datetime, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
+    pool = next((pool for pool in view.pools if pool.name == slice_.pool), None)
+    others = [other for other in view.pools if other is not pool and slice_.id in (other.slice, *other.other_slices)]
+    subject = f"Pod {pod}: slice {slice_.group}" if pod else f"Slice {slice_.group}"
     return Explanation(
         kind="slice",
-        id=each.id,
-        headline=f"{subject} {_answer(view, each, now)}",
+        id=slice_.id,
+        headline=f"{subject} {_answer(view, slice_, now)}",
         facts=(
-            *_facts_of_waiting(view, each, now),
-            *_facts_of_slice(each),
+            *_facts_of_waiting(view, slice_, now),
+            *_facts_of_slice(slice_),
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {other.name}", other.reason) for other in others),
         ),
-        notices=tuple(notice for notice in each.notices if not _is_repeated(notice, each)),
-        activity=_news(view, each, _about(activity, each.workload, each.pool)),
+        notices=tuple(notice for notice in slice_.notices if not _is_repeated(notice, slice_)),
+        activity=_news(view, slice_, _about(activity, slice_.workload, slice_.pool)),
     )
 
 
-def _is_repeated(notice: NoticeView, each: SliceView) -> bool:
-    return notice.reason == constants.CREATION_WAITING or _is_in_reason(notice.message, each)
+def _is_repeated(notice: NoticeView, slice_: SliceView) -> bool:
+    return notice.reason == constants.CREATION_WAITING or _is_in_reason(notice.message, slice_)
 
 
-def _is_in_reason(message: str, each: SliceView) -> bool:
-    return bool(each.reason) and (each.reason in message or message in each.reason)
+def _is_in_reason(message: str, slice_: SliceView) -> bool:
+    return bool(slice_.reason) and (slice_.reason in message or message in slice_.reason)
 
 
-def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def _news(view: View, slice_: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """Return the entries without texts that are also in the headline or facts of a slice."""
-    if each is None:
+    if slice_ is None:
         return activity
-    news = (entry for entry in activity if not _is_in_reason(entry.message, each))
-    return tuple(replace(entry, message=_short(view, each, entry.message)) for entry in news)
+    news = (entry for entry in activity if not _is_in_reason(entry.message, slice_))
+    return tuple(replace(entry, message=_short(view, slice_, entry.message)) for entry in news)
 
 
-def _short(view: View, each: SliceView | None, text: str) -> str:
+def _short(view: View, slice_: SliceView | None, text: str) -> str:
     """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
-    backoffs = backoffs_of(view, each) if each is not None else ()
+    backoffs = backoffs_of(view, slice_) if slice_ is not None else ()
     # In the back-off, "…" replaces the name of the instance that GKE could not create.
     failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs if backoff.message)
     return reduce(lambda short, failure: re.sub(failure.replace("…", "[^']*"), "as above", short), failures, text)
 
 
-def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    if each.brief:
-        yield "why", each.reason
-    if (queue := each.queue) is not None:
+def _facts_of_waiting(view: View, slice_: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
+    if slice_.brief:
+        yield "why", slice_.reason
+    if (queue := slice_.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
         order = "; pods of higher priority come first, then namespaces take turns" if queue.place > 1 else ""
         yield "place in the queue", f"{queue.place} of {queue.length} for {queue.resource}{ahead}{order}"
@@ -253,43 +253,43 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
             yield "used by", "; ".join(queue.users) + others
         if queue.idle_until is not None:
             yield "becomes free", f"{queue.idle_chips} idle chips, {_when_deleted(queue.idle_until, now)}"
-    for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():
-        what = f"{backoff.zone} {backoff.terms}".strip() or "this request"
-        when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
+    for backoff in backoffs_of(view, slice_) if slice_.state in (State.WAITING, State.REJECTED) else ():
+        choice = f"{backoff.zone} {backoff.terms}".strip() or "this request"
+        times = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
         # The reason already contains the message if only one choice failed.
-        message = f": {backoff.message}" if backoff.message not in f"{each.reason} {each.next_step}" else ""
-        yield f"paused: {what}", f"{failure_in_words(backoff.kind)} {when}{message}"
+        message = f": {backoff.message}" if backoff.message not in f"{slice_.reason} {slice_.next_step}" else ""
+        yield f"paused: {choice}", f"{failure_in_words(backoff.kind)} {times}{message}"
 
 
-def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
+def backoffs_of(view: View, slice_: SliceView) -> tuple[BackoffView, ...]:
     """Return the choices of capacity in back-off that a slice may have requested."""
-    shape = f"{each.topology} on {each.hosts}"
+    shape = f"{slice_.topology} on {slice_.hosts}"
     return tuple(
         backoff
         for backoff in view.capacity.backoffs
-        if backoff.capacity == each.id or (backoff.machine_type, backoff.shape) == (each.machine_type, shape)
+        if backoff.capacity == slice_.id or (backoff.machine_type, backoff.shape) == (slice_.machine_type, shape)
     )
 
 
-def _answer(view: View, each: SliceView, now: datetime) -> str:
+def _answer(view: View, slice_: SliceView, now: datetime) -> str:
     """Return the state of a slice, its place in the queue, the cause and the next step, on at most three lines."""
-    pools = [pool.name for pool in view.pools if each.id in (pool.slice, *pool.other_slices)]
-    where = (f"on {first_of(pools)}",) if each.state is State.SPLIT and pools else ()
-    whole = f"{each.reason.removeprefix(NO_POOL)} {each.next_step}".rstrip()
-    return _doing(replace(each, reason=each.brief or whole), now, where)
+    pools = [pool.name for pool in view.pools if slice_.id in (pool.slice, *pool.other_slices)]
+    where = (f"on {first_of(pools)}",) if slice_.state is State.SPLIT and pools else ()
+    whole = f"{slice_.reason.removeprefix(NO_POOL)} {slice_.next_step}".rstrip()
+    return _doing(replace(slice_, reason=slice_.brief or whole), now, where)
 
 
-def _doing(each: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
-    words, about = _DOING[each.state].format(pool=each.pool), [*where]
-    if each.since is not None:
-        about.append(how_long(each.since, now, is_least=each.since_start))
-    if each.queue is not None:
-        about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
-    if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
+def _doing(slice_: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
+    state, details = _DOING[slice_.state].format(pool=slice_.pool), [*where]
+    if slice_.since is not None:
+        details.append(how_long(slice_.since, now, is_least=slice_.since_start))
+    if slice_.queue is not None:
+        details.append(f"place {slice_.queue.place} of {slice_.queue.length} in the queue")
+    if slice_.next_try_at is not None and (due := clock(slice_.next_try_at, now)) not in slice_.reason:
         # The time is in the past if no decision was possible then.
-        about.append("next try now" if each.next_try_at <= now else f"next try {due}")
-    words = f"{words} ({', '.join(about)})" if about else words
-    return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
+        details.append("next try now" if slice_.next_try_at <= now else f"next try {due}")
+    state = f"{state} ({', '.join(details)})" if details else state
+    return f"{state}: {slice_.reason}" if slice_.reason not in ("", RUNS) else f"{state}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
@@ -302,74 +302,81 @@ def moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _facts_of_slice(each: SliceView) -> Iterator[tuple[str, str]]:
-    yield "workload", each.workload
-    yield "leader pod", each.leader or "none"
-    if each.unschedulable_since is not None:
-        yield "unschedulable since", moment(each.unschedulable_since)
-    if each.machine_type:
-        yield "slice", f"{each.accelerator} {each.topology}: {each.hosts} x {each.machine_type}, {each.chips} chips"
-    yield "pods", f"{each.bound_pods} of {each.pods} are bound to nodes"
+def _facts_of_slice(slice_: SliceView) -> Iterator[tuple[str, str]]:
+    yield "workload", slice_.workload
+    yield "leader pod", slice_.leader or "none"
+    if slice_.unschedulable_since is not None:
+        yield "unschedulable since", moment(slice_.unschedulable_since)
+    if slice_.machine_type:
+        yield (
+            "slice",
+            f"{slice_.accelerator} {slice_.topology}: {slice_.hosts} x {slice_.machine_type}, {slice_.chips} chips",
+        )
+    yield "pods", f"{slice_.bound_pods} of {slice_.pods} are bound to nodes"
 
 
-def _facts_of_pool(each: PoolView, now: datetime, currency: str) -> Iterator[tuple[str, str]]:
-    yield "node pool", f"{each.name} ({each.state.value})"
-    terms = f"{each.capacity} {each.reservation}".strip()
-    yield "capacity", f"{terms} in {each.zone}"
-    ready = each.hosts.count(Host.READY) + each.hosts.count(Host.RUNNING)
-    yield "hosts", f"{ready} of {len(each.hosts)} are ready"
-    if each.unready_nodes:
-        yield "not ready", ", ".join(each.unready_nodes)
-    if each.cost_per_hour is not None:
-        yield "cost", cost_in_words(each.cost_per_hour, currency)
-    if each.delete_at is not None:
-        yield "deleted", f"{_when_deleted(each.delete_at, now)}: {each.delete_reason}"
+def _facts_of_pool(pool: PoolView, now: datetime, currency: str) -> Iterator[tuple[str, str]]:
+    yield "node pool", f"{pool.name} ({pool.state.value})"
+    terms = f"{pool.capacity} {pool.reservation}".strip()
+    yield "capacity", f"{terms} in {pool.zone}"
+    ready = pool.hosts.count(Host.READY) + pool.hosts.count(Host.RUNNING)
+    yield "hosts", f"{ready} of {len(pool.hosts)} are ready"
+    if pool.unready_nodes:
+        yield "not ready", ", ".join(pool.unready_nodes)
+    if pool.cost_per_hour is not None:
+        yield "cost", cost_in_words(pool.cost_per_hour, currency)
+    if pool.delete_at is not None:
+        yield "deleted", f"{_when_deleted(pool.delete_at, now)}: {pool.delete_reason}"
 
 
-def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    slices = [one for one in view.slices if one.workload == each.id]
-    counts = Counter(one.state for one in slices)
-    in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
+def _workload(view: View, workload: WorkloadView, now: datetime, activity: Iterable[Entry]) -> Explanation:
+    slices = [slice_ for slice_ in view.slices if slice_.workload == workload.id]
+    counts = Counter(slice_.state for slice_ in slices)
+    in_order = sorted(slices, key=lambda slice_: (_WORST.index(slice_.state), slice_.reason == RUNS))
     first = in_order[0] if in_order and in_order[0].reason != RUNS else None
     by_state = ", ".join(f"{count} {state.value}" for state, count in counts.items())
     by_slices = f"slices: {by_state}" if slices else "no slice has pods"
-    doing = f" {_WORKLOAD_DOING.get(each.state, each.state)}; {by_slices}."
-    if first is not None and each.state == "lives":
+    workload_state = f" {_WORKLOAD_DOING.get(workload.state, workload.state)}; {by_slices}."
+    if first is not None and workload.state == "lives":
         # A short beginning leaves room for the cause and the next step on the first three lines.
-        doing = f": {by_state};" if len(slices) > 1 else ":"
-    headline = f"{each.kind} {each.namespace}/{each.name}{doing}"
+        workload_state = f": {by_state};" if len(slices) > 1 else ":"
+    headline = f"{workload.kind} {workload.namespace}/{workload.name}{workload_state}"
     if first is not None:
         answer = _answer(view, first, now)
         answer = answer.replace(_DOING[State.WAITING], "waits", 1) if len(slices) > 1 else answer
-        headline += f" {'Slice' if doing.endswith('.') else 'slice'} {first.group} {answer}"
-    elif not slices and (each.notices or each.reason):
-        headline += f" {each.notices[0].message if each.notices else each.reason}"
+        headline += f" {'Slice' if workload_state.endswith('.') else 'slice'} {first.group} {answer}"
+    elif not slices and (workload.notices or workload.reason):
+        headline += f" {workload.notices[0].message if workload.notices else workload.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    said = first.reason if first is not None else ""
+    first_reason = first.reason if first is not None else ""
     # The headline has the reason of the first slice, so facts about other slices do not repeat it.
     facts += [
         (
-            f"slice {one.group}",
-            _doing(replace(one, reason="" if one.reason == said else _short(view, first, one.reason)), now),
+            f"slice {slice_.group}",
+            _doing(
+                replace(slice_, reason="" if slice_.reason == first_reason else _short(view, first, slice_.reason)), now
+            ),
         )
-        for one in slices
-        if one is not first
+        for slice_ in slices
+        if slice_ is not first
     ]
     pools = [
-        (f"node pool {one.name}", _short(view, first, one.reason))
-        for one in view.pools
-        if one.workload == each.id and not one.slice
+        (f"node pool {slice_.name}", _short(view, first, slice_.reason))
+        for slice_ in view.pools
+        if slice_.workload == workload.id and not slice_.slice
     ]
     return Explanation(
         kind="workload",
-        id=each.id,
+        id=workload.id,
         headline=headline,
         facts=(*facts, *pools),
         notices=(
-            *each.notices,
-            *dict.fromkeys(notice for one in slices for notice in one.notices if not _is_repeated(notice, one)),
+            *workload.notices,
+            *dict.fromkeys(
+                notice for slice_ in slices for notice in slice_.notices if not _is_repeated(notice, slice_)
+            ),
         ),
-        activity=_news(view, first, _about(activity, each.id, "")),
+        activity=_news(view, first, _about(activity, workload.id, "")),
     )
 
 
@@ -387,29 +394,29 @@ _WORST = (
 )
 
 
-def _pool(view: View, each: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
-    since = how_long(each.since, now, is_least=each.since_start)
+def _pool(view: View, pool: PoolView, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry]) -> Explanation:
+    since = how_long(pool.since, now, is_least=pool.since_start)
     then = ""
-    if each.delete_at is not None and each.state is not State.DELETING:
-        then = f" It is deleted {_when_deleted(each.delete_at, now)}."
-    history = next((track for track in tracks if track.pool == each.name), None)
+    if pool.delete_at is not None and pool.state is not State.DELETING:
+        then = f" It is deleted {_when_deleted(pool.delete_at, now)}."
+    history = next((track for track in tracks if track.pool == pool.name), None)
     return Explanation(
         kind="pool",
-        id=each.name,
-        headline=f"Node pool {each.name} is {each.state.value} ({since}): {each.reason}{then}",
+        id=pool.name,
+        headline=f"Node pool {pool.name} is {pool.state.value} ({since}): {pool.reason}{then}",
         facts=(
-            ("slice", ", ".join(filter(None, (each.slice, *each.other_slices))) or "none"),
-            ("workload", each.workload or "none"),
-            ("machines", f"{len(each.hosts)} x {each.machine_type}, topology {each.topology}, {each.chips} chips"),
+            ("slice", ", ".join(filter(None, (pool.slice, *pool.other_slices))) or "none"),
+            ("workload", pool.workload or "none"),
+            ("machines", f"{len(pool.hosts)} x {pool.machine_type}, topology {pool.topology}, {pool.chips} chips"),
             *(
                 (name, value)
-                for name, value in _facts_of_pool(each, now, view.capacity.currency)
+                for name, value in _facts_of_pool(pool, now, view.capacity.currency)
                 if name not in ("node pool", "deleted")
             ),
             *(_history(history) if history is not None else ()),
         ),
         notices=(),
-        activity=_about(activity, "", each.name),
+        activity=_about(activity, "", pool.name),
     )
 
 
@@ -420,7 +427,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
     """Explain a pool that was deleted, or that Events name although it does not exist yet."""
     last = track.segments[-1]
-    slice_ = next((slice_view for slice_view in view.slices if slice_view.id == last.slice), None)
+    slice_ = next((slice_ for slice_ in view.slices if slice_.id == last.slice), None)
     if last.until is not None:
         headline = f"Node pool {track.pool} has not existed since {clock(last.until, now)}."
     elif slice_ is not None:
@@ -443,5 +450,7 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
-    about = [entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)]
-    return tuple(about[-_MAX_ACTIVITY_ENTRIES:])
+    entries = [
+        entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)
+    ]
+    return tuple(entries[-_MAX_ACTIVITY_ENTRIES:])
