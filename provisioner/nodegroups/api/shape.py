@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
-from provisioner.tpu import Accelerator, MachineType, ShapeError, Topology
+from provisioner.nodegroups.api.statuses import TpuNodeGroupStatus
+from provisioner.tpu import Accelerator, MachineType, ShapeError, Topology, TopologyError
 
 #: Prefixes of the supported machine types: TPU generations v6e, tpu7 and tpu7x.
 MACHINE_TYPE_PREFIXES = ("tpu7x-", "tpu7-", "ct6e-")
@@ -24,6 +25,7 @@ _SUGGESTIONS = 3
 class GroupShape:
     """Machines of a group. With BULK, all machines are one slice; with INDIVIDUAL, each machine is a slice."""
 
+    #: Empty if unknown (`of_status`).
     accelerator: str
     topology: str
     chips_per_machine: int
@@ -53,6 +55,19 @@ def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
             f"{machine.name}; set INDIVIDUAL, or leave it out{_named(fitting)}"
         )
     return _machines(spec, offer, machine)
+
+
+def of_status(status: TpuNodeGroupStatus) -> GroupShape | None:
+    """Return the machines in the status of a group, without the accelerator; None if the status has no machines."""
+    mode, count = status.target_size_policy_mode, status.node_count
+    try:
+        chips = Topology.parse(status.topology).chips
+    except TopologyError:
+        return None
+    if mode is None or not count:
+        return None
+    chips = chips // count if mode is SizePolicyMode.BULK else chips
+    return GroupShape(accelerator="", topology=status.topology, chips_per_machine=chips, node_count=count, mode=mode)
 
 
 def _offered(machine_type: str) -> tuple[Accelerator, MachineType]:

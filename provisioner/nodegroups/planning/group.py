@@ -45,6 +45,7 @@ _EXTERNAL_SECONDS = 3600.0
 #: Interval in seconds between reads of an instance template that a user named, if it is missing or invalid.
 _EXTERNAL_AGAIN_SECONDS = 300.0
 STARTUP_SCRIPT = "startup-script"
+_NO_TEMPLATE = ". The slice is not recreated while its template is unknown or invalid"
 
 
 def step_of(group: TpuNodeGroup, ctx: Round) -> Sightings:
@@ -71,6 +72,9 @@ def _with_shape(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
         fleet = fleet_of(manager, ctx, resolved.chips_per_machine)
         if fleet is not None and not manager.meta.deleting:
             loss = repair.find_loss(group, resolved, fleet, _resource_of(manager, ctx), ctx)
+            if loss is not None and loss.due_at is not None and seen.problem_of_template:
+                # The managed instance group could be deleted, but not created again (`_children`).
+                loss = replace(loss, due_at=None, note=_NO_TEMPLATE)
             step += merged(
                 to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, ctx)
             )
@@ -81,6 +85,7 @@ def _with_shape(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     refused = ctx.refusal(step, actions.DeleteNode)
     notes = (
         *seen.notes,
+        f"instanceTemplateURI: {seen.problem_of_template}" if seen.problem_of_template else "",
         joining.problem_of(group, ctx),
         joining.refused_join(group, fleet, ctx),
         joining.advice(group, fleet, ctx),
@@ -134,7 +139,9 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
-        return Sightings(group=group, problem_of_template=problem, step=step)
+        # If the template cannot be read, losses are found by the machines in the status.
+        last = shape.of_status(group.status) if problem else None
+        return Sightings(group=group, shape=last, problem_of_template=problem, step=step)
     # The provisioning model of a template with a problem may be unknown. The model does not matter then.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(

@@ -157,7 +157,7 @@ def _refusal(machine: ManagedInstance, ctx: Round) -> Backoff | None:
 def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
     """Return the labels that all nodes of a group must have."""
     labels = {
-        names.ACCELERATOR: shape.accelerator,
+        **({names.ACCELERATOR: shape.accelerator} if shape.accelerator else {}),
         names.CHIP_COUNT: str(shape.chips_per_machine),
         names.TOPOLOGY: shape.topology,
         **names.group_labels(group.meta),

@@ -12,6 +12,7 @@ from provisioner import tpu
 from provisioner.nodegroups.api import shape
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
+from provisioner.nodegroups.api.statuses import TpuNodeGroupStatus
 
 BULK, INDIVIDUAL = SizePolicyMode.BULK, SizePolicyMode.INDIVIDUAL
 V7X, V6E = "tpu7x-standard-4t", "ct6e-standard-4t"
@@ -63,6 +64,32 @@ def test_shape_is_derived_from_a_valid_spec(
     assert shape.resolve(spec, machine_type) == GroupShape(
         accelerator=accelerator, topology=topology, chips_per_machine=chips, node_count=count, mode=mode
     )
+
+
+@pytest.mark.parametrize(
+    ("topology", "count", "mode", "chips"),
+    [
+        ("2x2x2", 2, BULK, 4),
+        ("8x8", 8, BULK, 8),
+        ("2x4", 3, INDIVIDUAL, 8),
+        ("1x1x1", 1, INDIVIDUAL, 1),
+        ("2x4", None, BULK, None),
+        ("2x4", 0, BULK, None),
+        ("2x4", 2, None, None),
+        ("", 2, BULK, None),
+    ],
+)
+def test_shape_of_a_status_has_all_but_the_accelerator(
+    topology: str, count: int | None, mode: SizePolicyMode | None, chips: int | None
+) -> None:
+    status = TpuNodeGroupStatus(topology=topology, node_count=count, target_size_policy_mode=mode)
+    found = shape.of_status(status)
+    if chips is None:
+        assert found is None
+    else:
+        want = (topology, count, mode, chips, "")
+        assert found is not None
+        assert (found.topology, found.node_count, found.mode, found.chips_per_machine, found.accelerator) == want
 
 
 @pytest.mark.parametrize(

@@ -794,24 +794,34 @@ def test_restart_changes_nothing_about_a_group_with_a_users_template() -> None:
     assert len(world.group().status.recreated_at) == 1
 
 
-def test_users_template_that_cannot_be_read_is_reported() -> None:
-    """The new process has never read the template, but the group stays ready, and its status keeps the machines."""
-    world = _world_with_a_template_of_the_users()
+@pytest.mark.parametrize("topology", ["2x4", "2x2"])
+def test_slice_with_a_loss_and_an_unreadable_template_is_reported_and_kept(topology: str) -> None:
+    """In an earlier version, a slice without a machine was Ready until the new process could read the template."""
+    world = _world_with_a_template_of_the_users(topology)
     before = world.group().status
     permission = "compute.instanceTemplates.get"
     world.deny(permission)
     world.restart()
-
-    def told() -> bool:
-        template = condition_of(world.group().status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
-        return template is not None and permission in template.message
-
-    world.wait_until(told, within_seconds=120.0)
+    world.wait_until(lambda: permission in world.message("train"), within_seconds=120.0)
     assert world.is_ready("train")
     assert world.group().status.machines == before.machines
-    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    nodes = {node.name: node.labels for node in world.kube.all("Node")}
+    name = world.machines("train")[0].name
+    world.kube.change_node(name, ready=False)
+    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=120.0)
+    world.wait(2 * SETTINGS.repair_after_seconds)
+    assert world.message("train").startswith(
+        f"node {name} is not ready. The slice is not recreated while its template is unknown or invalid. "
+        f"instanceTemplateURI: the template cannot be read: Required '{permission}' permission"
+    )
+    assert world.group().status.nodes == f"{len(nodes) - 1}/{len(nodes)}"
+    world.kube.change_node(name, ready=True)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=120.0)
+    assert {node.name: node.labels for node in world.kube.all("Node")} == nodes
+    world.kube.change_node(name, allocatable_chips=3, capacity_chips=3)
+    world.wait_until(lambda: "3 of 4 chips" in world.message("train"), within_seconds=120.0)
     world.deny()
-    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
 
 
 @pytest.mark.parametrize("kind", [Kind.INSTANCE_TEMPLATE, Kind.WORKLOAD_POLICY])
