@@ -63,8 +63,8 @@ READ_ANNOTATIONS = {
     ADOPT: '`"true"`, on any of the kinds: take over resources with its names that have no ownership mark, such as '
     "those of tpu-operator",
     FORCE: '`"true"`, on a TPUNodeGroup that is being deleted: wait neither for pods nor for nodes',
-    RECREATIONS_RESET: "a time such as `2026-01-01T12:00:00Z`, on a TPUNodeGroup: slices recreated before do not count "
-    "against the limit",
+    RECREATIONS_RESET: "a past time such as `2026-01-01T12:00:00Z`, on a TPUNodeGroup: slices recreated before do not "
+    "count against the limit",
 }
 
 # --- ownership marks: descriptions of resources ---

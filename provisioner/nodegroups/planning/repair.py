@@ -23,6 +23,8 @@ from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_o
 
 #: Period in seconds of the limit on recreations (`repairs_per_day`).
 DAY_SECONDS = 86_400.0
+#: Maximum difference between a user's clock, from which `recreations-reset` is, and the controller's clock.
+_CLOCKS_APART = timedelta(seconds=60)
 _WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
 _DOUBTFUL_ZONE = (
     ". The slice is not recreated while most nodes of most namespaces in its zone are not ready: check the network "
@@ -145,6 +147,9 @@ def _with_limit(group: TpuNodeGroup, shape: GroupShape, loss: Loss, since: datet
 def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
     """Return the times of the recreations that count against the limit of a day."""
     reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
+    if reset is not None and reset > now + _CLOCKS_APART:
+        # A reset in the future would lift the limit until then.
+        reset = None
     return tuple(moment for moment in of_last_day(group, now) if reset is None or moment > reset)
 
 

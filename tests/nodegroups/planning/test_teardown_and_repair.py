@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from provisioner.kube.fields import format_time
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import InstanceConfig
@@ -30,6 +31,7 @@ from provisioner.nodegroups.planning.actions import (
 )
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
+from provisioner.nodegroups.planning.repair import recreations
 from provisioner.nodegroups.planning.round import Node, Pod
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
@@ -198,6 +200,18 @@ def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
     assert "was recreated 1 times within a day, and will not be again before 2026-01-02T00:" in world.message("train")
     world.kube.annotate("train", names.RECREATIONS_RESET, "2026-01-01T02:30:00Z")
     world.wait_until(lambda: world.is_ready("train"))
+
+
+def test_reset_in_the_future_does_not_lift_the_limit_on_recreations() -> None:
+    """A year with a typing error had lifted the limit until then, and the slice was recreated without end."""
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
+    now = world.stage.wall()
+    for minutes, counted in ((1, 0), (60, 1)):
+        meta = replace(
+            world.group().meta, annotations={names.RECREATIONS_RESET: format_time(now + timedelta(minutes=minutes))}
+        )
+        group = replace(world.group(), meta=meta, status=replace(world.group().status, recreated_at=(now,)))
+        assert len(recreations(group, now)) == counted
 
 
 def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
