@@ -133,6 +133,16 @@ RULES = (
         "Google that prevents it.",
     ),
     Rule(
+        name="TPUNodeGroupsOrphans",
+        slug="nodegroups-orphans",
+        query=f"{metric('orphans', 'project', prefix=PREFIX)} > 0",
+        minutes=30,
+        severity=WARNING,
+        labels=("project",),
+        summary="For half an hour there have been managed instance groups of this cluster without a Kubernetes object.",
+        description="Their machines in project <project> cost money. The log (resource.orphaned) names them.",
+    ),
+    Rule(
         name="TPUNodeGroupsDecisionFaults",
         slug="nodegroups-decision-faults",
         query=f"sum by ({EACH}) (increase({PREFIX}decisions_crashed_total[10m])) > 0",

@@ -74,6 +74,8 @@ _NODE_GROUPS = _controller("nodegroups_", ("n", "o"), "cluster_known", "secrets"
     'nodegroups_groups{pod="n",reason="Ready"}': "3x90",
     'nodegroups_reason_oldest_seconds{pod="n",reason="Ready"}': "99999x90",
     'nodegroups_decisions_crashed_total{pod="n"}': "0x90",
+    'nodegroups_orphans{pod="n",project="p"}': "0x90",
+    'nodegroups_orphans{pod="n",project="q"}': "0x90",
 }
 _PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
     'partitions_server_readable{pod="i",server="vipu-1:8090"}': "1x90",
@@ -137,6 +139,7 @@ _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]
     ("IPUPartitionsServerUnreadable", 'partitions_server_readable{pod="i",server="vipu-2:8090"}', "1x4 0x29 1x56",
      (20, 35), 50, ("server",)),
     ("IPUPartitionsOrphans", 'partitions_partitions{pod="i",phase="orphan"}', "0x4 2x85", (35, _END), 50, ()),
+    ("TPUNodeGroupsOrphans", 'nodegroups_orphans{pod="n",project="q"}', "0x4 2x85", (35, _END), 50, ("project",)),
     *(
         (alert, f'nodegroups_reason_oldest_seconds{{pod="n",reason="{reason}"}}', values, minutes, last, ("reason",))
         for alert, reason, values, minutes, last in (
