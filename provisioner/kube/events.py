@@ -87,7 +87,8 @@ class EventRecorder:
         self._changed = threading.Condition()
         #: Namespaces in the order of their last write, latest last, so that their writes alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: Budgets for new Events, by the object's UID; by kind, namespace and name if the UID is unknown.
+        #: Budgets for new Events, by the object's namespace and UID; by namespace, kind and name if the UID is unknown.
+        #: Users of other namespaces may know the UID, and write it in ownerReferences.
         self._budgets: dict[str, TokenBucket] = {}
         self._writes = TokenBucket(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
@@ -103,7 +104,7 @@ class EventRecorder:
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Record an Event without blocking. Repetitions have equal object, type, reason and `key` (or message)."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
-        owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
+        owner = f"{ref.namespace}/{ref.uid or f'{ref.kind}/{ref.name}'}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:

@@ -135,6 +135,14 @@ def test_events_of_one_object_are_limited(harness: Harness) -> None:
     assert len(harness.methods()) == 27
 
 
+def test_events_with_the_uid_of_an_object_of_another_namespace_use_no_budget_of_it(harness: Harness) -> None:
+    """Users of a namespace write the UIDs in the ownerReferences of their pods."""
+    for number in range(40):
+        harness.emit(f"message {number}", ref=replace(POD, namespace="other"))
+    harness.emit()
+    assert len(harness.kube.objects(EVENTS)) == 1
+
+
 def test_event_with_long_texts_is_valid(harness: Harness) -> None:
     """The message has at most 1,024 characters. The name has at most 253, and does not contain "-."."""
     harness.emit("x" * 1025, ref=replace(POD, name="a" * 235 + "-" + "b" * 17))
