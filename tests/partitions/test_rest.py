@@ -267,6 +267,19 @@ def test_state_of_a_partition_follows_its_pod(ground: Ground, parts: dict[str, A
     assert ground.send("GET", f"{ROOT}/{made}", ground.kube.token_of_person("ada")).json["state"] == want
 
 
+@pytest.mark.parametrize(
+    ("state", "want"), [(None, "lost"), (PartitionState.ERROR, "broken"), (PartitionState.OTHER, "creating")]
+)
+def test_state_of_a_partition_whose_pod_has_no_gate_is_read_from_its_server(
+    ground: Ground, state: PartitionState | None, want: str
+) -> None:
+    pod = ground.add_pod()
+    made = ground.place(pod, state=state)
+    seen = ground.send("GET", f"{ROOT}/{made}", ground.token(pod))
+    assert (seen.status, seen.json["state"]) == (200, want)
+    assert seen.json["message"] == ground.ask(pod).json["message"]
+
+
 def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) -> None:
     """After LARGEST_PARTITION was lowered, the init container of a pod that has its partition must not fail."""
     pod = ground.add_pod()

@@ -29,6 +29,7 @@ from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
+from provisioner.partitions.planning.standing import Phase
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.cli import VipuCommand
@@ -147,17 +148,20 @@ class Servers:
     def __init__(self) -> None:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
-    async def find(self, address: str, vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
-        """Return a partition's state as text, and its configuration (empty if not active). Raises VipuError or Busy."""
+    async def find(self, address: str, vipu: VipuCommand, partition_id: str) -> tuple[Phase, str, str]:
+        """Return a partition's state, also as text, and its configuration (empty if not active).
+
+        Raises VipuError or Busy.
+        """
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MAX_READS)
         threads, shared = self._by_address[address]
 
-        async def ask() -> tuple[float, tuple[str, str]]:
+        async def ask() -> tuple[float, tuple[Phase, str, str]]:
             found = await asyncio.get_running_loop().run_in_executor(threads, _read, vipu, partition_id)
             # Do not reuse an empty configuration: the partition may become active at any moment.
-            return (time.monotonic() if found[1] else -inf), found
+            return (time.monotonic() if found[-1] else -inf), found
 
         try:
             return await asyncio.wait_for(shared.once(partition_id, ask), _READ_PATIENCE_SECONDS)
@@ -165,13 +169,14 @@ class Servers:
             raise Busy from error
 
 
-def _read(vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
+def _read(vipu: VipuCommand, partition_id: str) -> tuple[Phase, str, str]:
     partition = next((each for each in vipu.list_partitions() if each.id == partition_id), None)
     if partition is None:
-        return "the V-IPU server does not have the partition yet", ""
+        return Phase.LOST, "the V-IPU server does not have the partition", ""
     if partition.state is not PartitionState.ACTIVE:
-        return f"the partition is {partition.state_text or partition.state.value}", ""
-    return "the partition is active", vipu.ipuof_config(partition_id)
+        phase = Phase.BROKEN if partition.state is PartitionState.ERROR else Phase.CREATING
+        return phase, f"the partition is {partition.state_text or partition.state.value}", ""
+    return Phase.ACTIVE, "the partition is active", vipu.ipuof_config(partition_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +282,7 @@ class PartitionsApi:
         if not pod.node:
             # The pod sent this request from its node, so the watch lags, and the partition may be released already.
             return _creating(pod, entry, "the pod was not seen on a node yet")
-        message, configuration = await self._read(entry)
+        _, message, configuration = await self._read(entry)
         if not configuration:
             return _creating(pod, entry, message)
         body = wire.described(pod, entry, "active", message)
@@ -292,14 +297,15 @@ class PartitionsApi:
         elif pod.gated:
             state, message = "creating", "the partition is being created"
         else:
-            state, message = "active", "the pod has its partition"
+            phase, message, _ = await self._read(entry)
+            state = phase.value
         return wire.answer(200, wire.described(pod, entry, state, message))
 
     async def _config(self, request: Request, caller: Caller) -> Response:
         _, _, entry = await self._known(request, caller, "get")
         if entry is None:
             raise Refused(409, "the partition is not created yet", retry_after_seconds=_WAITING_SECONDS)
-        message, configuration = await self._read(entry)
+        _, message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
         return Response(configuration, 200, {"Cache-Control": "no-store"}, "application/json")
@@ -340,7 +346,7 @@ class PartitionsApi:
             raise nothing
         return whose, pod, entry
 
-    async def _read(self, entry: Entry) -> tuple[str, str]:
+    async def _read(self, entry: Entry) -> tuple[Phase, str, str]:
         vipu = self._sources.vipu(entry.server)
         if vipu is None:
             raise Refused(
