@@ -23,6 +23,12 @@ _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 #: Kinds whose own metadata may contain INJECT; for other kinds, INJECT is read only on the pod template.
 _INJECT_KINDS = (WorkloadKind.POD, "StatefulSet")
+#: Valid values by key. Other values have no effect. Keys whose invalid values an Event reports are not listed here.
+_VALUES = {
+    **dict.fromkeys(constants.INJECT_KEYS, ("enabled", "disabled")),
+    **dict.fromkeys((constants.DISABLE, constants.MULTISLICE, constants.SERVE), ("true", "false")),
+    **dict.fromkeys((constants.ALLOW_UNUSED_HOSTS, constants.IGNORE_NODE_ESTIMATE), ("true", "false")),
+}
 _NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
 _SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 #: Valid API versions that the provisioner does not read itself (CRDs of KubeRay 1.6, Kueue 0.14, autoscaler 1.34).
@@ -82,10 +88,10 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
                 title, is_inject = f"the {marks[:-1]} {bounds.cut(name)}", name in constants.INJECT_KEYS
                 if not (is_inject or name.startswith(_PREFIX)) or name.startswith(_OF_PARTITIONS):
                     continue
-                if is_inject and isinstance(value, str) and value not in ("enabled", "disabled"):
-                    yield at, f"{title} is {fields.shown(value)}; write enabled or disabled"
-                elif name not in read and not is_inject:
+                if name not in read and not is_inject:
                     yield at, f"{title} is not read; {_mended(name)}"
+                elif name in _VALUES and isinstance(value, str) and value not in _VALUES[name]:
+                    yield at, f"{title} is {fields.shown(value)}; write {' or '.join(_VALUES[name])}"
                 elif place := _unread_place(raw, kind, path, name, mapping):
                     misplaced[at] = f"{title} is not read on a {place}; put it on the pod template"
                 else:

@@ -507,6 +507,9 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     )
     assert misplaced == f"the label {constants.INJECT} is not read on a JobSet; put it on the pod template"
     assert unknown == f"the label {constants.INJECT} is 'true'; write enabled or disabled"
+    for key in (constants.MULTISLICE, constants.DISABLE):
+        [remark] = plan(raw_jobset(pod_metadata={"labels": {key: "yes"}})).remarks
+        assert remark.message == f"the label {key} is 'yes'; write true or false"
     many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{number}": "" for number in range(MAX_KEYS)}
     told = [finding.message for finding in plan(raw_jobset(metadata={"labels": many})).remarks]
     assert f"the label {constants.CAPACITY} is not read; make it an annotation" in told
