@@ -46,7 +46,7 @@ class Refusal:
     """Failed creates for one pod in one allocation."""
 
     backoff: Backoff
-    #: Time of the first failure.
+    #: Time of the first failure, or of the first stockout of the pod's namespace there (`Memory.stockouts`).
     since: datetime
     #: Ids of the partitions in the allocation if the last failure was a stockout: a retry is due when one of them is
     #: removed. None if it was another failure.
@@ -68,6 +68,9 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
     #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
+    #: Last stockout of each namespace in each allocation, for `crowded_seconds`, until its pod gets a partition there.
+    #: Otherwise, a namespace that replaces its rejected pod could delay other pods without limit.
+    stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: Memory of strays by server and id.

@@ -14,7 +14,7 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.making import Stray
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.placing import Schedule
-from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded, queue_of, refusals_of, supply_of
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded, queue_of, supply_of, with_refusals
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 
@@ -53,9 +53,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, ctx), ())
     restored: Mapping[str, Entry] = guard.run("strays", partial(making.restored, seen, ctx), {})
     supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, standings, ctx), {})
-    known = ctx.memory.refusals
-    refusals = guard.run("refusals", partial(refusals_of, standings, supply, ctx), known)
-    ctx = replace(ctx, memory=replace(ctx.memory, refusals=refusals))
+    ctx = replace(ctx, memory=guard.run("refusals", partial(with_refusals, standings, supply, ctx), ctx.memory))
     waiting, rejected = _demand(standings, restored, ctx)
     queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from math import inf
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.memory import IN_VAIN, Refusal, Site, failed
+from provisioner.partitions.planning.memory import IN_VAIN, Memory, Refusal, Site, failed
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import MAX_REMOVES, MAX_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
@@ -179,16 +179,20 @@ class Candidate:
     until: datetime | None = None
 
 
-def refusals_of(
-    standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round
-) -> dict[str, Mapping[Site, Refusal]]:
-    """Return the failed creates by UID of an existing pod and by allocation, until a partition of the pod is active."""
+def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
+    """Return the memory with the failed creates of existing pods, until a partition of the pod is active."""
     found = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
+    stockouts = {
+        key: refusal
+        for key, refusal in ctx.memory.stockouts.items()
+        if (ctx.now - refusal.backoff.at).total_seconds() < ctx.settings.crowded_seconds
+    }
     for standing in standings.values():
         known, uid = standing.known, standing.entry.pod_uid
         site = (standing.entry.server, standing.entry.allocation)
-        if standing.phase is Phase.ACTIVE:
-            found.pop(uid, None)
+        key = (standing.entry.namespace, site)
+        if standing.phase is Phase.ACTIVE and site in found.pop(uid, {}):
+            stockouts.pop(key, None)
         if standing.phase is not Phase.WITHDRAWN or known.backoff is None:
             continue
         failure, before = known.backoff.failure, found.get(uid, {}).get(site)
@@ -197,14 +201,17 @@ def refusals_of(
         last = before.backoff if before is not None else None
         at = known.backoff.at if known.refused else ctx.now
         listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
+        first = before or (stockouts.get(key) if listed is not None else None)
         refusal = Refusal(
             backoff=failed(last, failure, standing.entry.id, at, None if known.refused else IN_VAIN),
-            since=before.since if before is not None else ctx.now,
+            since=first.since if first is not None else ctx.now,
             listed=listed,
             in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),
         )
         found[uid] = {**found.get(uid, {}), site: refusal}
-    return found
+        if listed is not None:
+            stockouts[key] = refusal
+    return replace(ctx.memory, refusals=found, stockouts=stockouts)
 
 
 def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSupply]:

@@ -190,6 +190,44 @@ def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
+def _fragmented(rejected: int) -> Story:
+    """Return a story whose 64 IPUs are half used, and with pods of 32 IPUs, which the server is to reject."""
+    running = [
+        make_pod(f"r{number}", size=2, gated=False, told_server=SERVER.address, node="host-1") for number in range(16)
+    ]
+    large = [make_pod(f"l{number}", size=32, age_seconds=999 - number, namespace="large") for number in range(rejected)]
+    story = Story(pods=[*running, *large])
+    story.record(*map(make_entry, running))
+    story.put(*map(make_partition, running))
+    return story
+
+
+def _rejects_large(call: Call) -> bool:
+    return isinstance(call, CreatePartition) and call.request.size == 32
+
+
+def test_pods_that_one_namespace_replaces_delay_other_namespaces_for_an_hour_together() -> None:
+    story = _fragmented(4)
+    for name, hours in (("l0", 0.7), ("l1", 0.2), ("l2", 0.2)):
+        _carry_out(story, hours, _rejects_large)
+        story.pods = [pod for pod in story.pods if pod.name != name]
+    story.pods.append(replace(make_pod("next"), created_at=story.now))
+    _carry_out(story, 0.1, _rejects_large)
+    assert "next" in story.entries()
+
+
+def test_pod_may_delay_others_for_an_hour_again_after_its_namespace_got_a_rejected_partition() -> None:
+    story = _fragmented(2)
+    _carry_out(story, 0.7, _rejects_large)
+    _carry_out(story, 0.2, lambda _: False)
+    assert "l0" in story.entries()
+    story.pods = [pod for pod in story.pods if pod.name != "l0"]
+    _carry_out(story, 0.7, _rejects_large)
+    story.pods.append(replace(make_pod("next"), created_at=story.now))
+    _carry_out(story, 0.1, _rejects_large)
+    assert "next" not in story.entries()
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["unreadable entry", "another prefix"])
 def test_foreign_partition_delays_only_pods_that_need_its_ipus(kept: bool) -> None:
     story = Story(pods=[make_pod("large", size=64, age_seconds=9), make_pod("next")])
