@@ -13,6 +13,7 @@ from generators import overlay
 from provisioner import settings
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, copy_of_deploy
+from tests.deploy.pages import read_blocks
 
 _TEMPLATE = DEPLOY / "example-project" / "example-cluster"
 _VALUES = {
@@ -132,7 +133,7 @@ def test_invalid_choice_is_rejected_before_anything_is_written(
 _IMAGES = (
     ("gcr.io/a/b:v1", {"newName": "gcr.io/a/b", "newTag": "v1"}),
     ("gcr.io:443/a/b:1.0", {"newName": "gcr.io:443/a/b", "newTag": "1.0"}),
-    (f"gcr.io/a/b@{_DIGEST}", {"newName": "gcr.io/a/b", "digest": _DIGEST}),
+    (f"gcr.io:443/a/b@{_DIGEST}", {"newName": "gcr.io:443/a/b", "digest": _DIGEST}),
     (f"gcr.io/a/b:v1@{_DIGEST}", {"newName": "gcr.io/a/b", "newTag": "v1", "digest": _DIGEST}),
 )
 
@@ -142,6 +143,21 @@ def test_image_is_written_as_kustomize_edit_writes_it(image: str, want: dict[str
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert entry == {"name": "controller"} | want
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
+def test_upgrade_replaces_tag_and_digest_of_the_image(image: str, want: dict[str, str], deploy: Path) -> None:
+    folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
+    (block,) = (block for block in read_blocks(REPOSITORY / "docs" / "upgrade.md") if block.where == "kustomize")
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PROJECT_ID": "a-project", "CLUSTER_NAME": "a-cluster", "IMG": image, "NEW_TAG": "v2",
+    }  # fmt: skip
+    commands = f"kustomize() {{ '{tools.tool('kustomize')}' \"$@\"; }}\n{block.text.partition('kubectl')[0]}"
+    subprocess.run(["bash", "-euc", commands], cwd=deploy.parent, env=environment, check=True, timeout=60)
+    (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
+    assert entry == {"name": "controller", "newName": want["newName"], "newTag": "v2"}
 
 
 def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> None:
