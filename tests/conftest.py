@@ -14,8 +14,8 @@ from xdist.scheduler import LoadScopeScheduling
 from provisioner import tpu
 from provisioner.runtime import logs
 
-# The examples are the same in every run, so that only a change that breaks a property fails. There is no deadline and
-# no check for slow generation, because a busy machine must not fail a test.
+# Every run uses the same examples, so that a test fails only if a change breaks a property. There is no deadline and no
+# check for slow generation, because a busy machine must not fail a test.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 # `make explore` searches for new examples.
@@ -35,7 +35,7 @@ structlog.configure(
     ]
 )
 
-#: Time-out in seconds: a control plane starts, and tests wait up to 80 s for each condition (`PATIENCE_SECONDS`).
+#: Time-out of an end-to-end test in seconds: a control plane starts, and each wait may take 80 s (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
 #: Files of tests that share one installation on one control plane.
 _ON_ONE_INSTALLATION = frozenset(
@@ -53,12 +53,12 @@ _ON_ONE_INSTALLATION = frozenset(
         "webhook",
     )
 )
-#: Files of simulations, which start first: they take minutes, one after the other, in processes of low priority.
+#: Files of simulations. They start first: they take minutes, one after the other, in processes of low priority.
 _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder in ("", "nodegroups/", "partitions/"))
-#: Folders whose end-to-end tests start next: they mostly wait, and leave the cores to the simulations. The many short
-#: tests come last, so that no worker is idle at the end.
+#: Folders whose end-to-end tests start after the simulations: they mostly wait, and leave the cores to the simulations.
+#: The short tests come last, so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
-#: Paths of tests of simulators and test tools. Other tests use these, and notice most of their faults.
+#: Paths of tests that run only at night. They test simulators and tools, whose faults mostly fail other tests as well.
 _OF_TOOLS = (
     "tests/mutation/",
     "tests/simulators/",
@@ -68,7 +68,7 @@ _OF_TOOLS = (
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Restore the logging that a test configures, which most commands do in their process."""
+    """Restore the logging after each test: most commands configure logging in the process of the test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     libraries = [logging.getLogger(name) for name in logs._CHATTY]
@@ -86,7 +86,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def catalogue() -> Iterator[None]:
-    """Restore the catalogue after a test that extends it."""
+    """Restore the built-in TPU catalogue after a test that extends it."""
     yield
     tpu.extend(())
 
@@ -105,8 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class _ByWorld(LoadScopeScheduling):
     """Runs related tests in one worker: tests of a file, tests of the shared installation, and simulations.
 
-    Otherwise, each worker would start each control plane. (The groups of pytest-xdist do not work with pytest 9.2,
-    because it writes them to an attribute that no longer exists.)
+    Otherwise, each worker would start each control plane. (pytest-xdist's own groups do not work with pytest 9.2, which
+    lacks the attribute in which pytest-xdist stores them.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -118,7 +118,6 @@ class _ByWorld(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Return the scheduler that assigns tests to workers."""
     return _ByWorld(config, log)
 
 

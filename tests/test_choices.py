@@ -1,4 +1,4 @@
-"""Capacity choices in the form that users write; budgets and times of waits."""
+"""Tests of capacity choices as users write them, of token buckets, and of times of waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
-#: Message on queued capacity: the reason, and both alternatives.
+#: Message for the choice `queued`: the reason, and both alternatives.
 NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests",)
 
 
@@ -155,7 +155,7 @@ def test_choices_are_shown_as_they_are_written(parts: list[str]) -> None:
         assert str(choice) == part.replace("reservation/", "reservation ", 1).replace("@", " in ")
 
 
-#: Texts that are almost valid are the most likely to show mistakes.
+#: Any texts, and texts of parts of choices: almost valid texts are the most likely to show mistakes of the parser.
 _TEXTS = st.one_of(
     st.text(max_size=40),
     st.lists(

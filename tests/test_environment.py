@@ -1,4 +1,4 @@
-"""Environment variables that look like options, and values that are replaced."""
+"""Tests of warnings about environment variables that resemble options, and about replaced values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.settings import REQUIRED
     ],
 )
 def test_variable_is_reported_if_it_is_similar_to_an_option_or_of_the_go_provisioner(name: str, words: str) -> None:
-    """A variable that is similar to no option belongs to another program."""
+    """A variable that resembles no option belongs to another program, so it causes no warning."""
     found = tuple(warnings_about_environment({**REQUIRED, name: "x"}))
     assert len(found) == (1 if words else 0)
     assert all(problem.startswith(f"{name} is ") and words in problem for problem in found)

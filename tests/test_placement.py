@@ -1,4 +1,4 @@
-"""Keys of groups, marks of pods, and requirements without marks."""
+"""Tests of the keys of groups, of the marks of pods, and of requirements without marks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _BOTH = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
     [
         (_BOTH, (), True),
         ((), _BOTH, True),
-        # A Job has all annotations of its template.
+        # The Job has the exclusive placement of its JobSet, and the strategy of its own template.
         (_BOTH[:1], _BOTH[1:], True),
         # The strategy of a JobSet without exclusive placement is not inherited.
         (_BOTH[1:], _BOTH[:1], False),

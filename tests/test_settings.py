@@ -1,4 +1,4 @@
-"""Options: defaults, forms, and one error with all mistakes."""
+"""Tests of settings: defaults, accepted forms, warnings, and one error with all mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problems(**environment: str) -> tuple[str, ...]:
 
 
 def test_empty_default_is_none_or_is_documented() -> None:
-    """None means no limit, no label, or the supplier's default; docs/settings.md has all other defaults."""
+    """None means no limit, no label, or Google's default; docs/settings.md has all other defaults."""
     effective = read_settings(REQUIRED)
     empty = {option.field: getattr(effective, option.field) for option in OPTIONS if option.default == ""}
     assert {name for name, value in empty.items() if value is None} == {
@@ -326,7 +326,6 @@ _CLOSED = {
     ids=["nothing set", "one set", "all set", "paused", "scopes without images"],
 )
 def test_missing_restrictions_cause_a_warning(environment: dict[str, str], words: list[str]) -> None:
-    """Each variable without a value is in one warning, and variables with a value are in none."""
     found = tuple(warnings_about(read_settings(REQUIRED | environment)))
     assert len(found) == len(words)
     for warning, word in zip(found, words, strict=True):

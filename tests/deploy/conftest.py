@@ -58,7 +58,6 @@ def cluster_overlay(checkout: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any]]:
-    """The objects of the overlay, which the fixture applies to the cluster."""
     mainjob.install(rehearsal, cluster_overlay)
     return list(yaml.safe_load_all(rehearsal.kubectl("kustomize", str(cluster_overlay))))
 

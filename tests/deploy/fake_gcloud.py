@@ -1,7 +1,7 @@
 """A fake gcloud for tests of the installation pages. It stores resources, and rejects invalid commands.
 
-Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only the commands on these pages,
-and does not prove that the real gcloud accepts their flags.
+Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only commands of these pages, and
+does not prove that the real gcloud accepts their flags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class RefusedError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; return the exit code, 1 if the command is rejected."""
     path = Path(arguments[0])
     state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else json.loads(json.dumps(EMPTY))
     words = [argument for argument in arguments[1:] if not argument.startswith("--")]

@@ -1,9 +1,9 @@
 """Executes the instructions of the Dockerfile without a container engine.
 
 COPY copies files, and RUN runs commands, with the paths of the build below a scratch folder. The final stage provides
-environment, user, entry point and the paths of files in the image. pip installs from folders with the locked wheels.
-The wheels are fetched once per lock file, because pip's search in the index took half of the build's CPU time. Not
-tested: that the base image exists and contains the same Python.
+environment, user, entry point and the paths of files. pip installs from folders with the locked wheels, which are
+fetched once per lock file, because pip's search in the index took half of the build's CPU time. Not tested: that the
+base image exists and contains the same Python.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def read_stages(dockerfile: Path) -> list[Stage]:
 
 
 def build(stage: Stage, context: Path, scratch: Path) -> None:
-    """Execute the COPY, ENV and RUN instructions of the build stage."""
     source = scratch / "src"
     source.mkdir(parents=True)
     python = _base_python(scratch)

@@ -116,7 +116,6 @@ def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict
 
 
 def rule_of_component(name: str) -> dict[str, Any]:
-    """Return the rule that the first patch of a component adds to a role."""
     text = (DEPLOY / "components" / name / "kustomization.yaml").read_text(encoding="utf-8")
     patch, *_ = yaml.safe_load(text)["patches"]
     (operation,) = yaml.safe_load(patch["patch"])
@@ -168,10 +167,7 @@ def kubeconfig_of_service_account(
     namespace: str = NAMESPACE,
     pod: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a kubeconfig whose only credential is a new token of an installed ServiceAccount.
-
-    If `pod` has the metadata of a pod, the token is bound to the pod, like the tokens that kubelets request.
-    """
+    """Write a kubeconfig with only a new ServiceAccount token, bound to a pod if `pod` has the metadata of one."""
     account = object_path("serviceaccounts", name, namespace=namespace)
     bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]} if pod else None
     spec = {"boundObjectRef": bound} if bound else {}
@@ -309,7 +305,6 @@ def right_of(method: str, target: str) -> Right | None:
 
 
 def granted_by(granted: set[Right], needed: Right) -> Right | None:
-    """Return the granted right that allows a request; None if no right does."""
     for right in granted:
         if (
             (right.group, right.resource, right.verb) == (needed.group, needed.resource, needed.verb)

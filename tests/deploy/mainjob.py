@@ -29,10 +29,7 @@ from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, logged
 def do_the_main_job(
     rehearsal: Rehearsal, ground: Ground, documents: list[dict[str, Any]], recorder: Recorder, directory: Path
 ) -> tuple[ProvisionerProcess, Path]:
-    """Run a provisioner with the manifests' flags and settings until a JobSet has ended and its pool is deleted.
-
-    Return the provisioner, which has stopped on SIGTERM, and its kubeconfig.
-    """
+    """Run a provisioner with the manifests' settings for one JobSet; return the stopped process, and its kubeconfig."""
     kubeconfig = kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", server=recorder.url)
     process = provisioner_as(
         rehearsal,
@@ -58,7 +55,7 @@ def do_the_main_job(
 
 
 def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Right]:
-    """Return the rights of the manifests that requests used. Fails if a request had no right or was rejected."""
+    """Return the granted rights that requests used. Fails if a request had no right, or got the status 401 or 403."""
     refused = [(str(right), status) for right, status in recorder.answers if status in (401, 403)]
     assert refused == []
     granted = rights(documents)
@@ -69,7 +66,7 @@ def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Righ
 
 @contextmanager
 def uninstalled(rehearsal: Rehearsal, overlay: Path) -> Iterator[None]:
-    """Uninstall the overlay; at the end, delete objects that use its names, and install it again."""
+    """Uninstall the overlay; at the end, delete objects with the same names, and install the overlay again."""
     rehearsal.kubectl("delete", "-k", str(overlay), "--wait")
     try:
         yield

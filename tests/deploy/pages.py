@@ -20,7 +20,6 @@ class Block:
     #: Readers who need the block: `all`, or the name of a choice, from the comment above it; empty without a comment.
     where: str
     text: str
-    #: Heading of the section with the block.
     heading: str
 
 

@@ -1,8 +1,7 @@
-"""Simulates the controller's pod by a process with the settings of the Deployment.
+"""Simulates the controller's pod by a process with the settings of the Deployment, because kwok runs no processes.
 
-kwok makes pods ready, but runs no processes. Here, a thread polls the live Deployment: a changed template
-restarts the process, and the delete of the Deployment ends it. A wrapper of kubectl, which a test puts on PATH,
-directs `kubectl exec` and `kubectl logs` to the process.
+A thread polls the live Deployment: a changed template restarts the process, and the delete of the Deployment ends it. A
+wrapper of kubectl, which a test puts on PATH, directs `kubectl exec` and `kubectl logs` to the process.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class PlayedPod:
         self._environment = directory / "pod-environment"
         self.log = directory / "pod.log"
         self.log.touch()
-        #: Number of starts of the pod's process.
         self.starts = 0
         self._template: Any = None
         self._process: ProvisionerProcess | None = None
@@ -62,8 +60,8 @@ class PlayedPod:
 
     @contextmanager
     def playing(self) -> Iterator[PlayedPod]:
-        # The pod needs this node, because the provisioner's nodes accept only pods with chips. The label makes the node
-        # one of the control plane, on which the controller of node groups runs.
+        # The controller's pod needs this node, because the provisioner's nodes accept only pods with chips. The
+        # controller of node groups needs the label, because it runs only on the control plane.
         size = {"cpu": "8", "memory": "16Gi", "pods": "50"}
         body = {
             "apiVersion": "v1",

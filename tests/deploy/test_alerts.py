@@ -25,10 +25,7 @@ _ROOT = DEPLOY.parent
 
 
 def _controller(prefix: str, pods: tuple[str, str], known: str, watched: str) -> dict[str, str]:
-    """Return series, with one sample per minute, of a healthy replica that leads and of a healthy follower.
-
-    "1x90" is the value 1 followed by 90 repetitions.
-    """
+    """Return a healthy leader's and follower's series, one sample a minute; "1x90" is 1, repeated 90 times."""
     leads, waits = pods
     return {
         f'{prefix}build_info{{pod="{leads}",version="1"}}': "1x90",
@@ -104,7 +101,6 @@ class _Case:
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: Labels that the alerts in `want` must have.
     labels: dict[str, str] = field(default_factory=dict)
-    #: Duration of the case in minutes.
     minutes: int = 50
 
 
@@ -277,7 +273,6 @@ def _chart_rules(**values: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart's rules as a file for Prometheus."""
     path = tmp_path_factory.mktemp("rules") / "rules.yaml"
     path.write_text(yaml.safe_dump(_chart_rules()["spec"]), encoding="utf-8")
     return path
@@ -294,7 +289,6 @@ def test_alert_fires_only_in_its_minutes_with_its_labels_and_texts(rules: Path, 
 
 def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     assert case.want.keys() <= known.keys()
-    # The series are ten minutes longer than the case.
     last = f"x{case.minutes + 10}"
     series = {name: values.replace("x90", last) for name, values in (_WELL | case.series).items() if values}
     return {
@@ -400,14 +394,14 @@ def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
 
 
 def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
-    """`make chart` generates a policy from each rule."""
     policies = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in alerts.POLICIES.iterdir()}
     assert policies.keys() == {rule.slug for rule in alerts.RULES}
     for policy in policies.values():
         assert policy["severity"] in ("CRITICAL", "ERROR", "WARNING")
         (condition,) = policy["conditions"]
         promql = condition["conditionPrometheusQueryLanguage"]
-        # Otherwise a policy with a metric without samples is rejected, such as `absent` if a product is not installed.
+        # Without this field, Google Cloud rejects a policy about a metric without samples, as of a product that does
+        # not run.
         assert promql["disableMetricValidation"] is True
         for name in ("duration", "evaluationInterval"):
             seconds = re.fullmatch(r"([0-9]+)s", promql[name])

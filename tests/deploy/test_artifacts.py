@@ -60,7 +60,7 @@ def test_manifest_names_the_archive_of_the_release_with_its_checksum(wheel: Path
 @pytest.mark.e2e
 @pytest.mark.timeout(600)  # The first run builds the validator.
 def test_manifest_is_valid_for_krew(wheel: Path, tmp_path: Path) -> None:
-    """Krew's own validator accepts the manifest. It does not install the plugin, which needs a published release."""
+    """Krew's own validator reads the manifest. It does not install the plugin, which needs a published release."""
     _plugin(tmp_path / "a", wheel)
     tools.run("validate-krew-manifest", "-skip-install", "-manifest", str(tmp_path / "a" / "tpu.yaml"))
 

@@ -125,7 +125,7 @@ def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
 
 
 def test_chart_grants_provider_gce_its_rights_in_the_namespace_of_node_groups(tmp_path: Path) -> None:
-    """With this provider, the network policy also allows the port of API servers that kubeadm installs."""
+    """With PROVIDER=gce, the network policy also allows port 6443 of API servers that kubeadm installed."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
     for namespace in ("", "slices"):
@@ -162,7 +162,7 @@ def test_chart_and_example_start_with_the_same_limits(
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)
-    # The chart leaves out a limit that is equal to the default of its setting.
+    # The chart ipu-partitions leaves out a limit that is equal to the default of its setting.
     defaults = {option.variable: option.default for option in PARTITION_OPTIONS if name == "ipu-partitions"}
     limits = {key: value for key, value in written.items() if key not in _OF_CLUSTERS and defaults.get(key) != value}
     assert limits
@@ -259,7 +259,7 @@ def test_value_of_the_provisioner_is_rejected_if_only_node_groups_are_installed(
     ids=["tag and digest", "partitions without webhook", "cert-manager without webhook"],
 )
 def test_value_without_effect_is_rejected(values: dict[str, Any], problem: str) -> None:
-    """A released chart sets the digest, so that a tag of the user would be ignored."""
+    """For example, a released chart sets the digest, so that a tag of the user would be ignored."""
     with pytest.raises(ValueError, match=problem):
         _template({**_IMAGE, **values})
 
@@ -316,7 +316,7 @@ _POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
 
 
 def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path) -> None:
-    """The placement policy needs its API. The guards are always installed, as by the kustomize base."""
+    """The placement policy needs its API. By default, the guards are on each cluster, as in the kustomize base."""
 
     def names(values: dict[str, Any], **options: Any) -> set[str]:
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
@@ -346,7 +346,7 @@ def test_chart_value_assigns_all_namespaces_like_the_component(tmp_path: Path) -
         assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
 
 
-#: An invalid value for each form of a setting.
+#: An invalid setting for each form of values, by description.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},
     "a duration without a unit": {"NODEPOOL_DELETION_DELAY": "30"},
@@ -381,7 +381,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
 def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
-    """A list with a repeated item is the exception, because a pattern cannot detect it."""
+    """The schema accepts a list with a repeated item, because a pattern cannot detect it."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":

@@ -43,7 +43,6 @@ def test_commands_run_after_the_installation_from_a_clone(installer: str, tmp_pa
 
     version = _run([programs / "tpu-provisioner", "--version"], environment, tmp_path)
     assert version == f"tpu-provisioner {provisioner.__version__}\n"
-    # The installation also has the kubectl plugin `kubectl tpu` and the command tpu-rehearsal.
     assert "plan" in _run([programs / "kubectl-tpu", "--help"], environment, tmp_path)
     assert "demo" in _run([programs / "tpu-rehearsal", "--help"], environment, tmp_path)
     example = REPOSITORY / "examples" / "jobset.yaml"

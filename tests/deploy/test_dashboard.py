@@ -157,7 +157,6 @@ def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, value
 
 
 def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
-    """Grafana's sidecar finds the ConfigMap by its label."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

@@ -1,7 +1,7 @@
 """Tests that GitOps controllers can use overlays and charts: valid, repeatable, and without drift after a sync.
 
-Flux, and Argo CD with server-side diff, send the manifest as a server-side apply with dry run, and compare the result
-with the live object. `_drift` does the same.
+Like Flux, and like Argo CD with server-side diff, `_drift` sends the manifest as a server-side apply with dry run, and
+compares the result with the live object.
 """
 
 from __future__ import annotations
@@ -209,7 +209,6 @@ def _comparable(raw: Json) -> Json:
 
 
 def _live(rehearsal: Rehearsal, documents: list[Json]) -> list[Json]:
-    """Return the live objects of a rendering, in its order."""
     answer = json.loads(rehearsal.kubectl("get", "-o", "json", "-f", "-", stdin=yaml.safe_dump_all(documents)))
     live: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
     return live

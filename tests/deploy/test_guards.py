@@ -1,8 +1,4 @@
-"""Tests which changes of nodes, pods and Secrets the admission policies allow, on a real API server.
-
-test_rights.py, test_partition_rights.py and tests/e2e/test_node_groups.py test that the rights suffice and are used.
-test_tenants.py tests that each account has a policy.
-"""
+"""Tests which changes of nodes, pods and Secrets the admission policies allow, on a real API server."""
 
 from __future__ import annotations
 
@@ -174,7 +170,7 @@ _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
     "sets no owner": (_OF_TENANT, {"metadata": {"ownerReferences": [_OWNER]}}, False),
 }  # fmt: skip
 _CAPTURED = _assigned(labels_of("j-a", "victim"))
-#: Changes by the identity of a node. A tenant who is root on the node has it, and could attract pods of other tenants.
+#: Changes with the identity of a node, which a tenant with root access to the node has.
 _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "reports chips": (_ASSIGNED, _CHIPS, True),
     "sets another label": (_ASSIGNED, _labelled("a", "b"), True),

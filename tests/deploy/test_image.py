@@ -36,8 +36,7 @@ def stages() -> list[Stage]:
 
 def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
     base, made, final = stages
-    # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
-    # name.
+    # Dependabot updates the digest, and `make docker-build BASE=...` replaces the stage with the name `base`.
     assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", base.base)
     assert base.name == "base"
     assert base.instructions == []
@@ -141,7 +140,7 @@ class Image:
     final: Stage
 
     def run(self, *arguments: str, environment: dict[str, str], command: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the entry point or `command` in the image's environment; if the tests run as root, as its user."""
+        """Start the entry point or `command` in the image's environment, as its user if the tests run as root."""
         image = self.final.environment()
         image = {name: value.replace(_INSTALLED, f"{self.root}{_INSTALLED}") for name, value in image.items()}
         program, *fixed = command or self.final.words("ENTRYPOINT")
@@ -168,7 +167,6 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """Build the image once for all tests, and make its files read-only."""
     scratch = tmp_path_factory.mktemp("image")
     build(stages[1], REPOSITORY, scratch)
     finish(stages[2], scratch)

@@ -1,7 +1,7 @@
 """Runs every command of docs/install.md, its variants and docs/uninstall.md in one shell, as a new user would.
 
-gcloud, docker and the kubelet are simulated; kubectl, helm, make and the control plane are real. At the end
-of the pages, nothing is left. The tests wait only if the pages wait.
+gcloud, docker and the kubelet are simulated; kubectl, helm, make and the control plane are real. The tests add no waits
+to those of the pages.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ class Reader:
         )
 
     def run(self, script: str) -> str:
-        """Run a script that must succeed; return its output."""
         process = self.start(script)
         try:
             output, _ = process.communicate(timeout=_WAIT_SECONDS)
@@ -131,10 +130,7 @@ def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, 
 
 @pytest.fixture
 def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
-    """Yield a user with a copy of the repository, and with a simulated GKE that has the cluster of the pages.
-
-    The virtual environment of the tests is used. Each run of CI shows that `make` can create a new one.
-    """
+    """Yield a user with a copy of the repository, and with a simulated GKE that has the cluster of the pages."""
     checkout, programs = tmp_path / "tpu-provisioner", tmp_path / "bin"
     ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
     shutil.copytree(REPOSITORY, checkout, ignore=ignored)
@@ -227,7 +223,6 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
     assert "Gave up waiting after 1 s." in printed
     assert "No node pool of the provisioner is left in my-project/us-central2/my-cluster." in printed
     assert "Traceback" not in printed
-    # Nothing is left: no object in the cluster, no node pool, no rights.
     assert _ours(bare) == []
     assert reader.pools() == []
     assert [name for name in _jobsets(bare) if name not in before] == []

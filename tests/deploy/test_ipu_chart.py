@@ -58,7 +58,6 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 
 def render(**changes: Any) -> Objects:
-    """Return the objects of the chart with the plugin's values and `changes`."""
     made = tools.template(_CHART, _merged(_PLUGIN, changes), release="ipu", namespace="ipus")
     return {(document["kind"], document["metadata"]["name"]): document for document in made}
 
@@ -79,7 +78,6 @@ def container(objects: Objects, name: str) -> dict[str, Any]:
 
 
 def variables(objects: Objects, name: str) -> dict[str, str]:
-    """Return the variables of a Deployment that have plain values."""
     return {variable["name"]: variable["value"] for variable in container(objects, name)["env"] if "value" in variable}
 
 
@@ -274,7 +272,6 @@ def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
 
 
 def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
-    """test_policies.py tests the other rules of the network policy."""
     objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
     assert {8090, 8191, 9000} <= {port["port"] for rule in rules for port in rule["ports"]}

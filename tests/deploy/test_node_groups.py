@@ -32,7 +32,6 @@ _VALUES = {"image": {"repository": "controller", "tag": "latest"}, "nodegroups":
 
 @pytest.fixture(scope="module")
 def written() -> list[dict[str, Any]]:
-    """The objects of the kustomization, without an overlay."""
     return tools.documents(tools.run("kustomize", "build", str(_FOLDER)))
 
 
@@ -127,7 +126,7 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
     }
     for document in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
         assert document["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
-    # Argo CD ignores the annotation of Helm, so the CRDs of the chart have both.
+    # Argo CD ignores the annotation of Helm, so the CRDs of the chart have the annotations of Argo CD and Flux as well.
     for definition in definitions.values():
         assert definition["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
     made = [crds.crd(kind) for kind in Kind]
@@ -208,7 +207,7 @@ def test_command_for_node_groups_waits_until_the_controller_has_released_them(re
     assert rehearsal.kubectl(*listing, "-oname") == ""
 
 
-#: Stand-ins for kubectl and helm that print each delete. The variable STATUS is the exit code of the delete of groups.
+#: Fake kubectl and helm, which print deletes. The delete of groups prints nothing and has the exit code ${STATUS}.
 _STAND_INS = """kubectl() {
   case "$1 $2" in
     "delete tpunodegroups") return "${STATUS}" ;;
@@ -229,7 +228,7 @@ helm() { echo "deleted $2"; }
 def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(
     status: str, left: str, block: int, controller: str
 ) -> None:
-    """Without the controller, nothing deletes machines. A shell runs pasted lines even after a failed line."""
+    """A shell runs pasted lines even after a failed line; without the controller, nothing would delete the machines."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
     texts = [each.text for each in blocks if each.heading == "Uninstall"]
     environment = {"PATH": "/usr/bin:/bin", "STATUS": status, "LEFT_OBJECTS": left}
@@ -277,7 +276,7 @@ def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> Non
     notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
     assert "Wait until it has proven" not in notes
     assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")
-    # Helm keeps the ConfigMap, with which the next installation would create no node pools.
+    # Helm does not delete the ConfigMap that pauses creates, so the next installation would create no node pools.
     assert notes.index("helm uninstall") < notes.index("delete configmap tpu-provisioner-pause")
 
 

@@ -88,7 +88,7 @@ _REFUSED = (
 def test_invalid_value_is_rejected_before_anything_is_written(
     name: str, change: dict[str, str], words: str, deploy: Path
 ) -> None:
-    """The controller would reject these values."""
+    """The controller would reject these values only at its start."""
     before = sorted(deploy.rglob("*"))
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES | change)

@@ -47,7 +47,6 @@ def _built(folder: Path, options: str = "") -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The objects of the example."""
     return _built(tmp_path_factory.mktemp("plain"))
 
 
@@ -144,7 +143,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
 
 
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
-    """The page leaves out the example for IPUs, because its webhook configuration has the name of the overlay's."""
+    """The page does not add the example for IPUs, whose webhook configuration has the same name as the overlay's."""
     overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
     page = (DEPLOY.parent / "docs" / "partitions" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)

@@ -34,7 +34,6 @@ def _read(path: Path) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
-    """Permissions are listed for each job, not for the workflow."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
@@ -136,7 +135,7 @@ def test_release_check_needs_no_installed_packages() -> None:
 def test_tag_with_a_dash_is_a_pre_release(
     tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Semantic versioning marks pre-releases in this way."""
+    """In semantic versioning, a dash in the version marks a pre-release."""
     code = f'__version__ = "{tag[1:]}"\n'
     monkeypatch.setattr(release, "_REPOSITORY", _repository(tmp_path, code, f"## {tag[1:]}\n\n- a\n"))
     assert release.main(["flags", tag]) == 0
@@ -303,7 +302,7 @@ def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> N
     assert (component["name"], component["version"]) == ("tpu-provisioner", provisioner.__version__)
 
 
-# --- the rights in Google Cloud, in Terraform and on the pages
+# --- rights in Google Cloud: Terraform and the installation pages
 
 _TERRAFORM = DEPLOY / "terraform" / "main.tf"
 _PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md")]
@@ -417,7 +416,7 @@ def test_pages_name_no_registry_but_the_placeholder() -> None:
 
 
 def test_readme_runs_the_wheel_of_the_release() -> None:
-    """No workflow publishes the wheel to a package index."""
+    """No workflow publishes the wheel to a package index, so users run the wheel by its URL."""
     tag, wheel = f"v{provisioner.__version__}", f"tpu_provisioner-{provisioner.__version__}-py3-none-any.whl"
     url = f"https://github.com/{release.PLACEHOLDER}/tpu-provisioner/releases/download/{tag}/{wheel}"
     readme = (REPOSITORY / "README.md").read_text("utf-8")

@@ -64,7 +64,7 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
 ) -> None:
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:
-        # In this run, the provisioner cordons nodes, which needs the right to patch nodes and is allowed by the policy.
+        # The provisioner cordons nodes in this run, which shows that the policy on nodes allows cordons.
         _, kubeconfig = do_the_main_job(rehearsal, ground, installed, recorder, tmp_path)
         assert rehearsal.api.get(_HINTS).get("data")
         assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))

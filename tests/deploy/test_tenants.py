@@ -1,7 +1,7 @@
 """Tests which objects of the manifests and charts a tenant can use.
 
-A tenant administers one namespace, may be root on the TPU nodes of its TPUNodeGroups, and has no other rights. A kind
-that is not listed here fails the tests: its author has to decide whether tenants may use it, and test the limit.
+A tenant administers one namespace, may be root on the TPU nodes of its TPUNodeGroups, and has no other rights. The
+tests fail for a kind that is not listed here, so that its author decides whether tenants may use it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ _READS = frozenset({"get", "list", "watch"})
 
 
 def _rights_to_write(documents: list[Json]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield users and their rights to write, except in the installation's namespace or on objects by name."""
+    """Yield users and rights to write, except rights in the installation's namespace and on named objects."""
     rules = {
         (document["kind"], document["metadata"].get("namespace"), document["metadata"]["name"]): document["rules"]
         for document in documents

@@ -1,7 +1,4 @@
-"""Runs every command of docs/upgrade.md with realistic objects, pools, Leases and settings.
-
-The Go provisioner is simulated by a thread that renews its Lease like client-go.
-"""
+"""Runs every command of docs/upgrade.md with realistic objects; a thread renews the Go provisioner's Lease."""
 
 from __future__ import annotations
 
@@ -154,13 +151,13 @@ class Reader:
     environment: dict[str, str]
 
     def run(self, where: str, index: int = 0, **variables: str) -> str:
-        """Run block `index` of the blocks that the page marks with `where`, which must succeed; return its output."""
+        """Run block `index` of the page's blocks marked `where`; return its output. Fails if the commands fail."""
         done = self.attempt(where, index, **variables)
         assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}"
         return done.stdout
 
     def attempt(self, where: str, index: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run block `index` of the blocks that the page marks with `where`; return the ended process."""
+        """Run block `index` of the page's blocks marked `where`; return the ended process."""
         block = [block for block in read_blocks(_PAGE) if block.where == where][index]
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
@@ -176,7 +173,6 @@ class Reader:
 
 @pytest.fixture
 def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
-    """A user with the variables of docs/install.md in the shell."""
     folder, programs = tmp_path / "clone", tmp_path / "bin"
     copy_of_deploy(folder)
     for name in ("Makefile", "generators", "provisioner", "examples"):
@@ -204,7 +200,7 @@ def test_every_command_block_of_the_upgrade_is_run() -> None:
     known = {"kustomize": 1, "takeover": 2, "privileged": 1, "over": 3, "back": 2, "taint": 1}
     found = [block.where for block in read_blocks(_PAGE)]
     assert Counter(found) == known
-    # The first block creates the overlay that the second block changes.
+    # The block "over" creates the overlay that the block "privileged" changes.
     assert found.index("over") < found.index("privileged")
 
 
@@ -462,7 +458,6 @@ def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal:
 
 @pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
-    """After the test, delete the Go provisioner's Lease and Deployment, the JobSets and the pools."""
     yield
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:

@@ -411,8 +411,8 @@ def served(
 ) -> Iterator[Served]:
     """Install the component, and run the process of its Deployment.
 
-    No kube-proxy runs, so the Service has the type ExternalName. For such a Service, the API server connects to the
-    external name, and verifies the certificate for the name of the Service.
+    No kube-proxy runs, so the Service has the type ExternalName: the API server connects to localhost, and verifies the
+    certificate for the name of the Service.
     """
     directory = tmp_path_factory.mktemp("served")
     webhooks, metrics, probes = free_ports(3)
@@ -570,7 +570,7 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
         rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
     except RehearsalError as error:
         # Some pods request chips without a limit, which is invalid, or violate the restricted standard of the
-        # provisioner's namespace.
+        # namespace.
         if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
             raise
 
@@ -637,8 +637,7 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
         + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    # The test does not use two rights. An Event is patched only after minutes (test_rights.py does it), and
-    # MachineConfigs, which are not installed, are listed but not watched.
+    # Unused rights: an Event is patched only after minutes (test_rights.py), and MachineConfigs are not installed.
     used = used_rights(served.recorder, served.documents)
     used |= {Right("", "events", "patch"), Right("cloud.google.com", "machineconfigs", "watch")}
     assert used == rights(served.documents)
@@ -659,7 +658,6 @@ def _worker(ray: Json) -> Json:
 
 
 def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -> tuple[int, str]:
-    """Run the real kubectl; return its exit code and its messages."""
     done = subprocess.run(
         [str(rehearsal.cluster.binaries["kubectl"]), f"--kubeconfig={rehearsal.cluster.kubeconfig}", *arguments],
         input=json.dumps(stdin) if stdin is not None else None,

@@ -23,7 +23,8 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
-    # The source is in this repository. The build needs Go 1.27 and minutes, so tests call only `built_before`.
+    # The source of gitops is in this repository. Its build takes Go 1.27 and minutes, so tests call only
+    # `built_before`.
     "gitops": ".",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
@@ -32,7 +33,7 @@ _PACKAGES = {
     "validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
-#: Build tags by program. The tag of promtool leaves out service discovery for some thirty clouds.
+#: Build tags by program. The tag of promtool leaves out the service discovery of about 30 clouds.
 _TAGS = {"promtool": "remove_all_sd"}
 _BUILD_TIMEOUT_SECONDS = 900
 #: API of mutating policies, which clusters have since Kubernetes 1.36.
@@ -40,7 +41,7 @@ MUTATING_POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
 def tool(name: str) -> Path:
-    """Return the path of a tool; the first call on a machine builds it, which takes up to some minutes."""
+    """Return the path of a tool. The first call on a machine builds the tool, which takes minutes."""
     program = _program(name)
     program.parent.mkdir(parents=True, exist_ok=True)
     with (program.parent / f"{name}.lock").open("w", encoding="ascii") as lock:
@@ -58,7 +59,6 @@ def built_before(name: str) -> Path | None:
 
 
 def _program(name: str) -> Path:
-    """Return the path of a tool, which may not exist yet. The path depends on the tool's sources and pins."""
     sources = sorted(path for path in (_MODULES / name).iterdir() if path.suffix in (".go", ".mod", ".sum"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return cache_root(os.environ) / "test-tools" / f"{name}-{digest[:16]}"

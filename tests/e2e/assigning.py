@@ -82,7 +82,7 @@ def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
 
 
 def tpu_nodes(ground: Ground) -> dict[str, dict[str, str]]:
-    """Return the labels of each node with chips."""
+    """Return the labels of all nodes with chips, by name."""
     labels = {node["metadata"]["name"]: node["metadata"].get("labels", {}) for node in ground.nodes()}
     return {name: of_node for name, of_node in labels.items() if constants.NODE_POOL in of_node}
 
@@ -124,10 +124,7 @@ def await_rival(ground: Ground, name: str) -> None:
 
 
 def restart(ground: Ground, *names: str) -> None:
-    """Delete one pod of each JobSet, and wait until all pods are replaced and run.
-
-    The index of the deleted pod differs from restart to restart.
-    """
+    """Delete one pod of each JobSet, another one in each restart, and wait until all pods are replaced and run."""
     before = {name: running(ground, **of(name)) for name in names}
     old = {pod["metadata"]["uid"] for pods in before.values() for pod in pods}
     for name, pods in before.items():

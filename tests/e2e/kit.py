@@ -108,7 +108,6 @@ class Ground:
         self.rehearsal = rehearsal
         self.gke = rehearsal.gke
         self.api = rehearsal.api
-        #: Provisioners that the test has started.
         self.provisioners: list[ProvisionerProcess] = []
         self.namespace = f"e2e-{next(_numbers)}"
         rehearsal.create_namespace(self.namespace)
@@ -158,7 +157,6 @@ class Ground:
         return object_path("jobsets", name, namespace=self.namespace, root=JOBSET.root)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until JobSets are completed; fail if one failed."""
 
         def completed() -> bool:
             states = {name: self.state(name) for name in names}
@@ -179,7 +177,6 @@ class Ground:
         return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
-        """Return a leader pod of a JobSet; None if the JobSet has none."""
         for pod in self.pods():
             labels = pod["metadata"].get("labels", {})
             if labels.get(constants.JOBSET_NAME) == name and labels.get(constants.COMPLETION_INDEX) == "0":
@@ -187,7 +184,6 @@ class Ground:
         return None
 
     def unschedulable(self, name: str) -> bool:
-        """Return whether the scheduler has found no node for a JobSet's leader."""
         leader = self.leader(name) or {}
         conditions = leader.get("status", {}).get("conditions", ())
         return any(condition.get("reason") == "Unschedulable" for condition in conditions)
@@ -208,7 +204,6 @@ class Ground:
         return sorted(found, key=lambda event: str(event["firstTimestamp"]))
 
     def reasons(self, kind: str, name: str = "") -> set[str]:
-        """Return the reasons of the provisioner's Events on objects of a kind whose names begin with `name`."""
         return {str(event["reason"]) for event in self.events(kind, name)}
 
     # --- GKE
@@ -228,7 +223,6 @@ class Ground:
             return {name: pool.body for cluster in world._clusters.values() for name, pool in cluster.pools.items()}
 
     def make_pool(self, body: dict[str, Any]) -> None:
-        """Create a pool as another client would."""
         requests.post(f"{self.gke.url}{self._pools_path}", json={"nodePool": body}, timeout=10).raise_for_status()
 
     def drop_pool(self, name: str) -> None:
@@ -240,7 +234,6 @@ class Ground:
         return f"/v1/projects/{PROJECT}/locations/{LOCATION}/clusters/{CLUSTER}/nodePools"
 
     def accepted(self, method: str) -> int:
-        """Return the number of calls of a method that GKE has accepted."""
         return self.gke.call_counts().get(method, {}).get("200", 0)
 
     def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
@@ -269,7 +262,6 @@ class Ground:
     # --- waiting
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for a condition; show the state in the error after the time-out."""
         wait_for(condition, what, seconds, self.picture)
 
     def picture(self) -> str:
@@ -323,8 +315,8 @@ def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
 def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
     """Register the webhooks of a component with its manifest; yield the port at which they are called.
 
-    No kube-proxy runs, so a Service of type ExternalName leads the API server to this machine. The server verifies the
-    certificate by the name of the Service.
+    No kube-proxy runs, so a Service of type ExternalName leads to this machine. The API server verifies the certificate
+    by the name of the Service.
     """
     name, namespace = "tpu-provisioner-webhook", constants.DEFAULT_NAMESPACE
     (port,) = free_ports(1)
@@ -456,10 +448,7 @@ def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
 
 
 def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
-    """Delete the CRDs of node groups with all their objects, whose finalizers no controller removes any longer.
-
-    Returns when they are deleted: while a CRD is being deleted, none of its objects can be created.
-    """
+    """Delete CRDs and objects of node groups, whose finalizers no controller removes; wait until they are deleted."""
     wanted = {f"{kind.plural}.{GROUP}" for kind in Kind}
     there = {name.rpartition("/")[2] for name in rehearsal.kubectl("get", "crd", "-o", "name").split()} & wanted
     for kind in sorted(there):

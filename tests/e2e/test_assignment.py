@@ -151,7 +151,7 @@ def test_leader_without_chips_takes_no_pool_of_another_namespace(assigned: Groun
 
 @pytest.mark.usefixtures("leaderworkersets")
 def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
-    """Only the marks keep the groups of the LeaderWorkerSet apart: it has no exclusive placement."""
+    """Only the marks separate the groups of the LeaderWorkerSet, which has no exclusive placement."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
     lws = raw_lws("serve", namespace=namespace, uid="", pod=pod, metadata={"annotations": {}})
@@ -280,10 +280,7 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
 
 
 def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
-    """Create pods that would fit on the nodes of a victim; return their namespaces and names.
-
-    A pod with forged marks gets other marks in a namespace with the label, and is rejected in the other namespace.
-    """
+    """Create pods that fit on a victim's nodes; return their names. Admission replaces or rejects forged marks."""
     labels = victim["metadata"]["labels"]
     shown = {"labels": labels, "annotations": victim["metadata"]["annotations"]}
     spec = pod_spec(tolerations=_TOLERATES_ALL)

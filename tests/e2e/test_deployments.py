@@ -34,7 +34,7 @@ def deployment(namespace: str) -> dict[str, Any]:
 
 
 def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(assigned: Ground) -> None:
-    """The pools have one node for each pod. The number of pools depends on how many pods are pending at once."""
+    """The pools have one node for each pod. Their number depends on how many pods are pending at the same time."""
     assigned.provisioner()
     path = object_path("deployments", "web", namespace=assigned.namespace, root=_ROOT)
     assigned.api.post(

@@ -38,7 +38,6 @@ def test_job_runs_on_the_pool_with_its_label_also_after_a_restart(
 
 
 def _places(ground: Ground) -> dict[str, set[str]]:
-    """Return the node pools of the pods of each child Job."""
     pools = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     places: dict[str, set[str]] = {}
     for pod in ground.pods_of("placed"):

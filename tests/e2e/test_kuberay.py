@@ -33,7 +33,7 @@ from tests.support.objects import Json, pod_spec, raw_raycluster
 
 pytestmark = [
     pytest.mark.e2e,
-    # The first test includes the ten or more seconds that the API server needs for KubeRay's schemas.
+    # The first test includes at least 10 s in which the API server loads KubeRay's schemas.
     pytest.mark.timeout(120),
     pytest.mark.usefixtures("kuberay", "webhook", "head_node", "provisioner"),
 ]
@@ -224,7 +224,7 @@ def test_group_of_256_chips_runs_on_one_pool(ground: Ground) -> None:
 # --- With the policies of placement: the last test of the file, because the earlier tests have none ---
 
 
-# The test includes ten restarts, which take longer than the default time-out.
+# Ten restarts take longer than the time-out of the other tests in this file.
 @pytest.mark.timeout(300)
 def test_replicas_never_share_a_pool_and_keep_it_despite_a_rival(assigned: Ground) -> None:
     """KubeRay recreates a replica under another name, but with the same index, which determines its pool."""

@@ -1,7 +1,4 @@
-"""Tests of the real Kueue on a real control plane: Kueue resumes a JobSet when all its slices have ready pools.
-
-These tests run only with `make test-operators`, which builds Kueue the first time.
-"""
+"""Tests of the real Kueue (run by `make test-operators`): it resumes a JobSet when all its slices have ready pools."""
 
 from __future__ import annotations
 
@@ -161,14 +158,12 @@ class Queue:
         return self.ground.rehearsal.objects(path)
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for a condition; after the time-out, the error contains the state of Kueue and of the provisioner."""
         wait_for(condition, what, seconds, self.picture)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         self.wait(lambda: all(self.ground.state(name) == "Completed" for name in names), f"{names} complete", seconds)
 
     def picture(self) -> str:
-        """Return a description of the state for a failed wait."""
         path = collection_path("workloads", namespace=self.ground.namespace, root=_KUEUE)
         found = [*self.ground.rehearsal.objects(path), *self.requests()]
         statuses = [f"{raw['metadata']['name']}: {json.dumps(raw.get('status', {}))}" for raw in found]
@@ -357,7 +352,6 @@ def _full(ground: Ground) -> bool:
 # --- With the policies of placement: the last tests of the file, because the earlier tests have none ---
 
 
-# The test includes ten restarts, which take longer than the default time-out.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
 def test_jobset_of_a_queue_keeps_the_pools_of_its_request_despite_a_rival(

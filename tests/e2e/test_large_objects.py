@@ -1,4 +1,4 @@
-"""Tests of lists with objects of the maximum size."""
+"""Tests of lists whose objects have very different sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
-    """Small, large and again small objects are listed in pages of limited size, all from one version.
-
-    The API server accepts a continue token together with another limit.
-    """
+    """The API server must accept a continue token together with another limit than that of the first page."""
     path, ours = collection_path("configmaps", namespace=ground.namespace), {"paged": "true"}
 
     def make(name: str, size: int) -> None:

@@ -20,7 +20,6 @@ def leads(process: ProvisionerProcess) -> bool:
 
 
 def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
-    """Return the sum of the chip-seconds that a replica exports for a namespace, over all states of chips."""
     of_namespace = rf'tpu_provisioner_chip_seconds_total\{{.*workload_namespace="{ground.namespace}"\}} (\S+)'
     return sum(map(float, re.findall(of_namespace, metrics(process))))
 

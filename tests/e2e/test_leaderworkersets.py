@@ -24,7 +24,6 @@ _POD = pod_spec(terminationGracePeriodSeconds=1)
 
 
 def apply(ground: Ground, name: str, **options: Any) -> str:
-    """Create a LeaderWorkerSet; return its path."""
     path = collection_path("leaderworkersets", namespace=ground.namespace, root=LEADER_WORKER_SET.root)
     ground.api.post(path, raw_lws(name, namespace=ground.namespace, uid="", pod=_POD, **options))
     return object_path("leaderworkersets", name, namespace=ground.namespace, root=LEADER_WORKER_SET.root)
@@ -106,7 +105,7 @@ def test_each_subgroup_has_a_pool_of_its_own_through_a_restart_of_its_group(assi
     assert sorted(before) == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
     assert all(len(pools) == 1 for pools in before.values())
     assert [(pool.machine_type, len(pool.nodes)) for pool in assigned.living()] == [("ct6e-standard-4t", 2)] * 4
-    # Only pods of the subgroup can be bound to its nodes.
+    # Each node has the key of its subgroup, so that only pods of this subgroup can be bound to the node.
     keys = {node["metadata"]["labels"][constants.SLICE] for node in assigned.nodes()}
     assert keys == {f"l-{group_key(f'disaggregated-{group}', subgroup)}" for group, subgroup in before}
 

@@ -1,7 +1,4 @@
-"""Tests of new features: gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12).
-
-These tests run only with `make test-versions`, which builds these versions once and enables the feature gates.
-"""
+"""Tests of gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12): `make test-versions`."""
 
 from __future__ import annotations
 

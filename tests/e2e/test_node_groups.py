@@ -1,7 +1,4 @@
-"""Tests of the controller of node groups on a real API server, with a simulated Compute Engine.
-
-Machines join with the tokens that the controller creates, and the cluster approves and issues their certificates.
-"""
+"""Tests of the controller of node groups on a real API server; simulated machines join with the controller's tokens."""
 
 from __future__ import annotations
 
@@ -95,7 +92,6 @@ class World:
         return sorted(raw["metadata"]["labels"].get(names.WORKER_INDEX, "") for raw in self.nodes())
 
     def left(self) -> list[str]:
-        """Return the names of all objects and machines that exist because of the group."""
         paths = [collection_path(kind.plural, root=API_ROOT) for kind in Kind]
         paths += [_SECRETS, f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}"]
         found = [item["metadata"]["name"] for path in paths for item in self.admin.get(path)["items"]]
@@ -212,7 +208,6 @@ class Intruder:
         return f"{joining.REQUESTS}/{made['metadata']['name']}"
 
     def register(self, body: dict[str, Any]) -> None:
-        """Register a node with the certificate of the machine."""
         path = self.ask(self.key)
         issued = wait_for(lambda: joining.certificate_of(self.world.admin.get(path)), what="the certificate is issued")
         client = HttpsClient(replace(self.access, certificate_pem=issued, key_pem=self.key.key_pem))

@@ -1,7 +1,4 @@
-"""Tests of pods with IPUs on a real API server: their reviews by the webhook, its patches, and tokens of pods.
-
-The webhook is registered with the manifest of the component `webhook-partitions`.
-"""
+"""Tests of pods with IPUs on a real API server: their reviews by the webhook, its patches, and tokens of pods."""
 
 from __future__ import annotations
 
@@ -77,7 +74,6 @@ def tried(rehearsal: Rehearsal, raw: Json) -> Json:
 
 
 def reviews(webhook: WebhookServer) -> float:
-    """Return the number of answered reviews of pods with IPUs."""
     lines = webhook.metrics.registry.exposition().decode().splitlines()
     mine = [line for line in lines if line.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
     return sum(float(line.rpartition(" ")[2]) for line in mine)
@@ -223,7 +219,7 @@ def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehear
             found = rehearsal.api.get(path)["metadata"]
             assert {key: found[key] for key in ours} == {key: before_parts[key] for key in ours}, part
 
-        # The controller can add the partition to a pod without the webhook server.
+        # The controller's own changes of a pod are not sent to the webhook server.
         before = reviews(webhook)
         told = {"annotations": {names.PARTITION_ID: "tpup-1"}}
         body = json.dumps({"metadata": told, "spec": {"schedulingGates": [], "nodeSelector": {"no": "such"}}})
@@ -323,8 +319,7 @@ def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehear
             *("create", "rolebinding", "looks", f"--namespace={namespace}", "--clusterrole=view"),
             f"--serviceaccount={namespace}:default",
         )
-        # The wait is needed because the API server applies new rights after a delay, and the REST API keeps reviews
-        # for 10 s.
+        # The API server applies new rights after a delay, and the REST API keeps the results of reviews for 10 s.
         wait_for(
             lambda: ground.send("GET", path, token(None)).status == 200, what="it may look", seconds=PATIENCE_SECONDS
         )

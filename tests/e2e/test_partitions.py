@@ -107,7 +107,6 @@ class World:
         return names.partition_id(self.cluster_uid, pod["metadata"]["uid"], server)
 
     def ledger(self) -> dict[str, Any]:
-        """Return the entries of the ledger by ID."""
         found = self.rehearsal.objects(
             collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE),
             fieldSelector=f"metadata.name={names.LEDGER_CONFIGMAP_NAME}",

@@ -312,8 +312,7 @@ def _expressions(*expressions: Json) -> Json:
 
 
 _OF_OPEN, _OF_ASSIGNED = labels_of("j-a", _OPEN), labels_of("j-a", _ASSIGNED)
-# In the namespace with the placement label, pods that select a topology get the marks of admission in place of forged
-# marks.
+# In _ASSIGNED, pods with forged marks select no topology; otherwise, admission would replace the forged marks.
 _FORGED: dict[str, tuple[str, Json, str]] = {
     "marks of its own namespace without the label": (_OPEN, _selecting(_OF_OPEN), "are set by admission"),
     "marks of another namespace": (_OPEN, _selecting(_OF_ASSIGNED), "are set by admission"),

@@ -1,8 +1,4 @@
-"""Tests of workloads without GKE: provisioner, controller of node groups, API server and simulated Compute Engine.
-
-The provisioner has only the rights of its manifests with the component provider-gce. Machines join with the tokens that
-the controller of node groups creates.
-"""
+"""Tests of workloads without GKE, with the rights of the component provider-gce and a simulated Compute Engine."""
 
 from __future__ import annotations
 
@@ -111,7 +107,6 @@ class Cluster:
         self.wait(lambda: not self.groups(name), f"the slices of JobSet {name} are given back")
 
     def left(self) -> list[str]:
-        """Return the names of all objects and resources that exist because of node groups."""
         objects = self.ground.rehearsal.objects
         found = [raw for kind in Kind for raw in objects(collection_path(kind.plural, root=API_ROOT))]
         found += objects(collection_path("secrets", namespace="kube-system"), labelSelector=names.GROUP_NAME)

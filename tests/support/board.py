@@ -24,6 +24,6 @@ def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) ->
 
 
 def view_of(world: World) -> View:
-    """Let a world make its next decision, and return the view of that decision."""
+    """Let a world decide once; return the view of the decision."""
     plan = world.look()
     return build_view(world.snapshot(), plan, world.settings, world.now)

@@ -1,7 +1,4 @@
-"""Worlds in which a JobSet does not start, each with one cause, and the texts that report the cause.
-
-Each world runs the real loop with one fault, in most cases with a second JobSet that runs normally.
-"""
+"""Worlds of the real loop with one fault, because of which a JobSet does not start, and texts that report the cause."""
 
 from __future__ import annotations
 
@@ -94,12 +91,11 @@ def failing() -> World:
 
 
 def failing_for_long() -> World:
-    """Let creates for two slices have an unknown outcome and no effect, until the count of failures causes a wait."""
+    """Let creates for two slices have an unknown outcome and no effect, until repeated failures cause a pause."""
     return refused_pair(FailureKind.UNKNOWN_OUTCOME, _UNKNOWN, rounds=30)
 
 
 def refused_pair(kind: FailureKind, message: str, *, rounds: int = 6) -> World:
-    """Let GKE reject the creates for a JobSet of two slices."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", kind, message=message)
     put_pair(world)
@@ -124,7 +120,6 @@ def rejected() -> World:
 
 
 def no_account() -> World:
-    """Let the service account of the nodes be missing."""
     account = "my-sa@project-1.iam.gserviceaccount.com"
     message = f'Service account "{account}" does not exist.'
     return refused(classify_message(3, message, (account,)), message)
@@ -213,7 +208,6 @@ def away_since_a_create() -> World:
 
 
 def no_such_cluster() -> World:
-    """Let GKE not know the cluster that GCP_CLUSTER names."""
     world = World()
     world.gke.fail_always("get_cluster", FailureKind.NOT_FOUND, message=_NO_CLUSTER)
     return stalled(world)
@@ -276,7 +270,6 @@ def split() -> World:
 
 
 def no_jobset() -> World:
-    """Let the API server have no JobSet CRD."""
     world = World()
     collection = Collection(
         name=JOBSET.plural, resource=JOBSET.resource, root=JOBSET.root, install_hint=JOBSET.install_hint
@@ -293,7 +286,7 @@ class Cause:
     """A cause for which a JobSet does not start: the world with the fault, and the texts that must report the cause."""
 
     play: Callable[[], World]
-    #: Parts of the text of the cause; each place that reports it must show all of them.
+    #: Parts of the text of the cause; each place that reports the cause must show all of them.
     words: tuple[str, ...]
     #: Advice to the user in Events, in `status`, in the first three lines of `explain`, and at the top of the page.
     step: str

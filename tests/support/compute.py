@@ -64,7 +64,6 @@ def affinity(reservation: str) -> dict[str, Any]:
 
 
 def group(name: str = "group", size: int = 4, mode: str = "BULK", policy: str | None = "policy", **changes: Any) -> Any:
-    """Return a managed instance group that is one slice."""
     body: dict[str, Any] = {
         "name": name,
         "description": MARK,
@@ -135,7 +134,6 @@ class Compute:
         self.world.advance()
 
     def slice(self, *, model: str = "STANDARD", **changes: Any) -> None:
-        """Create policy, template and group of a v6e 4x4 slice, whose VMs do not run yet."""
         self.do("POST", POLICIES, policy())
         self.do("POST", TEMPLATES, template(model=model))
         self.do("POST", GROUPS, group(**changes))
@@ -146,10 +144,7 @@ class Compute:
 
 
 class Wire:
-    """Transport of requests to a simulated Compute Engine. It replaces the client's HTTP session, which would be slow.
-
-    The rest of the client is real, and so is the simulator's API.
-    """
+    """Transport in memory to a simulated Compute Engine's API, in place of the client's HTTP session, which is slow."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

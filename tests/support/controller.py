@@ -76,7 +76,6 @@ class FakeWatch(Generic[T]):
         self._invalid, self.synced = True, False
 
     def list_again(self) -> None:
-        """List the objects again if `invalidate` was called."""
         if self._invalid:
             self._invalid, self.synced, self._kept = False, True, None
 
@@ -256,7 +255,6 @@ class World:
         self.kube.put_object(jobset_path(name), raw)
 
     def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
-        """Create or replace the leader pod: running if `node` is set, otherwise unschedulable."""
         path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
         self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
@@ -291,7 +289,6 @@ class World:
         return names
 
     def finish_deletes(self) -> None:
-        """Complete all deletes; the nodes are deleted with their pools."""
         for pool in self.gke.pools.values():
             if pool.status is PoolStatus.STOPPING:
                 self.gke.finish_delete(pool.name)
@@ -333,7 +330,6 @@ def jobset_path(name: str) -> str:
 
 
 def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -> dict[str, Any]:
-    """Return a JobSet of one v4 slice, with one host by default."""
     pod = pod_spec(topology=topology, tolerations=[toleration()])
     return raw_jobset(name, namespace=NAMESPACE, job="workers", parallelism=1, pod=pod, **changes)
 

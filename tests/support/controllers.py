@@ -63,7 +63,8 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # The provisioner counts the pods of such a Job, so the default of _MOST_OF_A_GROUP would make a Job look too small.
+    # The provisioner counts the pods of a plain Job, so the default of _MOST_OF_A_GROUP would make a Job look too
+    # small.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 
@@ -87,10 +88,7 @@ def _of_job(
 
 
 def _of_set(raw: Json) -> Iterator[Json]:
-    """Yield the leaders of a LeaderWorkerSet; for groups with subgroups, all pods.
-
-    Other workers are left out: with exclusive placement, they are created only after their leader is bound.
-    """
+    """Yield the leaders of a LeaderWorkerSet, or all of its pods if it has subgroups."""
     owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
     size, policy = groups.get("size", 1), groups.get("subGroupPolicy", {})
     for group in range(raw["spec"].get("replicas", 1)):

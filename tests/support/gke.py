@@ -37,7 +37,7 @@ SLICE = NodePoolRequest(
     topology="4x4",
     placement_topology="4x4",
     node={"node_disk_type": "hyperdisk-balanced"},
-    # The provisioner sets this to True for a cluster with a release channel.
+    # The provisioner requests auto-upgrade in a cluster with a release channel.
     auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
     taints=(Taint(key="team", value="a"),),
@@ -75,10 +75,10 @@ class _Injected:
 
 @dataclass
 class FakeGke:
-    """Methods of a `GkeClient` that call GKE. A create adds a PROVISIONING pool, and a delete makes it STOPPING.
+    """Methods of a `GkeClient` that call GKE. A create adds a PROVISIONING pool, and a delete makes a pool STOPPING.
 
     Only methods for tests, such as `finish_create` and `set_pool`, make other changes of pools. As in GKE, deletes of
-    STOPPING pools are rejected. Workload policies remain as created or set.
+    STOPPING pools are rejected. Workload policies do not change.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
@@ -170,7 +170,6 @@ class FakeGke:
             return MappingProxyType(dict(self._pools))
 
     def names_of(self, method: str) -> list[str]:
-        """Return the names of the resources in the calls of a method, oldest call first."""
         with self._lock:
             return [call.name for call in self.calls if call.method == method]
 

@@ -1,9 +1,8 @@
 """Kubernetes API server in memory that implements the `Api` protocol.
 
 It stores raw objects, resource versions and a history of events; implements selectors and pages; and rejects outdated
-writes. `fail` injects errors, and `script` sets literal lines of a watch. A watch without a script waits for more
-events until it is closed, or until `hang_up`. It does not validate objects, set defaults, or know which kinds are
-namespaced.
+writes. A watch without lines from `script` waits for more events until it is closed, or until `hang_up`. The server
+does not validate objects, set defaults, or know which kinds are namespaced.
 """
 
 from __future__ import annotations
@@ -126,7 +125,6 @@ class FakeKube(Api):
             self._oldest = self._version
 
     def hang_up(self) -> None:
-        """End all open watches."""
         for stream in list(self._streams):
             stream.close()
 
@@ -134,7 +132,6 @@ class FakeKube(Api):
         return len(self._streams)
 
     def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:
-        """Wait until at least `count` watches are open; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._streams) >= count, timeout=timeout_seconds)
 

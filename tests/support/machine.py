@@ -1,8 +1,7 @@
-"""Machine that runs its startup script in bash, with fake commands.
+"""Machine that runs its startup script in bash, with fake commands; its files are below `root`.
 
 PATH has two folders: `tools` with programs of this computer that do not change it, and `bin` with fakes that record
-their calls. `sleep` returns immediately, and runs the actions that a test planned with `at_sleep`. The machine's files
-are below `root`.
+their calls. `sleep` returns immediately, and runs the actions that a test planned with `at_sleep`.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
 
 _FAKES = {
     **dict.fromkeys(_SILENT, ""),
-    # Returns immediately; the n-th sleep runs the action that the test planned for it.
+    # `sleep` returns immediately; the n-th call runs the action that the test planned for it.
     "sleep": """
 n=$(cat "$FAKE/sleeps"); n=$((n + 1)); echo $n > "$FAKE/sleeps"
 [ $n -lt 80 ] || { touch "$FAKE/endless"; kill $PPID; }
 [ ! -e "$FAKE/at-sleep-$n" ] || . "$FAKE/at-sleep-$n"
 """,
-    # Responds like the metadata server, which requires a header, and like the repository of packages.
+    # `curl` responds like the metadata server, which requires a header, and like the repository of packages.
     "curl": """
 for url; do :; done
 case $url in
@@ -202,7 +201,6 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        """Calls of the last boot, except reads of metadata."""
         lines = (self.path / "calls").read_text().splitlines()
         return [line for line in lines if "computeMetadata" not in line]
 
@@ -212,7 +210,6 @@ class Machine:
 
     @property
     def joins(self) -> list[Any]:
-        """Configurations of all attempted joins, of all boots."""
         count = int((self.path / "joins").read_text())
         return [yaml.safe_load((self.path / f"join-{n}.yaml").read_text()) for n in range(1, count + 1)]
 

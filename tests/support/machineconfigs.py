@@ -33,10 +33,7 @@ def raw_machine_config(
     provider: str = "tpu",
     **fields: Any,
 ) -> Json:
-    """Return a MachineConfig of one accelerator, by default of one machine type with four chips.
-
-    `fields` add or replace fields of the machine family.
-    """
+    """Return a MachineConfig of one accelerator; `fields` add or replace fields of the machine family."""
     family = {
         "name": label,
         "machineTypes": [raw_machine(f"{label}-standard-4t", label)] if machines is None else list(machines),

@@ -153,7 +153,6 @@ class Stream:
             self.step(seconds=seconds)
 
     def served(self, name: str, *, within_minutes: float) -> bool:
-        """Do steps until a JobSet runs, for at most `within_minutes`; return whether it runs."""
         until = self.market.world.now + timedelta(minutes=within_minutes)
         while name not in self.market.ran_at and self.market.world.now < until:
             self.step()

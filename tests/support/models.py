@@ -81,7 +81,7 @@ def make_jobset(
         name="slice",
         replicas=replicas,
         parallelism=parallelism,
-        # GKE adds the toleration to pods; templates do not have it.
+        # Templates do not have the toleration for chips, which GKE adds to pods.
         template=template or make_requirements(tolerations=()),
     )
     return _workload(job, WorkloadKind.JOBSET, namespace, name, uid or f"uid-of-{namespace}-{name}", changes)
@@ -97,7 +97,6 @@ def make_lws(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a LeaderWorkerSet; its UID depends on namespace and name by default."""
     group = PodGroup(
         name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
     )
@@ -206,10 +205,7 @@ def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **settin
 def pool_request(
     slice_: Slice, settings_: Settings, attempt: int, choice: CapacityChoice | None = None
 ) -> NodePoolRequest:
-    """Return the request for one attempt of a slice with a choice of capacity, by default the best one.
-
-    Raises UnmeetableError if no choice is possible.
-    """
+    """Return the request of an attempt, by default for the best choice. Raises UnmeetableError if none is possible."""
     candidates = Candidates(settings_, GKE_RULES)
     chosen = choice or choices_of(slice_, settings_).open[0]
     name = pool_name(slice_.workload.name, slice_.id, attempt)
@@ -254,7 +250,6 @@ def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
 
 
 def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
-    """Return a pool that the provisioner did not create."""
     fields: dict[str, Any] = {
         "status": PoolStatus.RUNNING,
         "machine_type": "ct4p-hightpu-4t",
@@ -311,5 +306,4 @@ def strange_taint(effect: str = "NoExecute") -> Taint:
 
 
 def find_slices(*found_by: Any, keep_suspended: bool = False) -> dict[SliceId, Slice]:
-    """Return the slices of all workloads that `find_by_workload` finds."""
     return all_slices(find_by_workload(*found_by, keep_suspended=keep_suspended))

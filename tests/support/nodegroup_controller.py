@@ -1,7 +1,4 @@
-"""Controller of node groups in one thread, with a simulated Compute Engine and a fake API server.
-
-The caches always show the current objects. Machines with a valid token join when a test calls `join` or `run`.
-"""
+"""Controller of node groups in one thread, with a simulated Compute Engine, and a fake API server without delays."""
 
 from __future__ import annotations
 
@@ -213,7 +210,6 @@ class World:
         return self.reason() == "Ready"
 
     def is_gone(self) -> bool:
-        """Return whether no object, machine or resource of the group exists."""
         return not any(self.state().values())
 
     def state(self) -> dict[str, list[str]]:

@@ -90,7 +90,6 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
 
 
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:
-    """Return the target of calls for a resource of Compute Engine."""
     scopes = {Kind.WORKLOAD_POLICY: REGION, Kind.MANAGED_INSTANCE_GROUP: ZONE}
     return Target(uid=uid, namespace=NAMESPACE, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
 

@@ -30,7 +30,7 @@ def _object(
 
 
 def toleration() -> Json:
-    """Return a copy of the toleration that GKE adds to pods with chips."""
+    """Return the toleration that GKE adds to pods with chips."""
     return {"key": constants.TPU_RESOURCE, "operator": "Exists"}
 
 
@@ -40,7 +40,6 @@ def taint() -> Json:
 
 
 def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", chips: int = 4, **fields: Any) -> Json:
-    """Return the spec of a pod with one container, which requests chips."""
     amount = {constants.TPU_RESOURCE: str(chips)} if chips else {}
     return {
         "nodeSelector": {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology},
@@ -226,7 +225,6 @@ def raw_lws(
 
 
 def raw_stateful_set(replicas: int = 2, pod: Json | None = None, service: str = "serve", **metadata: Any) -> Json:
-    """Return a StatefulSet; its spec has no service name if `service` is empty."""
     named = {"serviceName": service} if service else {}
     return {
         "apiVersion": "apps/v1",
@@ -237,7 +235,6 @@ def raw_stateful_set(replicas: int = 2, pod: Json | None = None, service: str = 
 
 
 def raw_raycluster(name: str = "ray", *, replicas: int = 1, hosts: int = 2, **group: Any) -> Json:
-    """Return a RayCluster with one worker group "tpus"."""
     workers = {"groupName": "tpus", "replicas": replicas, "numOfHosts": hosts, "template": {"spec": pod_spec()}}
     raw = _object("ray.io/v1", "RayCluster", name, "default", _uid(None, name), {})
     return {**raw, "spec": {"headGroupSpec": {}, "workerGroupSpecs": [{**workers, **group}]}}
@@ -278,7 +275,6 @@ def raw_node(
     metadata: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return a ready node of a pool of the provisioner."""
     marks = {constants.NODE_POOL: pool, constants.NODEPOOL_MANAGER: constants.MANAGER, **(labels or {})}
     shown = {"creationTimestamp": CREATED, "labels": marks, **(metadata or {})}
     spec = {"providerID": f"gce://project/zone/{name}"} | ({"taints": list(taints)} if taints else {})

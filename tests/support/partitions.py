@@ -53,7 +53,6 @@ class FakeVipu:
         self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
     def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
-        """Make the next call of a method fail; with `after_effect`, the call takes effect first."""
         failure = Failure(kind=kind, message=f"{method} {kind.value}")
         self.faults.setdefault(method, []).append((failure, after_effect))
 

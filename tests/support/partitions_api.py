@@ -47,7 +47,7 @@ class ReviewingKube(FakeKube):
         self.answers.set()
 
     def token_of_pod(self, namespace: str, pod: str, uid: str, *, account: str = "default") -> str:
-        """Create a token that is bound to a pod, such as the kubelet requests."""
+        """Create a token that is bound to a pod, like the tokens that kubelets request."""
         token = jwt(mark=f"{namespace}/{pod}/{uid}/{account}")
         self.users[token] = {
             "username": f"system:serviceaccount:{namespace}:{account}",
@@ -126,7 +126,6 @@ class Ground:
         return self
 
     def end(self) -> None:
-        """Release all waiting requests and stop the server."""
         self.kube.answers.set()
         for server in self.vipus.values():
             server.answers.set()

@@ -10,10 +10,7 @@ from provisioner.admission.review import Operation
 
 
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
-    """Return a copy of an object with a patch applied.
-
-    Raises LookupError or ValueError if the patch is not applicable.
-    """
+    """Return a patched copy of an object. Raises LookupError or ValueError if the patch is not applicable."""
     found = copy.deepcopy(raw)
     for operation in patch:
         *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:])

@@ -38,10 +38,7 @@ class Cluster(World):
         return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
 
     def bind(self) -> None:
-        """Bind waiting pods in the order of their UIDs: each to the first free node, by name, that has the pod's marks.
-
-        Cordoned nodes are not free.
-        """
+        """Bind waiting pods in order of UID, each to the first free, uncordoned node by name with the pod's marks."""
         busy = {pod.node_name for pod in self.pods.values()}
         free = {name: node for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned}
         for uid, pod in sorted(self.pods.items()):

@@ -48,7 +48,6 @@ class Answer:
 
 
 def google_error(code: int, status: str, message: str, *, reason: str = "", **extra: Any) -> Answer:
-    """Return an error response in Google's form."""
     error: dict[str, Any] = {"code": code, "message": message, "status": status, **extra}
     if reason:
         error["errors"] = [{"message": message, "domain": "global", "reason": reason}]
@@ -67,7 +66,7 @@ class RecordingServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            #: Headers and body are written separately; otherwise the body waits 40 ms for an acknowledgement.
+            #: Nagle's algorithm would delay the body, which is written after the headers, by 40 ms.
             disable_nagle_algorithm = True
 
             def setup(self) -> None:

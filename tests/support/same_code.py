@@ -17,10 +17,7 @@ _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionD
 
 
 def code_of(source: str, *, renames: bool = False) -> str:
-    """Return the code of a module in a form that is independent of comments, docstrings and line breaks.
-
-    `renames` leaves out the names of tests.
-    """
+    """Return the code of a module without comments, docstrings, line breaks and, with `renames`, names of tests."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if not isinstance(node, _WITH_DOCSTRING):

@@ -40,7 +40,6 @@ def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
 
 
 def reserved(reservation: str) -> dict[str, Any]:
-    """Return the config of a v5e pool with a reservation."""
     affinity = {
         "consumeReservationType": "SPECIFIC_RESERVATION",
         "key": "compute.googleapis.com/reservation-name",

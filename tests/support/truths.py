@@ -39,11 +39,11 @@ _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 class _Bound:
     """Pools with the pods that are bound to them, computed from the snapshot, independently of the decision."""
 
-    #: Pools to which the unfinished pods of a slice are bound, including pods that are being deleted.
+    #: Pools to which unfinished pods of a slice are bound, by slice. Pods in their grace period count.
     pools: Mapping[str, set[str]]
-    #: Pools to which the unfinished pods of a slice are bound, without pods that are being deleted.
+    #: Pools to which unfinished pods of a slice are bound, by slice. Pods that are being deleted do not count.
     staying: Mapping[str, set[str]]
-    #: Number of unfinished pods on each pool, without pods whose grace period is over.
+    #: Number of unfinished pods on each pool. Pods in their grace period count.
     pods: Mapping[str, int]
 
 
@@ -91,7 +91,8 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
         yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
     wanting = {id_ for each in plan.pools if each.phase.before_create for id_ in (each.slice_id, *each.seated)}
     waiting = [slice_.id for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
-    # A recreated workload has the id of the old one, which may still be in the caches; the view then shows one of both.
+    # A recreated workload has the id of the old one, which may still be cached; the view then shows only one of the
+    # two.
     known = plan.round.slices if plan.round is not None else {}
     named = Counter(slice_.shown_id for slice_ in known.values())
     recreated = any(named[known[id_].shown_id] > 1 for id_ in wanting if id_ in known)
@@ -129,8 +130,7 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
-    # The state of a split slice may differ from the state of its pool. A one-host slice may wait for a free node of a
-    # pool on which other pods run.
+    # The states of a split slice and its pool may differ. A one-host slice may wait for a free node of a pool in use.
     waits = pool is not None and each.id in (pool.slice, *pool.other_slices) and each.state in _WAITS_FOR_A_NODE
     waits = waits and each.bound_pods == 0 and each.hosts == 1
     if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state) and not waits:

@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Takes responses from the queue of "METHOD path" or "WATCH path", and repeats the last; 404 if it is empty."""
+    """Server with a queue of responses by "METHOD path" or "WATCH path". The last one is repeated; none means 404."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)

@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: Every 6th decision is compared with a decision that uses no cached results.
+#: Interval, in decisions, between comparisons with a decision that uses no cached results.
 _COMPARED_EVERY = 6
 
 
@@ -114,7 +114,6 @@ class World:
         self.put(replace(self.pools[name], status=PoolStatus.ERROR, failure=reason))
 
     def finish_deletes(self) -> None:
-        """Remove every STOPPING pool with its nodes."""
         for name, pool in list(self.pools.items()):
             if pool.status is PoolStatus.STOPPING:
                 self.remove_pool(name)
@@ -253,7 +252,6 @@ class World:
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
     def told(self, reason: str = "") -> list[Notice]:
-        """Return the notices of all plans, oldest first; with `reason`, only those with this reason."""
         return [notice for plan in self.plans for notice in plan.notices if reason in ("", notice.reason)]
 
     def bound(self, workload: Workload) -> int:
@@ -283,10 +281,7 @@ class World:
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
 
     def _look_up(self, look_up: LookUp) -> LookUpAnswer:
-        """Return whether the pool exists, or the state of the operation that the look-up names.
-
-        An operation is done when its pool is neither being created nor being deleted.
-        """
+        """Return whether the pool exists, or its operation: not done while the pool is being created or deleted."""
         pool = self.pools.get(look_up.name)
         if not look_up.operation:
             return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
