@@ -58,7 +58,7 @@ _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder i
 #: Folders whose end-to-end tests start after the simulations: they mostly wait, and leave the cores to the simulations.
 #: The short tests come last, so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
-#: Paths of tests that run only at night. They test simulators and tools, whose faults mostly fail other tests as well.
+#: Paths of tests of simulators and tools, which run only at night: most faults of the tools also fail other tests.
 _OF_TOOLS = (
     "tests/mutation/",
     "tests/simulators/",

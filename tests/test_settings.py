@@ -65,7 +65,7 @@ _ON_GCE = {
 
 
 def test_cluster_without_gke_gets_a_default_name_and_location() -> None:
-    """The location is the region of the zone."""
+    """Without GCP_CLUSTER_LOCATION, the location is the region of the zone."""
     read = read_settings(_ON_GCE)
     assert (read.on_gce, read.cluster, read.cluster_location) == (True, "kubernetes", "us-east5")
     without_zone = {name: value for name, value in _ON_GCE.items() if name != "GCP_ZONE"}

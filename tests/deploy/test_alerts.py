@@ -400,8 +400,7 @@ def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
         assert policy["severity"] in ("CRITICAL", "ERROR", "WARNING")
         (condition,) = policy["conditions"]
         promql = condition["conditionPrometheusQueryLanguage"]
-        # Without this field, Google Cloud rejects a policy about a metric without samples, as of a product that does
-        # not run.
+        # Without this field, Google Cloud rejects policies on metrics without samples, as of products that do not run.
         assert promql["disableMetricValidation"] is True
         for name in ("duration", "evaluationInterval"):
             seconds = re.fullmatch(r"([0-9]+)s", promql[name])

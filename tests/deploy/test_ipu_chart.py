@@ -233,7 +233,7 @@ def test_replicas_are_spread_over_nodes_as_in_the_manifests(component: str) -> N
 
 
 def test_disabled_rbac_creates_no_rights() -> None:
-    """An administrator then grants the rights. The policy that limits "patch pods" is still created."""
+    """The administrator then grants the rights. The policy that limits "patch pods" is still created."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     assert "ValidatingAdmissionPolicy" in kinds

@@ -637,7 +637,7 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
         + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    # Unused rights: an Event is patched only after minutes (test_rights.py), and MachineConfigs are not installed.
+    # Unused here: Events are patched only after minutes (test_rights.py), and the CRD of MachineConfigs is missing.
     used = used_rights(served.recorder, served.documents)
     used |= {Right("", "events", "patch"), Right("cloud.google.com", "machineconfigs", "watch")}
     assert used == rights(served.documents)

@@ -23,8 +23,7 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
-    # The source of gitops is in this repository. Its build takes Go 1.27 and minutes, so tests call only
-    # `built_before`.
+    # The source is in tools/gitops. The build needs Go 1.27 and takes minutes, so tests call only `built_before`.
     "gitops": ".",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",

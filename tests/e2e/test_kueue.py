@@ -170,7 +170,7 @@ class Queue:
         return "\n".join([*statuses, self.ground.picture()])
 
     def remove(self) -> None:
-        """Delete all objects that were created. Kueue removes the finalizer of an object when it is no longer used."""
+        """Delete all created objects. Kueue removes the finalizer of an object when the object is no longer used."""
         for path in reversed(self._made):
             try:
                 self.ground.api.delete(path)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
-    """The API server must accept a continue token together with another limit than that of the first page."""
+    """The API server must accept a continue token together with a changed limit."""
     path, ours = collection_path("configmaps", namespace=ground.namespace), {"paged": "true"}
 
     def make(name: str, size: int) -> None:

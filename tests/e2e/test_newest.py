@@ -1,4 +1,4 @@
-"""Tests of gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12): `make test-versions`."""
+"""Tests (`make test-versions`) of gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12)."""
 
 from __future__ import annotations
 

@@ -429,7 +429,7 @@ def assigned(alone: Ground, admission: Admission) -> Ground:
 
 
 def await_marks(ground: Ground, pods: int) -> set[str]:
-    """Wait for a number of pods, and check that their marks follow from their labels; return their keys."""
+    """Wait for a number of pods, check that their marks follow from their labels, and return the keys of the groups."""
     ground.wait(lambda: len(ground.pods()) == pods, f"there are {pods} pods")
     keys = set()
     for pod in ground.pods():

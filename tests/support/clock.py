@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-#: Time at which the objects of `models` have their initial state.
+#: Time of the initial state of objects from `tests.support.models`.
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 

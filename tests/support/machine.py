@@ -142,7 +142,7 @@ class Machine:
         (self.path / "metadata" / path).write_text(value)
 
     def attributes(self, items: Mapping[str, str]) -> None:
-        """Set all items of the machine's metadata."""
+        """Replace all items of the machine's metadata."""
         folder = self.path / "metadata/instance/attributes"
         for old in folder.iterdir():
             old.unlink()

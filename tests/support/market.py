@@ -104,7 +104,7 @@ class Market:
                 if name in world.pools and world.pools[name].status is PoolStatus.RUNNING:
                     world.put_pool(world.pools[name], created_at=world.now)
         if any(len(assignment.verify) > 1 for assignment in world.step(seconds=seconds).assignments):
-            # The first labelled node of a pool starts the round that labels the other nodes.
+            # One round labels the first node of a pool, and the next round labels the other nodes.
             world.step(seconds=0)
         if not self.delete_seconds:
             world.finish_deletes()

@@ -175,7 +175,7 @@ def make_pod(
 
 
 def make_marks(workload: Workload, *, job: int = 0) -> dict[str, str]:
-    """Return the selectors that admission adds to the pods of one child Job or group; its nodes have equal labels."""
+    """Return the selectors that admission adds to pods of a child Job or group, which equal the labels of its nodes."""
     letter = {WorkloadKind.JOBSET: "j", WorkloadKind.LEADER_WORKER_SET: "l", WorkloadKind.RAY_CLUSTER: "r"}
     key = f"{letter.get(workload.kind, 'b')}-{group_key(workload.namespace, _group_name(workload, job))}"
     return {constants.SLICE: key, constants.SLICE_NAMESPACE: workload.namespace}

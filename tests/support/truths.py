@@ -91,8 +91,7 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
         yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
     wanting = {id_ for each in plan.pools if each.phase.before_create for id_ in (each.slice_id, *each.seated)}
     waiting = [slice_.id for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
-    # A recreated workload has the id of the old one, which may still be cached; the view then shows only one of the
-    # two.
+    # A recreated workload has the id of the old one, which may still be cached; the view then shows one of the two.
     known = plan.round.slices if plan.round is not None else {}
     named = Counter(slice_.shown_id for slice_ in known.values())
     recreated = any(named[known[id_].shown_id] > 1 for id_ in wanting if id_ in known)

@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Server with a queue of responses by "METHOD path" or "WATCH path". The last one is repeated; none means 404."""
+    """Responds from the queue of "METHOD path" or "WATCH path", whose last response is repeated; 404 if it is empty."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)
