@@ -127,7 +127,7 @@ class Matcher:
         self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
         places = place_of(line)
         self._waiting = sorted(
-            (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held),
+            (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held and self._may_wait(slice_)),
             key=lambda slice_: (places.get(slice_.id, len(line) + 1), slice_.workload.full_name, slice_.group_name),
         )
 
@@ -281,6 +281,11 @@ class Matcher:
             self._claims[slice_.id] = pool.name
         else:
             self._claim(slice_, pool)
+
+    def _may_wait(self, slice_: Slice) -> bool:
+        """Whether a slice may have a claim; False without pods if it is not served: its claim would never expire."""
+        lasting = slice_.workload.suspended or not slice_.workload.kind.has_pods
+        return not lasting or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
         if slice_.spare or slice_.workload.suspended:

@@ -301,6 +301,19 @@ def test_unserved_request_gets_no_status() -> None:
     assert "status" not in world.raw["req"]
 
 
+@pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer("buf", replicas=2)], ids=["request", "buffer"])
+def test_pools_of_a_request_or_buffer_that_opts_out_are_deleted(raw: dict[str, Any]) -> None:
+    """Nobody writes the status of an object that is not served, so the booking of a request would never expire."""
+    world = Asking(raw)
+    world.run(2)
+    world.finish_creates()
+    world.run(3)
+    assert world.deleted == []
+    world.ask({**raw, "metadata": {**raw["metadata"], "labels": {constants.DISABLE: "true"}}})
+    world.run(3, seconds=30.0)
+    assert len(world.deleted) == 2
+
+
 def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
     """Otherwise the pools of its served slices would be held permanently."""
     raw = raw_request("req", 4, 2)
