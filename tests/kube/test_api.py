@@ -378,7 +378,7 @@ def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
     assert server.requests[0].headers["authorization"] == "Bearer newer"
 
 
-# --- connect
+# --- The function `connect` ---
 
 
 def _ca_pem() -> bytes:

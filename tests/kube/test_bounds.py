@@ -19,12 +19,11 @@ from tests.support.kube import FakeKube
 from tests.support.objects import raw_jobset, raw_node, raw_pod
 
 HUGE = 300_000
-#: Maximum function calls per byte of an object: a container of 40 bytes has six amounts to read.
+#: Maximum number of function calls per byte of an object: a container of 40 bytes has six amounts to read.
 CALLS_PER_BYTE = 1.5
 
 
 def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any) -> Requirements:
-    """Return the requirements of a pod with these fields, as read from its JSON."""
     raw = raw_pod()
     raw["spec"] |= spec
     raw["metadata"]["labels"] |= labels or {}
@@ -35,7 +34,6 @@ def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any)
 
 
 def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return required node affinity."""
     wanted = [{"matchExpressions": term} for term in terms]
     return {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}}
@@ -237,7 +235,6 @@ def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
     ],
 )
 def test_every_object_is_read_once_in_pages_of_limited_size(sizes: list[int], max_calls: int) -> None:
-    """The number of calls is close to the minimum."""
     kube = Sized(*sizes)
     assert read(kube) == list(range(len(sizes)))
     assert kube.largest <= max([PAGE_BYTES, *sizes])

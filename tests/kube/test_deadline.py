@@ -23,7 +23,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 #: Serves one connection; the Event is set when the client has finished.
 Talk = Callable[[socket.socket, threading.Event], object]
-#: Each call ends within 0.6 s, the sum of both time-outs.
+#: Time-outs whose sum, 0.6 s, limits each call.
 TIMEOUTS = Timeouts(connect_seconds=0.2, read_seconds=0.4)
 #: Interval in seconds between two bytes: well below each single time-out.
 _INTERVAL_SECONDS = 0.05

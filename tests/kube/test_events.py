@@ -98,7 +98,6 @@ def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, ch
 
 
 def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
-    """The Event has the latest message of its key."""
     harness.emit("3 of 16 ready", key="progress")
     harness.emit("4 of 16 ready", key="progress")
     harness.clock.advance(300)
@@ -207,7 +206,6 @@ def test_failing_namespace_does_not_delay_other_namespaces() -> None:
 
 
 def test_flood_in_one_namespace_delays_another_by_one_write() -> None:
-    """Namespaces alternate. Events of one namespace are written in order."""
     harness = Harness()
     for number in range(80):
         harness.record(f"flood-{number % 4}", message=f"{number}")
@@ -217,7 +215,6 @@ def test_flood_in_one_namespace_delays_another_by_one_write() -> None:
 
 
 def test_full_table_drops_events_of_the_largest_namespace(capsys: pytest.CaptureFixture[str]) -> None:
-    """Dropped Events are counted, and reported once a minute."""
     harness = Harness(capacity=50)
     for _ in range(3):
         for number in range(200):

@@ -405,7 +405,7 @@ def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, c
 
 
 def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
-    """A user deletes this lease when the migration to this provisioner is complete."""
+    """A user deletes the Go provisioner's lease when the migration to this provisioner is complete."""
     kube.put_object(ORIGINAL, held_by(""))
     candidate = Candidate(kube, clock).step()
     assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity

@@ -518,7 +518,7 @@ def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     [(JOBSET, "warning", "watch.failed"), (LEADER_WORKER_SET, "info", "watch.not_installed")],
 )
 def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str, name: str) -> None:
-    """Users without objects of the kind have nothing to do."""
+    """Users without objects of the optional kind need not act."""
     kube = FakeKube()
     kube.uninstall(f"{kind.root}/{kind.resource}")
     parts = make_watches(kube, settings(), lambda: None, kinds={kind.kind: kind}).workloads[kind.kind]
@@ -546,7 +546,6 @@ def test_start_without_the_optional_apis_logs_no_warning() -> None:
 
 
 def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness) -> None:
-    """The message contains all fields of the missing RBAC rule."""
     harness.kube.fail("WATCH", THINGS, errors.Forbidden("things is forbidden", status=403))
     assert 0 < harness.watch.step() <= 10
     assert not harness.watch.synced

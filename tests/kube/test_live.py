@@ -152,7 +152,6 @@ def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
 
 
 def test_cordon_is_recorded_and_undone(kube: FakeKube) -> None:
-    """Only spec.unschedulable and the provisioner's annotation change."""
     before = kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
     raw = kube.object(NODE)
@@ -223,7 +222,6 @@ CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 def test_release_removes_only_the_taint_of_the_provisioner(
     kube: FakeKube, *, taints: list[dict[str, str]] | None, want: list[dict[str, str]] | None, changed: bool
 ) -> None:
-    """Nodes without the taint are not written."""
     kube.put_object(NODE, {**raw_node("n1"), "spec": {"taints": taints} if taints else {}})
     live.release(kube, "n1")
     node = kube.object(NODE)

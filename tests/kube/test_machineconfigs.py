@@ -154,7 +154,7 @@ def test_contradiction_is_logged() -> None:
 
 @pytest.mark.usefixtures("catalogue")
 def test_machine_type_is_kept_when_its_machine_config_is_deleted() -> None:
-    """An upgrade of the CRD recreates the objects. Requests that came in between were rejected as invalid."""
+    """In the past, requests were rejected as invalid while an upgrade of the CRD recreated the objects."""
     listed = extend_catalogue({("", "tpu9x"): _parsed(raw_machine_config())}, {})
     assert extend_catalogue({}, listed) is listed
     both = extend_catalogue({("", "tpu8y"): _parsed(raw_machine_config("tpu8y"))}, listed)

@@ -251,7 +251,6 @@ def test_completion_index_is_none_if_invalid(text: str, want: int | None) -> Non
     ],
 )
 def test_pod_is_unschedulable_only_by_the_condition_of_the_scheduler(status: dict[str, str], *, want: bool) -> None:
-    """PodScheduled is False with reason Unschedulable while the phase is Pending."""
     conditions = []
     if "reason" in status:
         conditions = [{"type": "PodScheduled", "status": "False", "reason": status["reason"]}]

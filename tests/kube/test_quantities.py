@@ -53,7 +53,6 @@ def test_invalid_quantity_is_none(raw: object) -> None:
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    """Times have whole seconds, or microseconds as in leases."""
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
     assert format_time(moment) == "2026-01-02T03:04:05Z"

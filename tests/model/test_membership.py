@@ -20,7 +20,6 @@ POOLS = (
 
 
 def node(name: str, told: PoolName) -> Node:
-    """Return a node whose annotation or label names the pool `told`."""
     return Node(name=name, pool_name=told, created_at=NOW)
 
 

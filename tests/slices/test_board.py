@@ -118,7 +118,7 @@ def test_version_grows_exactly_when_the_document_changes(steps: list[int]) -> No
 
 
 def test_documents_can_be_parsed_with_the_types_of_the_api() -> None:
-    """The OpenAPI description is generated from the same types."""
+    """Clients rely on the OpenAPI description, which is generated from these types."""
     stage = Stage()
     for number in (0, 1, 7, 7, 10, 3, 15, 22, 25):
         stage.act(number)
@@ -228,7 +228,6 @@ def test_etag_depends_on_process_and_version(name: str) -> None:
 
 
 def write(journal: Journal, namespace: str, times: int = 1) -> None:
-    """Write entries of a workload in the namespace, or entries without a workload if the namespace is empty."""
     for _ in range(times):
         journal.write(NOW, "notice", "Something.", workload=f"JobSet/{namespace}/train" if namespace else "")
 

@@ -20,7 +20,6 @@ from tests.support.controller import jobset_path
 
 
 def flat(text: str) -> str:
-    """Return the text with each line break and run of spaces replaced by one space."""
     return " ".join(text.split())
 
 

@@ -43,7 +43,6 @@ class Person:
     certificate: bytes = CERTIFICATE
 
     def look(self) -> drain.Look:
-        """Return the command's access to the world: its settings, the API server and GKE."""
         world = self.world
         return drain.Look(
             settings=world.settings,

@@ -24,7 +24,6 @@ NODE = f"gke-test-{POOL}-0"
 
 
 def edit(world: World, node: str, value: str | None) -> None:
-    """Let a user change the label `cloud.google.com/gke-nodepool` of a node, or remove the label without a value."""
     world.kube.patch(object_path("nodes", node), {"metadata": {"labels": {constants.NODE_POOL: value}}})
 
 

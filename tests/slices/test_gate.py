@@ -270,10 +270,7 @@ def test_pods_of_a_cordoned_pool_are_listed_once(world: World) -> None:
 
 
 def test_repeated_check_of_a_kept_pool_takes_one_read_and_one_list(world: World) -> None:
-    """The node of the pod that kept the pool is checked first, and any other pod on that node keeps the pool as well.
-
-    A pool may have thousands of nodes.
-    """
+    """A pool may have thousands of nodes, so the node of the pod that kept the pool is checked first."""
     put_pod(world)
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())

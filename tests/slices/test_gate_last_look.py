@@ -119,7 +119,6 @@ def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_li
 
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
-    """Return a gate, and create the node "first" of the pool."""
     kube.put_object("/api/v1/nodes/first", node_of(POOL, "first", clock))
     return Gate(api=kube, clock=clock.now, monotonic=clock)
 
@@ -144,7 +143,7 @@ def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, close
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
 def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
-    """A slow check is repeated, because the process may have been suspended. After three, the pool is kept."""
+    """A slow check is repeated, because the process may have been suspended. Three slow checks keep the pool."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
     # The gate lists nodes twice before the last check and twice in each try of it; the first `slow` lists take 3 s.

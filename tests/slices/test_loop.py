@@ -180,7 +180,6 @@ def gke_is_away() -> World:
 
 
 def told(world: World) -> list[Told]:
-    """Return the Events with the reason NOT_READY."""
     return [event for event in world.recorder.told if event.reason == constants.NOT_READY]
 
 
@@ -253,7 +252,6 @@ def test_times_are_shifted_once_if_the_clock_is_set_during_a_round(by: timedelta
 
 @BOTH_WAYS
 def test_back_off_of_an_answer_before_a_clock_change_keeps_its_length(by: timedelta) -> None:
-    """The back-off of a create that was rejected just before the clock was set is as long as usual."""
     world = World()
     clock = SetClock(world)
     world.start()

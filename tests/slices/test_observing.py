@@ -163,7 +163,6 @@ def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:
 
 
 def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
-    """The snapshot has no objects of the missing kind, and lists the kind as unknown."""
     world = World()
     uid = world.put_jobset()
     sets = FakeWatch[Workload](lambda: {("default", "serve"): make_lws()})

@@ -36,7 +36,7 @@ REQUEST = NodePoolRequest(
     topology="2x2x2",
     policy_name=OWN,
 )
-#: Request for a pod whose selector names the policy; only then the pool has the label with the topology.
+#: Request for a pod whose selector names the policy. Only pools of such pods have a label with the topology.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
     "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "

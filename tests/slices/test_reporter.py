@@ -260,7 +260,6 @@ def test_node_changes_rejected_for_ten_minutes_raise_an_alert(world: World) -> N
 
 
 def test_alert_of_each_pool_is_logged(world: World) -> None:
-    """An alert for a second pool is logged even while the alert for the first one continues."""
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
     with structlog.testing.capture_logs() as logs:
         for alerts in ((first,), (first, second), (second,), ()):

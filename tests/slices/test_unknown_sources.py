@@ -55,7 +55,7 @@ def conditions(world: World) -> dict[str, tuple[str, str]]:
 
 
 def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
-    """In the past, Kueue never learned of the pool if its status could not be written; the pool cost money for 24 h."""
+    """If the status cannot be written, Kueue never learns of the pool. In the past, the pool cost money for 24 h."""
     world = requesting()
     forbidden = errors.Forbidden("cannot patch provisioningrequests/status", status=403)
     world.kube.fail("PATCH", "/status", forbidden, times=10**6)

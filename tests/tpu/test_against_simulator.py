@@ -17,7 +17,6 @@ KNOWN_DIFFERENCES = {
 
 
 def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
-    """Return the data of catalogue and simulator about a machine type."""
     known, simulated = tpu.machine_type(name), find_machine(name)
     assert known is not None
     assert simulated is not None

@@ -24,7 +24,6 @@ def sweep(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any
 
 
 def parsed(raw: dict[str, Any]) -> Workload:
-    """Parse a Job, which must be served."""
     found = parse_job(raw)
     assert found is not None
     return found

@@ -33,7 +33,6 @@ def recorded(kind: str, name: str) -> dict[str, Any]:
 
 
 def raw_set(**spec: Any) -> dict[str, Any]:
-    """Return the recorded set with changes to its spec."""
     raw = recorded("LeaderWorkerSet", "serve")
     raw["spec"] |= spec
     return raw
@@ -74,7 +73,6 @@ def place_of(raw: Any) -> Claim | None:
 
 
 def test_recorded_set_is_read_completely() -> None:
-    """The set has one template for leaders and workers."""
     found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
     assert found.full_name == (WorkloadKind.LEADER_WORKER_SET, "serving", "serve")
     assert (found.uid, found.suspended, found.finished, found.lives) == ("uid-of-lws-serve", False, False, True)
@@ -182,7 +180,6 @@ def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, wan
     ],
 )
 def test_set_above_a_limit_has_a_problem(change: dict[str, Any], words: str) -> None:
-    """The limits are the same as for JobSets."""
     raw = raw_set(replicas=change.get("replicas", 2))
     template = raw["spec"]["leaderWorkerTemplate"]
     template["size"] = change.get("size", 2)
@@ -407,7 +404,6 @@ def test_pod_of_a_set_with_a_label_of_a_jobset_belongs_to_the_set() -> None:
 
 
 def test_pod_of_a_jobset_with_a_label_of_a_set_belongs_to_the_jobset() -> None:
-    """A template may have any label; the pod's controller decides."""
     raw = raw_pod("serve-1", owner="serve-1", kind="Job", api_version="batch/v1", of="serve")
     raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
     claim = claim_of(raw["metadata"])

@@ -20,7 +20,6 @@ ASKED = {"annotations": {constants.SERVE: "true"}}
 
 
 def parsed(raw: dict[str, Any], **how: Any) -> Pod:
-    """Parse a pod, which must be served."""
     pod = parse_pod(raw, **how)
     assert pod is not None
     return pod
@@ -61,10 +60,10 @@ def test_pod_without_a_controller_is_its_own_workload() -> None:
 def test_pod_is_read_depending_on_the_setting_and_its_controller(
     raw: dict[str, Any], serve_pods: str, want: bool
 ) -> None:
-    """Pods of DaemonSets and static pods are created for existing nodes, so they are no demand.
+    """Pods of DaemonSets and static pods run on existing nodes, so they need no pool.
 
-    Any bound pod with chips occupies its node. If a pod that names a DaemonSet as its owner did not count, the
-    scheduler would seem to refuse the pods for which the node was created.
+    A bound pod with chips occupies its node even if it is not served; otherwise the scheduler would seem to refuse the
+    node.
     """
     assert (parse_pod(raw, serve_pods=serve_pods) is not None) is want
     raw["spec"]["nodeName"] = "node"
@@ -115,6 +114,6 @@ def test_pod_of_a_job_is_of_kind_pod_unless_its_job_is_served() -> None:
 
 
 def test_finished_pods_have_no_workload() -> None:
-    """A workload of kind POD has ended when all its pods have."""
+    """A workload of kind POD has ended when all its pods have ended."""
     raw = {**raw_plain_pod("a", REPLICA_SET), "status": {"phase": "Succeeded"}}
     assert with_owners({}, [parsed(raw)])[0] == {}

@@ -20,7 +20,6 @@ from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jo
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 KEY = hashlib.sha1(b"ml/train-slice-0").hexdigest()
@@ -193,7 +192,7 @@ def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[st
     ids="".join,
 )
 def test_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
-    """A Job gets the key even if other child Jobs use up a limit, or if its pool is created later."""
+    """The pool may be created later: after a pause, or when other child Jobs no longer use up a limit."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 
@@ -256,10 +255,7 @@ ASKED = {"annotations": {constants.CONSUMES_REQUEST: "request"}}
 def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
     raw: Json, before: Json | None, *, is_changed: bool
 ) -> None:
-    """Kueue requests pools for the template, and pods with more selectors would not fit these pools.
-
-    A resumed JobSet overwrites the templates of its suspended child Jobs, so child Jobs are changed when they start.
-    """
+    """Pools of a ProvisioningRequest lack added labels. A resumed JobSet overwrites the templates of suspended Jobs."""
     request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
     assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed
 
@@ -293,7 +289,7 @@ def test_selectors_that_no_setting_concerns_are_not_changed(
 
 
 def test_nodes_get_the_key_that_the_pods_select() -> None:
-    """Only the pods of the Job select the key, so only they are bound to the nodes of its pool."""
+    """Without the key as a node label, the scheduler could not bind the pods to the nodes of their pool."""
     raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
     (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools
     assert pool.request.labels["job-key"] == KEY

@@ -40,7 +40,6 @@ from tests.support.objects import (
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 #: Affinity that keeps all pods of a Job on one node pool.
@@ -146,7 +145,7 @@ def judge_by(**changes: Any) -> Judge:
 
 
 USUAL = judge_by()
-#: Serves only Jobs with the annotation, JobSets, LeaderWorkerSets and RayClusters.
+#: Judge for settings that serve only JobSets, LeaderWorkerSets, RayClusters and annotated Jobs.
 UNSERVED = judge_by(serve_pods="none")
 UNSET = Judge(settings_of=settings_by_object({}), rules=GKE_RULES)
 
@@ -447,7 +446,6 @@ def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Cal
     ],
 )
 def test_key_that_is_read_causes_no_warning(raw: Json) -> None:
-    """The API server copies the labels of a pod template to a Job without labels."""
     assert created(raw) == Answer()
 
 
@@ -617,7 +615,7 @@ def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str,
     found = created(raw, by=judge_by(**changes))
     assert words in "".join((found.denied, *found.warnings))
     assert bool(found.denied or found.warnings) == bool(words)
-    # Objects beyond a limit or list are not rejected, because existing node pools may serve them.
+    # Objects over a limit or outside an allow-list are not rejected, because existing node pools may serve them.
     assert bool(found.denied) == ("2x2x3" in words)
 
 
@@ -830,7 +828,7 @@ WHOLE = (
 @hypothesis_settings(max_examples=80)
 @given(st.data())
 def test_any_json_gets_an_answer_without_a_patch(data: st.DataObject) -> None:
-    """An update that changes nothing is not rejected."""
+    """An update that changes nothing must not be rejected, even if the object is invalid."""
     old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
     asked = {"kind": data.draw(st.sampled_from([raw["kind"] for raw in WHOLE])), "namespace": "ml"}
     request = Request(operation="UPDATE", object=new, old_object=old, **asked)

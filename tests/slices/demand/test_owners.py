@@ -35,7 +35,6 @@ def pods_of(owner: dict[str, Any] | None, number: int, **parts: Any) -> list[Pod
 
 
 def planned(*pods: Pod, **changes: Any) -> Plan:
-    """Return the plan for pods in a cluster without pools."""
     workloads, found = with_owners({}, pods)
     snapshot = Snapshot(workloads=workloads, pods=found, pools_listed_at=NOW)
     return decide(snapshot, Memory(), settings(concurrency=64, **changes), GKE_RULES, NOW)

@@ -123,7 +123,7 @@ _JOBS = st.lists(
 def test_listed_slice_does_not_depend_on_the_other_listed_slices(
     jobs: list[tuple[str, int, bool]], rng: random.Random
 ) -> None:
-    """A slice must not depend on the number of listed slices, or on whether references have the Job's name."""
+    """A slice must not depend on the number of listed slices, or on whether references contain its Job's name."""
     workload = replace(
         make_jobset(),
         groups=tuple(

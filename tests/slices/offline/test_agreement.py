@@ -38,7 +38,6 @@ from tests.support.settings import settings
 from tests.support.simulations.contract import HistoriesContract
 from tests.support.world import World
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(120)
 
 #: Maximum number of rounds until nothing changes: after each round, new pools are ready and leaders are bound.
@@ -67,7 +66,7 @@ class AppliedWorld(World):
                 self.put(*(self._admitted(pod, workload) for pod in pods))
 
     def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
-        """Return the pod, with marks if it is all-or-nothing: `plan` assumes that admission adds the marks."""
+        """Return the pod, with marks if its slice is all-or-nothing: `plan` assumes that admission adds the marks."""
         asked, key = pod.requirements, slice_key(pod.requirements.labels)
         wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
         if not key or not (self.settings.all_or_nothing if wish is None else wish):
@@ -158,7 +157,6 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     for notice in (candidate for plan in world.plans[1:] for candidate in plan.notices if candidate not in first):
         workload = notice.objects[-1]
         assert f"{workload.kind} {workload.namespace}/{workload.name}" in refused, notice
-    # Each workload that requests chips has a node pool or a remark in the plan.
     heard = {remark.subject for remark in found.remarks} | {
         pool.document.raw["metadata"]["name"] for pool in found.pools
     }
@@ -186,7 +184,6 @@ def _without_index(raw: Json) -> Json:
 
 
 def _nowhere() -> Json:
-    """Return a pod spec whose affinity no node satisfies."""
     return pod_spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}})
 
 

@@ -1,4 +1,4 @@
-"""Tests of the plan for manifests: it has the pools of a decision, and every mistake with its line."""
+"""Tests of the plan for manifests: its pools are those of a decision, and each mistake is reported with its line."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ from tests.support.objects import (
 from tests.support.settings import REQUIRED, settings
 from tests.support.world import World
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 SUBGROUPS = Path(__file__).parents[2] / "data" / "leaderworkerset" / "subgroups.yaml"
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Kinds of workloads of which each file of FILES contains one, in the namespace default.
+#: Line with the kind of a workload; each file of FILES contains exactly one workload.
 _KINDS = re.compile(r"(?m)^kind: (JobSet|LeaderWorkerSet|Ray\w+|Job)$")
 FILES = sorted(
     file
@@ -479,7 +478,6 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("raw", "marked", "words"), MISTAKES)
 def test_mistake_is_reported_with_its_line(raw: dict[str, Any], marked: str, words: str) -> None:
-    """A valid object in the same file is still planned."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
     told = [(remark.line, remark.message) for remark in found.remarks if remark.severity.refused]

@@ -34,7 +34,6 @@ from tests.support.objects import (
 )
 from tests.support.settings import settings
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 SERVING = settings(serve_jobs=True)
@@ -73,7 +72,6 @@ def test_findings_are_ordered_by_severity() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """At most 256 slices of an object are checked, so a limit that only further slices exceed causes no finding."""
     found = [finding.message for finding in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in message for message in found), found
@@ -123,7 +121,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("raw", HOSTILE)
 def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
-    """Numbers in the object have no effect. Calls are counted, because times depend on the load of the machine."""
+    """Large numbers in an object must not cause work. Calls are counted, because times depend on the machine's load."""
     _, calls = counted(lambda: judged(raw))
     assert calls < 150_000 + 4 * len(json.dumps(raw))
 

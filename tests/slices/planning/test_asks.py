@@ -326,7 +326,7 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
 
 
 def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() -> None:
-    """Slices of buffers have no place in line, so in the past all of them were created at the same time."""
+    """Slices of buffers have no position in the queue, so in the past all of them were created at the same time."""
     world = Asking(raw_buffer(replicas=5))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.run(3)
@@ -409,7 +409,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
 
 
 def test_place_in_the_queue_for_exhausted_capacity_is_not_in_the_status() -> None:
-    """Each new pool changes the place of every waiting request; with places in them, all statuses would be written."""
+    """If statuses contained places, every status would be written again whenever a pool is created."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
     for name in sorted(world.pools):

@@ -89,7 +89,6 @@ def test_pool_of_an_unmarked_slice_is_open() -> None:
     ],
 )
 def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str], after: dict[str, str]) -> None:
-    """No pods that request chips can be bound to a free pool."""
     world = marked_world(deletion_delay_seconds=3600.0)
     put_pool(world, TRAIN, **before)
     world.run(3)
@@ -151,7 +150,7 @@ def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
 @pytest.mark.parametrize("before", [KEY, FREE], ids=["assigned", "free"])
 @pytest.mark.parametrize("pods", [True, False], ids=["pods wait", "between two attempts"])
 def test_pod_without_chips_and_marks_holds_no_pool_of_another_slice(pods: bool, before: dict[str, str]) -> None:
-    """A pod gets no marks if it became the leader of a LeaderWorkerSet after its creation, by new labels."""
+    """Admission marks a pod at its creation, so a pod that becomes a leader later, by new labels, has no marks."""
     world = marked_world(TRAIN)
     put_pool(world, TRAIN, **before)
     world.pods = world.pods if pods else {}
@@ -257,7 +256,7 @@ def test_recreated_node_is_assigned_again() -> None:
 @pytest.mark.parametrize("between", [False, True], ids=["pods bound", "between two attempts"])
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
 def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload, *, between: bool) -> None:
-    """The memory is lost and RIVAL waits. In the past, RIVAL got the pool if it had been created for another JobSet."""
+    """In the past, after a restart, RIVAL got a pool that was assigned to TRAIN and created for another JobSet."""
     world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     if first is not TRAIN:

@@ -37,7 +37,7 @@ SLICE = make_slice(make_jobset()).id
     ],
 )
 def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
-    """Each wait is shortened by up to a fifth. A wait applies to the capacity, or to the slice that failed."""
+    """Each wait is shortened by up to a fifth."""
 
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
         if backoff.concerns_capacity(failure(kind)):
@@ -83,7 +83,7 @@ def test_failures_of_concurrent_creates_count_once() -> None:
 
 
 def test_names_of_a_tenant_are_removed_from_stockout_messages() -> None:
-    """GKE's message contains the name of an instance, and so of the workload. Other tenants see the message."""
+    """GKE's message contains the name of an instance and thus of the workload, and other tenants see the message."""
     message = (
         "Not all instances running. [GCE_STOCKOUT]: Instance 'gke-c-secret-plan-0a1b2c3d4e-3c60-0000' creation failed"
     )

@@ -36,7 +36,7 @@ from tests.support.world import World, failure
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
-#: Parts of the message on queued capacity: the reason, and flex-start and Kueue as alternatives.
+#: Parts of the message on queued capacity. The second is the provisioning class with which Kueue requests slices.
 _QUEUED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices",
     constants.PROVISIONING_CLASS,
@@ -421,7 +421,7 @@ def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str)
 
 @pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
 def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: str, taints: tuple[Taint, ...]) -> None:
-    """The autoscaler adds no nodes to a free pool for a marked pod. A flex-start pool gets marks and a taint."""
+    """The autoscaler adds no nodes to a free pool for a marked pod, so a flex-start pool gets the marks and a taint."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(make_slice(workload, marked=True), capacity=text)

@@ -128,7 +128,7 @@ def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None
 
 
 def test_unused_pool_whose_nodes_keep_an_unknown_taint_is_deleted_after_10_minutes() -> None:
-    """If another controller taints every new node, the next creates wait, so they do not use up the zone's capacity."""
+    """The next create waits, so a controller that taints all new nodes does not cause endless creates."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -157,7 +157,7 @@ def stuck_world(**changes: Any) -> World:
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
-    """A pod still runs on the pool. Without the setting, the owner has to decide whether to end the job."""
+    """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
     want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
     assert [(delete.reason, delete.spared_group) for delete in deletes] == want

@@ -107,7 +107,6 @@ def test_a_host_is_ready_with_all_its_chips(pool: NodePool, chips: int, *, ready
 
 
 def test_chips_of_a_pool_are_the_chips_of_all_its_hosts() -> None:
-    """A pool of an unknown machine type counts as 0 chips."""
     found = [supply_of(pool).chips for pool in (ONE_CHIP, FOUR_CHIPS, replace(FOUR_CHIPS, machine_type="ct99-new"))]
     assert found == [1, 8, 0]
 

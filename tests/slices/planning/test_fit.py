@@ -225,7 +225,7 @@ class _Term(tuple[Expression, ...]):
 
 @pytest.mark.parametrize("idle_pools", [1, 8])
 def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_pools: int) -> None:
-    """No pod fits, because each avoids one node of every pool, and no two pods have a term in common."""
+    """No pod fits, because each pod avoids one node of every pool, and no two pods share an affinity term."""
     asked = make_requirements(topology="2x2x2")
     gone = make_jobset("gone", replicas=idle_pools, parallelism=2, template=asked)
     world = World(gone)

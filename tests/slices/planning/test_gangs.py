@@ -33,7 +33,6 @@ V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
 def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) -> World:
-    """Return a world whose zone has capacity for `pools` pools."""
     world = World(*workloads, settings_=settings(**{"partial_hold_seconds": HOLD} | changes), marked=True)
     world.refuse_create = room_for(world, pools)
     return world
@@ -45,7 +44,6 @@ def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
 
 
 def held(world: World) -> set[PoolName]:
-    """Return the names of the pools whose nodes are labelled as free."""
     return {node.pool_name for node in world.nodes.values() if node.labels.get(constants.SLICE) == constants.SLICE_FREE}
 
 
@@ -61,7 +59,6 @@ def reasons(world: World) -> list[DeleteReason]:
 
 
 def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
-    """The leader of a held slice is not bound. When both slices are ready, all nodes are assigned in one round."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(100)
@@ -101,7 +98,6 @@ def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
 def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
     *, setting: bool, annotation: str | None, replicas: int, together: bool
 ) -> None:
-    """Pools of other workloads are assigned to their slices from their creation."""
     annotations = {constants.ALL_OR_NOTHING: annotation} if annotation else {}
     workload = make_jobset(replicas=replicas, annotations=annotations)
     world = world_of(workload, pools=1, all_or_nothing=setting)
@@ -495,7 +491,6 @@ def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -
 def test_every_workload_that_starts_together_is_served_and_never_in_part(
     sizes: list[tuple[int, int]], spare: int, slow: int
 ) -> None:
-    """The zone has capacity for the largest JobSet and up to two more slices."""
     world = world_of(pools=max(size for size, _ in sizes) + spare)
     market = Market(world, seconds=60.0 * slow)
     for number in range(1500):
@@ -583,7 +578,7 @@ def waiting_for_room(hold: float) -> tuple[World, Workload]:
 
 
 def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
-    """In the past, a PARTIAL_HOLD shorter than a delete ended the hold first, and the buffer used the room again."""
+    """In the past, a PARTIAL_HOLD shorter than a delete ended the hold first, and the buffer took the chips again."""
     world, train = waiting_for_room(15.0)
     for _ in range(60):
         world.run(40)
@@ -596,7 +591,7 @@ def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> No
 
 @pytest.mark.parametrize("hold", [0.0, 15.0])
 def test_deletes_extend_a_hold_by_ten_minutes_at_most_and_cause_no_rapid_decisions(hold: float) -> None:
-    """Other tenants decide whether pools are being deleted, and a wait for a delete must not use a whole core."""
+    """Deletes by other tenants must not extend a hold without limit, and a wait for them must not use a whole core."""
     world, _ = waiting_for_room(hold)
     world.run(2)
     begun = world.now

@@ -35,7 +35,6 @@ class HalfSeen(World):
         return super().snapshot(**{"unknown_kinds": self.unknown_kinds} | changes)
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
-        """Return NEEDED for a pool of the hidden workload, as a live read does."""
         if delete.workload_name == "hidden":
             return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.NEEDED, reason="it lives")
         return super()._delete(delete)

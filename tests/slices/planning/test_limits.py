@@ -271,7 +271,6 @@ def idle_world(
 
 
 def test_idle_pools_that_block_a_limited_slice_are_deleted_before_their_delay() -> None:
-    """The pools that have been idle for longest are deleted first, and only as many as needed."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=16)
     world.add(make_jobset("a"))
     plan = world.step()

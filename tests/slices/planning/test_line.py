@@ -1,4 +1,4 @@
-"""Tests of the line, the queue for scarce resources: by priority, namespaces in turn, and time of the last grant."""
+"""Tests of the queue for scarce resources: ordered by priority, namespaces in turn, and time of the last grant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESOURCE = "stock"
 
 
 def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) -> Unit:
-    """Return a unit of the line for `namespace/workload/slice`; times are seconds after NOW."""
+    """Return a queued unit for `namespace/workload/slice`; times are seconds after NOW."""
     namespace, workload, group = path.split("/")
     uid = WorkloadUid(f"{namespace}-{workload}")
     return Unit(SliceId(uid, GroupKey(group)), namespace, priority, after(since), after(created), group)
@@ -105,7 +105,7 @@ def test_line_orders_units_by_priority_namespace_and_last_grant(
 
 
 def test_grant_of_one_resource_leaves_the_order_of_another_unchanged() -> None:
-    """In the past, grants counted for all resources: a tenant with a grant for another got none of 143 probes."""
+    """In the past, grants of all resources counted together: a tenant with another grant got none of 143 probes."""
     units = [unit("a/w/1", since=0), unit("b/w/1", since=9)]
     stamps = granted({}, "another", units[:1], after(60))
     assert in_line(RESOURCE, units, stamps) == in_line(RESOURCE, units, {})
@@ -145,7 +145,7 @@ def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants:
 def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
     at_first: list[Unit], later: list[tuple[int, Unit]]
 ) -> None:
-    """Granted units remain in the line. At most (namespaces x units of its namespace) grants precede a unit."""
+    """A unit waits for at most (number of namespaces x units of its namespace) grants. Granted units stay queued."""
     waiting = {entry.id: entry._replace(priority=0, since=NOW, created_at=NOW) for entry in at_first}
     chosen = min(waiting)
     stamps: Stamps = {}

@@ -18,7 +18,6 @@ from tests.support.world import World
 
 
 def pool_of_another(**changes: Any) -> NodePool:
-    """Return a pool that was created for a deleted JobSet."""
     return make_pool(make_jobset("gone"), **changes)
 
 
@@ -91,7 +90,6 @@ def test_waiting_slice_is_matched_with_its_latest_pool_but_prefers_ready_ones(
 def test_waiting_slice_uses_a_free_pool_only_if_its_pods_fit(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
-    """If the pods fit, the scheduler would bind them to the pool. If they do not fit, a new pool is created."""
     workload = make_jobset()
     world = World(workload)
     other = pool_of_another(**pool)

@@ -115,7 +115,6 @@ _SURE = Expression(key=constants.OS, operator="In", values=("linux",))
 def test_affinity_on_an_unknown_label_fits_only_a_predicted_node(
     *, terms: Any, predicted: bool, fits: bool, relies_on: tuple[str, ...]
 ) -> None:
-    """`trusted` returns only the unknown labels on which the fit depends."""
     view = NodeView(
         labels={constants.OS: "linux"}, taints=(), chips=4, cpu_millicores=2000, memory_bytes=2**31, predicted=predicted
     )

@@ -131,7 +131,7 @@ def test_node_setting_adds_to_the_offer(changes: dict[str, Any], asked: dict[str
 
 @pytest.mark.parametrize("seen", [False, True], ids=["formula", "existing node"])
 def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
-    """The kubelet subtracts huge pages from the allocatable memory, also on the nodes that exist."""
+    """The kubelet subtracts huge pages from the allocatable memory of new and of existing nodes."""
     plain = make_pool(make_jobset())
     paged = replace(plain, node={"node_linux_config": (("hugepages-1Gi", 4), ("hugepages-2Mi", 1024))})
     pages = (("hugepages-1Gi", 4 * GIB), ("hugepages-2Mi", 2 * GIB))

@@ -130,7 +130,7 @@ def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
 
 
 def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
-    """The notice is not a warning. Until GKE accepts a create, about one create is sent every 10 s."""
+    """Until GKE accepts a create, about one create is sent every 10 s."""
     world = World(make_jobset(replicas=3))
     world.refuse_create = lambda _: REJECTED
     world.run(200)

@@ -31,7 +31,7 @@ def asked(world: World) -> PoolName:
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Add the response to a create: a failure of this kind, or a success without a kind."""
+    """Add the response to a create: a failure of this kind, or a success if the kind is None."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
@@ -372,7 +372,7 @@ def test_calls_in_flight_are_not_repeated() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA], ids=lambda kind: kind.value)
 def test_back_off_from_a_clock_two_hours_ahead_has_no_effect(kind: FailureKind) -> None:
-    """The hints may come from a process with a wrong clock. A back-off that ended hours ago has no effect either."""
+    """Stored back-offs may come from a process with a wrong clock. Past back-offs have no effect either."""
     world = World(make_jobset())
     (create,) = world.look().creates
     capacity = capacity_key(create.request)

@@ -19,7 +19,6 @@ HIGH = 1000
 
 
 def add(world: World, workload: Workload, priority: int) -> None:
-    """Add a JobSet whose leader pods have this priority."""
     world.workloads[workload.uid] = workload
     for job in range(workload.groups[0].replicas):
         since = world.now
@@ -84,7 +83,7 @@ def test_never_served_slice_of_a_higher_priority_keeps_its_chips_for_12_hours() 
 
 
 def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
-    """Only slices without a pool are in the line, so a workload is not preempted between two attempts either."""
+    """Only slices without a pool are queued, so a workload is not preempted between two attempts either."""
     first = jobset_of("first")
     world = full_world(first)
     add(world, jobset_of("urgent", namespace="other"), HIGH)

@@ -58,7 +58,6 @@ class CheckedMatcher(Matcher):
 
 
 def match(world: World, sidelined: Collection[WorkloadUid] = ()) -> tuple[Round, Matcher, Matching]:
-    """Match the slices and pools of a world, and check each claim."""
     ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     line = in_line(CREATES, [unit_of(slice_, world.now) for slice_ in ctx.slices.values() if slice_.pending], {})
     matcher = CheckedMatcher(ctx, Budget.of(ctx), line, sidelined)

@@ -11,7 +11,7 @@ from provisioner.slices.planning.plan import Plan
 from tests.support.pod_world import Cluster
 from tests.support.settings import settings
 
-#: Number of pods, larger than the number that one decision writes to.
+#: Number of pods, larger than the number of pods to which one decision writes costs.
 _MANY = 40
 
 

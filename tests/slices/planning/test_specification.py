@@ -50,7 +50,6 @@ def refusal(slice_: Slice, **changes: Any) -> str:
 
 
 def test_labels_of_a_request_identify_the_owner_of_the_pool() -> None:
-    """The request has the labels of the Go provisioner, and in addition UID, job key and attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
     assert dict(labels) == {
@@ -307,7 +306,6 @@ def test_boot_disk_type_is_accepted_by_the_machine_type(
 
 
 def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
-    """The name and the attempt are not part of the fingerprint."""
     slice_ = slice_of()
     first, second = request_of(slice_), request_of(slice_, 1)
     assert first.name != second.name

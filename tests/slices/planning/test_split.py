@@ -65,7 +65,7 @@ def test_split_slice_is_never_shown_as_running() -> None:
 
 
 def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -> None:
-    """Each slice has one pod although it has two hosts, so the pods of both slices fit on one pool."""
+    """Each slice of two hosts has only one pod, so the pods of both slices fit on one pool."""
     first, second = make_jobset("a", parallelism=1), make_jobset("secret", parallelism=1)
     world = World(first, second)
     pool = world.put_pool(make_pool(make_jobset("a")))

@@ -35,7 +35,6 @@ def resume(world: World, workload: Workload) -> None:
 
 
 def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[World, Workload, NodePool]:
-    """Return a world with a suspended JobSet whose pool is RUNNING."""
     workload = workload or make_jobset()
     world = world_of(workload, **changes)
     pool = world.put_pool(make_pool(workload))
@@ -70,7 +69,6 @@ def test_suspended_jobset_keeps_its_pools_and_uses_them_when_it_is_resumed() -> 
 def test_pools_of_a_suspended_jobset_are_deleted_when_it_ends(
     changes: dict[str, Any] | None, reason: DeleteReason
 ) -> None:
-    """Pools of a child Job that is no longer in the spec are deleted as well."""
     world, workload, _ = suspended_world()
     assert reasons(world, _LONG) == []
     if changes is None:

@@ -68,7 +68,6 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
 
 
 def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
-    """Return a world with one idle pool of a deleted JobSet, and a deletion delay of zero."""
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=namespaces))
     world.put_pool(make_pool(make_jobset("gone")))
     return world

@@ -82,7 +82,6 @@ def _asked(method: str, kind: FailureKind) -> Change:
 
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
 CASES = [
-    # API server
     pytest.param(
         lambda world: world.kube.fail("GET", "^/version$", errors.Unavailable("can't be reached")),
         "API server", FAILED, "can't be reached", id="the API server is away",
@@ -103,7 +102,6 @@ CASES = [
         lambda world: world.kube.put_object("/version", {"gitVersion": "v1.29.9"}),
         "API server", WARNING, "before 1.30", id="an old API server",
     ),
-    # JobSet
     pytest.param(
         lambda world: world.kube.remove_object(JOBSET.root), "JobSet", FAILED, "Install JobSet", id="no JobSet"
     ),
@@ -111,17 +109,14 @@ CASES = [
         lambda world: world.kube.put_object(JOBSET.root, {"resources": [{"name": "others"}]}),
         "JobSet", FAILED, "jobset.x-k8s.io/v1alpha2 is not served", id="other kinds of its API group",
     ),
-    # LeaderWorkerSet
     pytest.param(
         lambda world: world.kube.remove_object(LEADER_WORKER_SET.root),
         "LeaderWorkerSet", OK, "by the API server; LeaderWorkerSets get node pools once it is", id="no LeaderWorkerSet",
     ),
-    # ProvisioningRequest and CapacityBuffer, of one API group
     pytest.param(
         lambda world: world.serve(CAPACITY_BUFFER),
         "ProvisioningRequest", OK, "ProvisioningRequests get node pools once it is", id="only a CapacityBuffer",
     ),
-    # rights
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", FAILED, "1 of 53 permissions are missing: list podtemplates",
@@ -137,12 +132,10 @@ CASES = [
         lambda world: world.kube.fail("POST", "selfsubject", errors.Unavailable("away")),
         "rights in Kubernetes", FAILED, "away", id="no answer about rights",
     ),
-    # pause
     pytest.param(
         lambda world: world.kube.put_object(PAUSE, {"metadata": {"creationTimestamp": "2026-03-01T10:00:00Z"}}),
         "pause", WARNING, "no node pools are created since 2026-03-01 10:00 UTC", id="creation is paused",
     ),
-    # Go provisioner
     pytest.param(_lease(age_seconds=3), "Go provisioner", WARNING, "go_1 holds Lease", id="the Go provisioner runs"),
     pytest.param(_lease(age_seconds=300), "Go provisioner", OK, "does not renew it", id="the Go provisioner ended"),
     pytest.param(_lease(age_seconds=3, holder=""), "Go provisioner", OK, "no process", id="the Go provisioner gave up"),
@@ -150,7 +143,6 @@ CASES = [
         lambda world: world.kube.fail("GET", "ecaf1259", errors.Forbidden("no", status=403)),
         "Go provisioner", WARNING, "Grant permission to get Lease", id="the Lease may not be read",
     ),
-    # the cluster
     pytest.param(_cluster(status="DEGRADED"), "cluster", WARNING, "DEGRADED", id="a degraded cluster"),
     pytest.param(
         lambda world: world.gke.fail_next("get_cluster", FailureKind.NOT_FOUND, message="Not found: c"),
@@ -183,7 +175,6 @@ CASES = [
         _cluster(pools_without_identity=("default-pool",)), "Workload Identity", WARNING,
         "node-pools update default-pool --cluster=test --workload-metadata=GKE_METADATA", id="none on a node pool",
     ),
-    # node pools
     pytest.param(
         lambda world: world.gke.fail_next("list_node_pools", FailureKind.PERMISSION, message="clusters.get denied"),
         "node pools", FAILED, "clusters.get denied", id="node pools that may not be listed",
@@ -192,7 +183,6 @@ CASES = [
         lambda world: world.gke.set_pool(NodePool(name=PoolName("odd"), status=PoolStatus.UNKNOWN)),
         "node pools", WARNING, "1 of 1 cannot be read: odd", id="a node pool that cannot be read",
     ),
-    # permissions
     pytest.param(
         lambda world: world.inspector.on_project.remove("container.clusters.update"),
         "permissions on the project", FAILED, "container.clusters.update missing", id="a permission is missing",

@@ -96,7 +96,6 @@ def test_check_of_a_correct_installation_is_ok(machine: Machine) -> None:
 
 
 def test_failed_check_is_printed_with_its_advice(machine: Machine) -> None:
-    """JSON and YAML output have the same content. A warning does not change the exit status."""
     machine.gke.set(reservations={"us-central2-a/r1": "READY"}, auto_provisioning_limits={"tpu-v6e-slice": 8})
     done = machine.check("-o", "json")
     assert (done.returncode, done.stderr) == (1, "")

@@ -130,7 +130,6 @@ def test_missing_policy_is_reported_with_its_remedy(missing: str) -> None:
 
 
 def _webhook(*names: str) -> tuple[str, JsonObject]:
-    """Return the path and the document of the webhooks."""
     path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)
     return path, {"webhooks": [{"name": f"{name}.tpu-provisioner.example"} for name in names]}
 

@@ -307,7 +307,7 @@ class SupplierContract:
         assert asked
         assert failure == (_NOTHING_MAY if asked > free_for else None)
         if failure is not None:
-            # Requests from before the first rejection remain; no request follows it.
+            # The simulated cluster has received only the requests from before the first rejection.
             assert ground.changes() == sent[free_for]
             assert FIRST not in listed(ground)
 

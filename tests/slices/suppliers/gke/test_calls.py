@@ -30,7 +30,6 @@ def supplier_of(gke: Any, **options: Any) -> GkeSupplier:
 
 
 def make_fake() -> FakeGke:
-    """Return a GKE with one pool and one operation."""
     fake = FakeGke()
     fake.create_node_pool(
         NodePoolRequest(name=PoolName("there"), zone=Zone("z"), machine_type="m", hosts=1, topology="1x1")

@@ -598,7 +598,6 @@ def test_answer_that_is_not_a_list_is_a_failure(server: RecordingServer, client:
 
 
 def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: GkeClient) -> None:
-    """The call requests only the fields that are needed, for any number of pools."""
     server.answer = Answer(body={"nodePools": [{**FULL_POOL, "name": f"p{number}"} for number in range(200)]})
     assert len(client.list_node_pools()) == 200
     [sent] = server.requests

@@ -74,7 +74,6 @@ class GkeGround:
         self._client.create_node_pool(replace(SLICE, name=name, labels={}, taints=()))
 
     def make_unreadable(self, name: PoolName) -> None:
-        """Give a pool a status that no release knows."""
         self._simulator.world.set_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -259,7 +259,7 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
     (400, "FAILED_PRECONDITION", "The cluster has a release channel.", "failedPrecondition", K.INVALID),
     (412, "FAILED_PRECONDITION", "Constraint constraints/x violated. Please try again later.", "", K.INVALID),
     (409, "ABORTED", "conflict", "", K.OPERATION_IN_THE_WAY),
-    # The reason distinguishes a quota of requests from a quota of resources; other texts take precedence.
+    # The reason distinguishes quotas of requests from quotas of resources, unless the text has another known meaning.
     (429, "RESOURCE_EXHAUSTED", _TOO_MANY, "rateLimitExceeded", K.TOO_MANY_OPERATIONS),
     (429, "", "Reservation does not have enough resources for it", "rateLimitExceeded", K.STOCKOUT),
     (429, "RESOURCE_EXHAUSTED", "Quota exceeded for quota group 'default'", "rateLimitExceeded", K.UNAVAILABLE),

@@ -111,7 +111,6 @@ def test_failed_proof_names_the_settings_to_check() -> None:
 
 
 def test_assumption_is_used_and_named_only_without_a_proof() -> None:
-    """The setting of the user counts only if nothing else proves that the clusters are the same."""
     proven, why = prove_same_cluster(
         kubernetes_ca_pem=None, cluster=Cluster(name="c"), node_provider_ids=(), assume=True
     )

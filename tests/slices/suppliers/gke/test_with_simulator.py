@@ -35,7 +35,7 @@ from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
 
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
-#: Every node setting that a single host may have.
+#: Request with every node setting that a single host may have.
 CONFIGURED = replace(
     SINGLE,
     max_run_seconds=7200,

@@ -37,7 +37,6 @@ from tests.support.objects import child_marks, raw_jobset
 from tests.support.settings import settings
 from tests.support.world import World
 
-#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(300)
 
 
