@@ -74,7 +74,7 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
 def test_write_has_its_body_and_content_type(
     server: WireServer, api: KubeApi, call: Any, method: str, content_type: str, accept: str
 ) -> None:
-    """The content type determines the meaning of a patch. Only the metadata of a patched object are read."""
+    """The content type determines how a patch is applied, and the Accept header requests only metadata."""
     server.answer(f"{method} /p", as_json({"ok": True}))
     assert call(api) == {"ok": True}
     (request,) = server.requests
@@ -171,7 +171,6 @@ def test_each_status_raises_its_error(
 def test_pause_requested_by_the_server_is_in_the_error(
     server: WireServer, api: KubeApi, headers: dict[str, str], body: Any, want: float
 ) -> None:
-    """The pause is in the header or in the Status object."""
     server.answer("GET /p", as_json(body, status=429, headers=headers))
     with pytest.raises(errors.TooManyRequests) as caught:
         api.get("/p")

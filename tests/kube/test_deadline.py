@@ -33,7 +33,7 @@ _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 @contextmanager
 def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
-    """Serve one connection with `talk`, in a thread; give a client of the server."""
+    """Serve one connection with `talk` in a thread, and yield a client of the server."""
     cluster: dict[str, Any] = {}
     context = None
     if tls:

@@ -76,7 +76,6 @@ def test_event_of_a_node_is_in_the_default_namespace(harness: Harness) -> None:
 
 
 def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) -> None:
-    """A loop that records the same Event each second causes two writes in five minutes."""
     for _ in range(301):
         harness.emit()
         harness.clock.advance(1)

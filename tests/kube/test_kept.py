@@ -49,7 +49,6 @@ def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[T
 
 
 def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceBound[Thing]) -> set[str]:
-    """Return the names of the things that are reduced after all were added."""
     kept, reduced = Kept(bound), set[str]()
     for name in order:
         reduced |= {reduced_name for _, reduced_name in kept.add(("a", name), things[name], -things[name].age)}
@@ -84,7 +83,6 @@ def test_older_claim_is_kept_if_a_newer_one_is_listed_before_it() -> None:
 
 
 def raw_claim(name: str, *, created: str) -> dict[str, Any]:
-    """Return a claim that is bound to the volume disk-NAME."""
     return {
         "metadata": {"namespace": "team-a", "name": name, "uid": name, "creationTimestamp": created},
         "spec": {"volumeName": f"disk-{name}"},

@@ -99,8 +99,6 @@ def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -
 
 
 def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, clock: FakeClock) -> None:
-    """The suffix of the identity is random by default."""
-
     def identity() -> str:
         return LeaseElector(
             kube, namespace="s", identity="host", on_started=lambda: None, on_lost=lambda: None

@@ -117,7 +117,6 @@ def quiet_watch(clock: FakeClock, seconds: float) -> Iterator[tuple[bytes, ...]]
 
 @pytest.fixture
 def harness() -> Harness:
-    """A watch that has listed the things a and b."""
     started = Harness()
     started.put(thing("a", 1), thing("b", 2))
     assert started.watch.step() == 0

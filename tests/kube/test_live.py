@@ -165,7 +165,6 @@ def test_cordon_is_recorded_and_undone(kube: FakeKube) -> None:
 
 
 def test_missing_node_causes_no_error(kube: FakeKube) -> None:
-    """A missing node needs no change. Errors other than 404 are raised."""
     live.cordon(kube, "n1")
     live.uncordon(kube, "n1")
     live.release(kube, "n1")

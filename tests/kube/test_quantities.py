@@ -81,5 +81,4 @@ def test_times_are_read_as_they_are_written() -> None:
     ],
 )
 def test_timestamp_is_read_in_utc(raw: object, want: datetime | None) -> None:
-    """The texts are RFC 3339, in the forms that Go writes."""
     assert parse_timestamp(raw) == want

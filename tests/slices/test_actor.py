@@ -102,7 +102,7 @@ def test_rejected_create_is_answered_with_its_failure(world: World, kind: Failur
 
 
 def test_crashed_call_is_answered_with_unknown_outcome(world: World) -> None:
-    """If a defect of the provisioner ends a call, GKE may have received it, so its outcome is unknown."""
+    """If a defect of the provisioner ends a call, GKE may have received the request, so the outcome is unknown."""
     put_pool(world)
     world.actor.supplier = Broken()  # type: ignore[assignment]
     for answer in (created(world), deleted(world)):
@@ -199,7 +199,6 @@ def test_crashed_look_up_gives_no_answer(world: World) -> None:
 
 
 def test_failed_uncordon_is_repeated_by_a_later_round(world: World) -> None:
-    """Nodes of kept pools are uncordoned. A failure is only logged, and a later round tries again."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", NODE, Unavailable("no answer"))

@@ -25,7 +25,6 @@ COMPLETE = REQUIRED | {"GKE_ENDPOINT": "http://127.0.0.1:9"}
 
 
 def flags(*arguments: str) -> dict[str, Any]:
-    """Parse the command line of `run` without running it; return the values by parameter."""
     return run.command.make_context("run", [*arguments]).params
 
 

@@ -25,7 +25,6 @@ def flat(text: str) -> str:
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
-    """The last Event of pod and JobSet, `status` at any width, the start of `explain` and the page show the cause."""
     world = cause.play()
     document = world.board.document()
     problems = flat("; ".join(world.loop.problems()))

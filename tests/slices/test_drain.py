@@ -142,7 +142,6 @@ def test_pool_kept_for_a_suspended_jobset_is_reported_with_the_setting() -> None
 
 
 def test_drain_waits_until_the_last_pool_is_deleted(world: World) -> None:
-    """Each state of the pool is printed once: needed by the JobSet, not needed, being deleted, deleted."""
     world.run_to_use()
 
     def end_the_jobset() -> None:

@@ -197,6 +197,5 @@ def test_list_of_all_nodes_that_fails_keeps_the_pool(world: World) -> None:
 
 
 def test_pool_that_lost_its_nodes_is_deleted(world: World) -> None:
-    """A pool with fewer nodes than hosts is deleted if the list of all nodes shows no further node of the pool."""
     world.kube.remove_object(object_path("nodes", NODE))
     world.gate.pass_through(delete(hosts=4))

@@ -248,7 +248,6 @@ def test_ended_pods_and_pods_without_chips_do_not_keep_the_pool(world: World, po
 
 
 def steps(world: World) -> list[str]:
-    """Return the patches of nodes and the lists of pods, in order."""
     return [
         "cordon" if call.method == "PATCH" else "pods"
         for call in world.kube.calls

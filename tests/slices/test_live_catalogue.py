@@ -75,7 +75,6 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
 
 
 def _put_stateful_set(world: World) -> None:
-    """Put four pods of a StatefulSet, which are one slice."""
     for index in range(4):
         pod = raw_plain_pod(f"serve-{index}", reference("StatefulSet", "serve"), spec=_spec("tpu9x", "4x4"))
         world.kube.put_object(object_path("pods", f"serve-{index}", namespace="default"), pod)
@@ -271,7 +270,6 @@ def test_pods_with_claims_are_resolved_by_the_catalogue_that_was_extended_after_
 
 
 def test_contradicting_machine_config_is_logged_once_and_ignored() -> None:
-    """The built-in table takes precedence over a MachineConfig that contradicts it."""
     world = World()
     wrong = raw_machine_config(
         "tpu-v4-podslice", machines=[raw_machine("ct4p-hightpu-4t", "tpu-v4-podslice", 1, "1x1")]

@@ -32,7 +32,7 @@ POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 
 
 def test_failed_list_of_pools_is_repeated_with_pauses_that_double_up_to_30_s() -> None:
-    """The pause counts from the failed attempt, not from the last success. A success resets it."""
+    """The pause counts from the failed attempt, not from the last success. A success resets the pause."""
     clock, gke = FakeClock(), FakeGke()
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)

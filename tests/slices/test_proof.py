@@ -29,7 +29,6 @@ GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManager
 
 
 def put_numbered_nodes(world: World, count: int, *, provider_id: str = "", **labels: str) -> None:
-    """Register nodes whose names sort before the name of the default pool's node."""
     for number in range(count):
         name = f"a-{len(labels)}-{number:05}"
         given = provider_id or f"gce://p/us-central2-b/gke-tpu-{number:08x}-abcd"

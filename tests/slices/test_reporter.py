@@ -284,7 +284,6 @@ def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: Wor
 
 
 def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
-    """The pool is not deleted while pods run on it, and the Event says when it will be deleted."""
     world.put_jobset()
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))

@@ -136,7 +136,6 @@ def test_kind_without_crd_has_no_metrics() -> None:
 
 
 def test_pause_ends_when_the_earliest_event_is_due() -> None:
-    """The pause ends at the wake-up time of the plan, at the next list of pools, or after 15 s."""
     world = World()
     plan = world.loop.last_plan
     assert plan is None

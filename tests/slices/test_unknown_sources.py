@@ -28,7 +28,6 @@ def unknown(world: World, source: str) -> float | None:
 
 
 def requesting(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", count: int = 2) -> World:
-    """Return a world with a ProvisioningRequest for one slice."""
     world = World()
     requests = collection_path("provisioningrequests", root=PROVISIONING_REQUEST.root)
     served = FakeWatch(lambda: world._read(requests, parse_provisioning_request))
@@ -47,7 +46,6 @@ def requesting(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2",
 
 
 def conditions(world: World) -> dict[str, tuple[str, str]]:
-    """Return status and message of each condition of the ProvisioningRequest, by type."""
     raw = world.kube.object(REQUEST)
     assert raw is not None
     found: list[dict[str, Any]] = raw.get("status", {}).get("conditions", [])

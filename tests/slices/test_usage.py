@@ -87,7 +87,6 @@ def test_namespaces_beyond_the_limit_share_one_account() -> None:
 
 
 def test_accounts_beyond_the_limit_are_shared() -> None:
-    """Beyond the limit, further namespaces share one account for each accelerator, kind of capacity and use."""
     kinds = [(kind.value, use.value) for kind in CapacityKind for use in Use]
     accelerators = (_V4, "tpu7x", "tpu-v6e-slice")
     known: set[Account] = set()

@@ -24,7 +24,6 @@ def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
 
 
 def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
-    """Return the number of hosts of every topology that a machine type can form."""
     return {
         str(topology): shape.nodes(1)
         for topology in offer.topologies()

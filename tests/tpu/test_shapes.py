@@ -273,7 +273,6 @@ def test_invalid_request_is_rejected_with_the_nearest_valid_values(
 
 
 def test_long_topology_is_rejected_without_being_cached() -> None:
-    """A text of 50,000 digits is neither converted to a number nor quoted nor cached."""
     before = shapes._outcome.cache_info().currsize
     with pytest.raises(tpu.ShapeError) as caught:
         tpu.resolve(V4, "9" * 50_000, 4)

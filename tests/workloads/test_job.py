@@ -18,7 +18,7 @@ SERVED = {constants.SERVE: "true"}
 
 
 def sweep(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any) -> dict[str, Any]:
-    """Return a Job with the annotation; `spec` and `metadata` replace fields."""
+    """Return a Job that requests to be served; `spec` and `metadata` replace fields."""
     pod = pod_spec(topology="2x2x4", chips=chips)
     return raw_job("sweep", namespace="team", parallelism=4, pod=pod, metadata=metadata, spec=spec, status={})
 
@@ -77,7 +77,7 @@ def test_job_that_is_not_served_is_not_kept(metadata: dict[str, Any]) -> None:
     ],
 )
 def test_job_that_cannot_be_served_has_a_problem(changes: dict[str, Any], words: str) -> None:
-    """An Event on the Job contains the message."""
+    """The problem is the message of an Event on the Job."""
     if "metadata" in changes and "annotations" not in changes["metadata"]:
         changes = {**changes, "metadata": {**changes["metadata"], "annotations": SERVED}}
     assert words in parsed(sweep(**changes)).problem
@@ -150,7 +150,6 @@ def test_job_lives_unless_it_ended_or_is_suspended(*, changes: dict[str, Any], l
 
 
 def _pod(**metadata: Any) -> dict[str, Any]:
-    """Return a pod of Job `sweep`; `metadata` replaces fields."""
     labels = {constants.JOB_NAME: "sweep", constants.COMPLETION_INDEX: "2"}
     whole = {"labels": labels, "ownerReferences": [job_reference("sweep")], **metadata}
     return raw_pod("sweep-2-abcde", namespace="team", metadata=whole)

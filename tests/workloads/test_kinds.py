@@ -68,7 +68,6 @@ def _said(kind: Kind, raw: Any) -> str:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
 def test_any_value_in_an_object_results_in_a_record_or_an_error(kind: Kind) -> None:
-    """Each field of an object, and of a pod's metadata, is replaced by a value of each type."""
     asks = {constants.SERVE: "true"}
     references = [job_reference("nightly", kind="CronJob")]
     whole = {

@@ -384,7 +384,6 @@ def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
 
 
 def test_group_of_a_pod_is_that_of_its_controller() -> None:
-    """Leader and workers have the same key, which is also the controller's label."""
     leader, worker = recorded("Pod", "serve-1"), recorded("Pod", "serve-1-1")
     for raw, index in ((leader, 0), (worker, 1)):
         pod = parse_pod(raw)

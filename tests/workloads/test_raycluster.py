@@ -66,7 +66,6 @@ class Ray(World):
                 self.put_worker(raw)
 
     def turn(self, rounds: int = 4, seconds: float = 1.0) -> None:
-        """Simulate GKE and the scheduler for some rounds."""
         for _ in range(rounds):
             self.step(seconds=seconds)
             self.finish_creates()

@@ -80,7 +80,7 @@ def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: i
 
 @pytest.mark.parametrize("on_jobset", [True, False])
 def test_child_job_whose_pods_select_nodes_by_its_name_is_changed(*, on_jobset: bool) -> None:
-    """The JobSet controller reads these two annotations from the JobSet and from the template of the replicated job."""
+    """JobSet's controller reads the placement annotations from the JobSet and from the replicated job."""
     by_name = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL, constants.NODE_SELECTOR_STRATEGY: "true"}
     jobset = raw_jobset(namespace="ml", metadata={"annotations": by_name if on_jobset else None})
     raw = job({**OWN, constants.NAMESPACED_JOB: "ml_train-slice-0"}, annotations=by_name)
@@ -255,7 +255,10 @@ ASKED = {"annotations": {constants.CONSUMES_REQUEST: "request"}}
 def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
     raw: Json, before: Json | None, *, is_changed: bool
 ) -> None:
-    """Pools of a ProvisioningRequest lack added labels. A resumed JobSet overwrites the templates of suspended Jobs."""
+    """Pods with added selectors would not fit the pools of a ProvisioningRequest.
+
+    A resumed JobSet overwrites the templates of its suspended Jobs, so a change of a suspended Job would be lost.
+    """
     request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
     assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed
 

@@ -97,14 +97,12 @@ def made_by(kind: str) -> Json:
 
 
 def jobset_of(job: Json) -> Json:
-    """Return a JobSet whose child Jobs have the additional spec fields `job`."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= job
     return raw
 
 
 def plain_job(**parts: Any) -> Json:
-    """Return a Job without the annotation with which Jobs are served."""
     return raw_job(metadata={"annotations": {}}, **parts)
 
 
@@ -368,7 +366,6 @@ def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
         assert answer.denied == ""
         assert "nothing keeps the 2 pods of each slice on one node pool" in answer.warnings[0]
     assert "No variables." in created(jobset, by=doubts).warnings[1]
-    # An update does not repeat the warning.
     assert updated(jobset, {**jobset, "spec": {**jobset["spec"], "suspend": False}}) == Answer()
 
 

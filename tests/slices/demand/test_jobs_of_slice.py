@@ -40,7 +40,6 @@ def pods_of(replicas: int, *, marked: bool = False) -> list[Pod]:
 
 
 def planned(replicas: int, parallelism: int, annotations: dict[str, Any], **how: bool) -> Plan:
-    """Return the plan for a JobSet with the leader pod of each child Job."""
     raw = raw_jobset(replicas=replicas, parallelism=parallelism, pod=pod_spec(topology=TOPOLOGY))
     raw["metadata"]["annotations"] = annotations
     jobset = parse_jobset(raw)

@@ -73,7 +73,6 @@ JOB = reference("Job", "sweep", "batch/v1")
 def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
     owner: dict[str, Any] | None, number: int, topology: str, hosts: list[int], problem: str
 ) -> None:
-    """Pods that do not fill whole slices get no pool. An Event on each pod and its controller says what to change."""
     plan = planned(*pods_of(owner, number, topology=topology))
     assert [create.request.hosts for create in plan.creates] == hosts
     notices = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]

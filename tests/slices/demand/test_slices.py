@@ -35,7 +35,6 @@ def slices_of(
 
 
 def ids_of(workload: Workload) -> list[SliceId]:
-    """Return the slice ids of all child Jobs, including Jobs that request no chips."""
     return [
         SliceId(
             workload_uid=workload.uid, group_key=group_key(workload.namespace, f"{workload.name}-{job.name}-{index}")

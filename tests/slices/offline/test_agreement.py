@@ -114,7 +114,6 @@ class AppliedWorld(World):
         assert all(pool.status is PoolStatus.RUNNING for pool in self.pools.values())
 
     def told_first(self) -> Counter[Told]:
-        """Return the number of notices of the first decision, by reason and message."""
         return Counter((notice.reason, self._words(notice)) for notice in self.plans[0].notices)
 
     def _words(self, notice: Notice) -> str:
@@ -218,7 +217,6 @@ def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
 
 
 def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path, str]]:
-    """Return the findings without the names of slices and node pools."""
     found = set()
     for finding in findings:
         words = finding.message.replace(finding.group_name, "") if finding.group_name else finding.message

@@ -63,7 +63,6 @@ def test_leaders_of_a_leaderworkerset_equal_the_recorded_pods() -> None:
 
 
 def two_jobs(**annotations: str) -> dict[str, Any]:
-    """Return a JobSet of two replicated jobs with 2 and 3 replicas."""
     raw = raw_jobset("train", namespace="team", uid="u1", job="a", replicas=2, metadata={"annotations": annotations})
     (first,) = raw["spec"]["replicatedJobs"]
     raw["spec"]["replicatedJobs"] = [first, {**first, "name": "b", "replicas": 3}]

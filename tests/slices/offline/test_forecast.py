@@ -485,7 +485,6 @@ def test_mistake_is_reported_with_its_line(raw: dict[str, Any], marked: str, wor
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
     assert any(marked in line for line in lines), (told, lines)
-    # Each message names its object once.
     assert [shown for shown in map(str, found.remarks) if shown.count("default/") > 1] == []
 
 

@@ -209,7 +209,6 @@ WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_p
 @hypothesis_settings(max_examples=200)
 @given(st.data())
 def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
-    """No JSON raises an error, every finding can be printed, and `plan` has the same findings on the object."""
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
     for finding in found:
         assert finding.message

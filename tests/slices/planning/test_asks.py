@@ -68,14 +68,12 @@ class Asking(World):
         return plan
 
     def consume(self, name: str, replicas: int) -> Workload:
-        """Add a JobSet whose pods use the ProvisioningRequest `name`, and return the JobSet."""
         annotations = {constants.CONSUMES_REQUEST: name}
         jobset = make_jobset(f"of-{name}", replicas=replicas, template=replace(TEMPLATE, annotations=annotations))
         self.add(jobset)
         return jobset
 
     def conditions(self, name: str = "req") -> dict[str, str]:
-        """Return the messages of the conditions that are true, by type."""
         found = self.raw[name].get("status", {}).get("conditions", [])
         return {condition["type"]: condition["message"] for condition in found if condition["status"] == "True"}
 
@@ -174,7 +172,6 @@ def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
     assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
-    # Pods of the request that are created later get new pools.
     world.consume("req", 2)
     world.run(2)
     assert len(world.created) == 2 + 2

@@ -30,7 +30,6 @@ FORGED = {**KEY, constants.SLICE_NAMESPACE: RIVAL.namespace}
 
 
 def labels(world: World) -> list[dict[str, str]]:
-    """Return the assignment labels of each node, in the order of the node names."""
     nodes = sorted(world.nodes.values(), key=lambda node: node.name)
     return [{key: node.labels[key] for key in MARKS if key in node.labels} for node in nodes]
 
@@ -55,7 +54,6 @@ def put_pods(world: World, workload: Workload, **changes: Any) -> None:
 
 
 def marked_world(*workloads: Workload, **changes: Any) -> World:
-    """Return a world in which admission adds to each pod the marks of its slice."""
     return World(*workloads, settings_=settings(**changes), marked=True)
 
 
@@ -328,7 +326,6 @@ def test_edited_labels_of_a_pool_that_a_slice_waits_for_are_written_again() -> N
 
 
 def forged(workload: Workload, marks: Mapping[str, str], **changes: Any) -> Pod:
-    """Return a leader pod that selects the marks of another slice."""
     asked = make_requirements(selector=marks)
     return make_pod(workload, requirements=asked, **changes)
 

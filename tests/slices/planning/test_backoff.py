@@ -37,7 +37,7 @@ SLICE = make_slice(make_jobset()).id
     ],
 )
 def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
-    """Each wait is shortened by up to a fifth."""
+    """Each wait is shortened by up to a fifth, so the test allows 80 to 100 % of the expected time."""
 
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
         if backoff.concerns_capacity(failure(kind)):

@@ -87,7 +87,6 @@ def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
 
 
 def bought(world: World) -> list[str]:
-    """Return the choices of the created pools that still exist, as text."""
     return [str(choice_of(world.pools[name])) for name in world.created if name in world.pools]
 
 
@@ -509,7 +508,6 @@ def zones_bought(world: World) -> list[str]:
 
 @pytest.mark.parametrize("by_annotation", [True, False])
 def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
-    """If the zone of the first pool is out of stock, the other slices wait and get an Event."""
     workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
     world = one_in_each_zone(workload, same_zone=not by_annotation)
     world.run(20)

@@ -25,7 +25,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """A gang's gates are removed when all its pods exist. With exclusive placement, most pods are created later."""
+    """The gates of a gang are removed when all its pods exist; exclusive placement creates most of them later."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})

@@ -54,7 +54,7 @@ def test_namespace_labels_are_compared_once_per_round() -> None:
 
 
 def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
-    """Slices of the last round are not reused if the labels have changed."""
+    """Slices of the last round must not be reused after the labels of their namespace have changed."""
     _, world = waiting(2)
     before = round_after(None, world, {"default": {"tpu": "yes"}})
     after = round_after(before, world, {"default": {}})
@@ -63,7 +63,6 @@ def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
 
 
 def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:
-    """Slices of unchanged workloads are reused: they are the same objects as in the last round."""
     workloads, world = waiting(3)
     labels = {"default": {"tpu": "yes"}}
     before = round_after(None, world, labels)

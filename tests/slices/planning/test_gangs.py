@@ -508,7 +508,6 @@ def test_every_workload_that_starts_together_is_served_and_never_in_part(
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
 def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) -> None:
-    """An incomplete set of slices is released at the end of the hold, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
     # A hold takes at most 30 s and a pause at least 60 s, so only a few creates are sent.
@@ -565,7 +564,7 @@ def test_workload_that_can_never_be_served_holds_no_pools(
 
 
 def waiting_for_room(hold: float) -> tuple[World, Workload]:
-    """Return a world in which an all-or-nothing JobSet is in line, and pools of a buffer use all chips of the limit."""
+    """Return a world in which an all-or-nothing JobSet is queued, and pools of a buffer use all chips of the limit."""
     train = gang("train")
     world = Asking(raw_buffer("warm", replicas=2), marked=True, max_chips=16, partial_hold_seconds=hold)
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))

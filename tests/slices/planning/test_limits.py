@@ -101,7 +101,7 @@ def limited(**changes: Any) -> Any:
 def test_creates_beyond_a_limit_are_reported_and_not_sent(
     changes: dict[str, Any], want: list[str], limit: str, words: str
 ) -> None:
-    """Namespaces take turns, each with its oldest slice first. Events on waiting pods and JobSets name the limit."""
+    """Namespaces take turns, each with its oldest slice first."""
     workloads = [jobset_of(name, namespace="team") for name in "abc"]
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()

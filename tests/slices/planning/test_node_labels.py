@@ -133,7 +133,6 @@ def _bare(world: World) -> None:
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
 def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, replace_stuck: bool) -> None:
-    """An Event names the label. With and without REPLACE_STUCK_SLICES, the next create has to wait."""
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
     for _ in range(30):

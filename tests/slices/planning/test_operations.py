@@ -51,7 +51,6 @@ def world_with(limit: OperationLimit, *, making: int = 0) -> World:
 
 
 def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
-    """Return a limit on operations, some seconds after the last rejection."""
     return OperationLimit(limit=limit, rejected_at=after(-seconds_ago))
 
 

@@ -155,7 +155,6 @@ def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, A
 
 
 def test_restarting_group_keeps_its_pool() -> None:
-    """All pods of the group are deleted before new pods are created. The new leader has the name of the old leader."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.end_pods(lws, 1)

@@ -206,7 +206,7 @@ def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: b
 
 
 def test_response_after_the_list_shows_the_pool_still_counts() -> None:
-    """The operation is recorded, to be read if the pool fails later, and the back-off of all creates ends."""
+    """The operation in the response may explain a later failure of the pool, and the success ends the back-off."""
     workload = make_jobset()
     world = World(workload)
     create_answer(world, asked(world), FailureKind.OPERATION_IN_THE_WAY)

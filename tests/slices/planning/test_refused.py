@@ -101,7 +101,6 @@ def test_only_the_first_of_several_refused_slices_is_tried_again() -> None:
         world.finish_creates()
         world.finish_deletes()
         world.schedule()
-    # After the first pod is bound, the other slices get their pools.
     assert [bool(world.pods[uid].node_name) for uid in leaders] == [True] * 4
 
 

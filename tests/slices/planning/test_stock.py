@@ -23,7 +23,6 @@ KEY = CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", "on-de
 
 
 def failed(**changes: object) -> dict[str, Backoff]:
-    """Return the back-off of a capacity after one stockout, by its key."""
     (found,) = backoff.create_failed({}, STOCKOUT, KEY, NOW).values()
     return {KEY: replace(found, **changes)}  # type: ignore[arg-type]
 

@@ -24,7 +24,6 @@ def world_of(*workloads: Workload, **changes: Any) -> World:
 
 
 def suspend(world: World, workload: Workload, **changes: Any) -> None:
-    """Suspend a JobSet and delete its pods, as the JobSet controller does."""
     world.end_pods(workload)
     world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
 

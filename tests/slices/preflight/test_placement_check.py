@@ -53,7 +53,6 @@ class Cluster(FakeKube):
         return super().exchange(request)
 
     def namespace(self, name: str, label: str = "", *, jobset: bool = True, chips: int = 4) -> None:
-        """Create a namespace with a placement label, and by default a JobSet in the namespace."""
         labels = {constants.PLACEMENT: label} if label else {}
         self.put_object(object_path("namespaces", name), {"metadata": {"name": name, "labels": labels}})
         if jobset:
@@ -61,7 +60,6 @@ class Cluster(FakeKube):
             self.put_object(path, raw_jobset(namespace=name, pod=pod_spec(chips=chips)))
 
     def install(self, *documents: dict[str, Any]) -> Cluster:  # type: ignore[override]
-        """Install the documents, by default the placement policy and its binding."""
         for document in documents or tuple(yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))):
             kind = document["kind"]
             plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
@@ -146,7 +144,7 @@ def test_webhook_replaces_the_policy() -> None:
 
 
 def test_webhook_without_the_right_to_create_pods_is_reported_as_not_tried() -> None:
-    """On private GKE clusters, API servers cannot reach the webhook without a firewall rule."""
+    """Private GKE clusters need a firewall rule to reach the webhook, so the advice names its port."""
     cluster = Cluster()
     cluster.put_object(*_webhook("placement"))
     cluster.namespace("research", constants.PLACEMENT_ASSIGN)

@@ -56,17 +56,13 @@ class Ground(Protocol):
         """Return the number of changing requests that have reached the simulated cluster."""
         ...
 
-    def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Lose the response to the next create or delete."""
-        ...
+    def lose_answer(self, *, to_create: bool, before_effect: bool) -> None: ...
 
     def fail_creation(self) -> None:
         """Let the next create be accepted, and its operation fail."""
         ...
 
-    def create_foreign(self, name: PoolName) -> None:
-        """Create a pool without the supplier, as another client does."""
-        ...
+    def create_foreign(self, name: PoolName) -> None: ...
 
     def make_unreadable(self, name: PoolName) -> None:
         """Give a pool a form that this release cannot parse."""

@@ -24,7 +24,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def followed(world: World, timeline: Timeline) -> None:
-    """Decide one round, record its states in the timeline, and carry out its plan."""
     plan = world.look()
     timeline.follow(plan.pools, world.now)
     for create in plan.creates:

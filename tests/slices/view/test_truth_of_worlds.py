@@ -276,7 +276,6 @@ def _unready(world: World, name: Any) -> None:
 
 
 def _guest(world: World, name: Any) -> None:
-    """Bind pods of an unknown workload to a pool."""
     gone = make_jobset("gone")
     for node in sorted(node.name for node in world.nodes.values() if node.pool_name == name):
         world.put(make_pod(gone, job=len(world.pods), node=node))
@@ -325,7 +324,6 @@ def _ending(trial: Trial, workload: Workload) -> None:
 
 
 def _again(trial: Trial, workload: Workload) -> None:
-    """Delete a workload and create another workload with the same name."""
     trial.again += 1
     trial.world.remove_jobset(workload)
     anew = replace(workload, uid=type(workload.uid)(f"again-{trial.again}"), suspended=False, terminal_state="")

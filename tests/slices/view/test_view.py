@@ -81,7 +81,6 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     ],
 )
 def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: str) -> None:
-    """Users read in this reason why a JobSet does not start."""
     world = waiting(settings(keep_suspended=True))
     (uid,) = world.workloads
     world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]

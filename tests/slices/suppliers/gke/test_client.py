@@ -330,7 +330,7 @@ FULL = NodePool(
 #: JSON of a pool, which is RUNNING unless the status is given, and the fields that are read from it.
 POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    # The hosts of a flex-start pool are the maximum number of nodes, or the initial number.
+    # The number of hosts is the larger of the initial and, with autoscaling, the maximum number of nodes.
     (
         {"autoscaling": {"enabled": True, "maxNodeCount": 4}, "config": {"flexStart": True}},
         {"hosts": 4, "capacity": CapacityKind.FLEX_START},
@@ -384,7 +384,7 @@ FAILED_POOLS: list[tuple[dict[str, Any], FailureKind, str]] = [
 
 
 def read_everywhere(server: RecordingServer, client: GkeClient, body: dict[str, Any]) -> NodePool:
-    """Return the pool that the client reads from the list; check that a read of this pool alone is equal."""
+    """Return the pool that the client reads from the list; a read of only this pool must give the same result."""
     server.answer = lambda request: Answer(
         body={"nodePools": [body]} if request.path.partition("?")[0].endswith("nodePools") else body
     )
@@ -843,7 +843,7 @@ def test_refused_connection_is_unavailable() -> None:
 def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """A create or delete takes at most the time for which the Lease is valid at its beginning. No call is repeated."""
+    """A create or delete must end while the Lease, checked before the call, is valid. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:

@@ -202,7 +202,7 @@ def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, wa
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])
 def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
-    """The tested statuses have a fixed meaning, or leave the outcome unknown."""
+    """These statuses have a fixed kind or leave the outcome unknown, so the text must not change the kind."""
     said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
     assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
 
@@ -213,7 +213,6 @@ def test_long_text_of_hyphens_is_classified_in_time() -> None:
 
 
 def test_policy_is_missing_only_if_the_text_has_its_whole_name() -> None:
-    """A word that contains the name, or that the name contains, does not count."""
     failure = Failure(kind=K.INVALID, message="Node pool is not found.")
     assert not says_missing(failure, "pool-policy")
     assert not says_missing(failure, "po")
@@ -316,7 +315,7 @@ def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> 
 def test_unusable_node_service_account_is_a_permission_failure_with_its_remedy(
     code: int, text: str, remedy: str
 ) -> None:
-    """The create is retried, because the role may be granted at any time. The name of the account has no effect."""
+    """The create is retried, because the role may be granted at any time."""
     said = google(code, "", text, "badRequest")
     values = ("nodes@p.iam.gserviceaccount.com",)
     failure = to_gke_error(said, "it", call=Call.CREATE, values=values).failure
@@ -444,7 +443,6 @@ def test_missing_credentials_name_the_command_to_run() -> None:
 
 
 def test_disabled_token_api_is_named() -> None:
-    """For an impersonated service account, the message names the API to enable."""
     refused = "IAM Service Account Credentials API has not been used in project 1 before or it is disabled."
     error = to_gke_error(auth.RefreshError("Unable to acquire impersonated credentials", refused), "x", call=Call.READ)
     assert error.failure.kind is FailureKind.PERMISSION
@@ -490,6 +488,6 @@ def test_exception_classes_of_the_libraries_are_found() -> None:
 
 
 def test_http_status_of_a_response_is_the_code_of_the_error() -> None:
-    """The status is a label of the metric of calls; 0 without a response."""
+    """The status is a label of the metric of calls. The code is 0 if there is no response."""
     assert to_gke_error(answer(429, {}), "it", call=Call.READ).code == 429
     assert to_gke_error(requests.exceptions.ReadTimeout(), "it", call=Call.READ).code == 0

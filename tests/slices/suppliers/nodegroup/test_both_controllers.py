@@ -77,14 +77,12 @@ class Both(World):
         self.add(*workloads)
 
     def start_pods(self, workload: Workload) -> None:
-        """Create the leader pods of a JobSet with new names."""
         self.restarts += 1
         for job in range(workload.groups[0].replicas):
             made = make_pod(workload, job=job, unschedulable_since=self.now)
             self.put(replace(made, uid=f"{made.uid}-{self.restarts}", name=f"{made.name}{self.restarts}"))
 
     def look(self, **changes: Any) -> Plan:
-        """Decide, and uncordon the nodes of the plan."""
         plan = super().look(**changes)
         for raw in (node for node in self.groups.nodes() if node["metadata"]["name"] in plan.uncordons):
             raw["spec"]["unschedulable"] = False

@@ -26,7 +26,6 @@ _SETTINGS = settings(
     capacity_wait_seconds=_WAIT_SECONDS,
 )
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
-#: Request for a slice of four machines.
 SLICE = NodePoolRequest(
     name=PoolName(""),
     zone=Zone(ZONE),

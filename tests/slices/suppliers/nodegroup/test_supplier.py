@@ -192,7 +192,7 @@ _PREFIX = f"{NAME}-mig-0123abcd"
 def test_labels_of_a_node_without_the_namespace_of_the_groups_are_not_believed(
     ground: Ground, node: str, namespace: str | None, *, is_found: bool, is_unknown: bool
 ) -> None:
-    """A tenant can set all labels of its nodes except the label of the namespace, which is set late."""
+    """A tenant can set all labels of its nodes except the namespace label, which the controller adds later."""
     label = {} if namespace is None else {constants.TRUSTED_GROUP_NAMESPACE: namespace}
     metadata = {"labels": {constants.NODE_POOL: NAME, **label}}
     ground.kube.put_object(object_path("nodes", node), {"metadata": metadata})

@@ -58,7 +58,6 @@ REQUEST = NodePoolRequest(
 
 
 def made(request: NodePoolRequest) -> dict[str, Any]:
-    """Return a group as the API server returns it right after its create."""
     raw = copy.deepcopy(group_document(request, SETTINGS))
     raw["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     return raw
