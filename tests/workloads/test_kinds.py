@@ -21,7 +21,7 @@ from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset
 from tests.support.settings import settings
 from tests.workloads.test_leaderworkerset import recorded
 
-#: Values of each JSON type, most of which Kubernetes would reject in any field.
+#: Values of each JSON type; each value is invalid in most fields of Kubernetes objects.
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 

@@ -31,7 +31,7 @@ def asked(world: World) -> PoolName:
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Add the response to a create: a failure of this kind, or a success if the kind is None."""
+    """Add the response to a create: a failure of `kind`, or a success if there is no kind."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
