@@ -69,7 +69,6 @@ OPERATION = Operation(name=OperationName("operation-1"), scope=target(MIG).scope
 class AnsweringCompute:
     """A Compute Engine that answers each call of any method with an operation, or raises the next fault."""
 
-    #: Methods that were called, in order.
     calls: list[str] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     on_call: Callable[[str], object] = lambda _: None
@@ -149,7 +148,6 @@ def insert(kind: Kind) -> Insert:
 
 
 def delete(kind: Kind, **changes: Any) -> Delete:
-    """Return a delete, by default without a proof."""
     return Delete(**{"target": target(kind), "attempt": 1, "request_id": "d", **changes})
 
 

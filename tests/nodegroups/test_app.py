@@ -87,7 +87,6 @@ def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
 
 
 def test_probes_and_metrics_are_served() -> None:
-    """Readiness fails with the problem of the loop, here before the facts of the cluster have been read."""
     process = Process(metrics="127.0.0.1:0", probes="127.0.0.1:0")
     process.controller.start()
     wait_for(lambda: process.controller.loop.problems() == (_NOT_READ,))

@@ -19,7 +19,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a kubeconfig, in an environment with few settings and no cloud."""
+    """Return the path of a kubeconfig, in an environment with few settings and no cloud."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -82,7 +82,6 @@ def world() -> World:
 
 
 def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
-    """The gate only reads."""
     world.gate.pass_through(a_proof())
     assert {call.method for call in world.kube.calls} == {"GET"}
 

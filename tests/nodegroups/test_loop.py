@@ -76,7 +76,6 @@ def test_follower_does_not_read_or_write(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
 def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> None:
-    """Even a deleted group is not changed, and the memory keeps its resources."""
     world.run(world.is_ready)
     getattr(world.watches, name).silent = True
     memory = world.loop.memory
@@ -122,7 +121,6 @@ def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
 
 @pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))
 def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, kind: Kind) -> None:
-    """The reason may be a quota on objects, or a policy of the cluster."""
     words = f"{kind.plural} is forbidden: exceeded quota: objects"
     world.kube.fail("POST", f"/{kind.plural}", Forbidden(words, status=403), times=1000)
 

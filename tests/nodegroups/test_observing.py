@@ -54,7 +54,6 @@ class World:
         self.changes += 1
 
     def step(self, *only: str) -> None:
-        """Make one step of each watch, or only of the watches with the names `only`."""
         for name, watch in self.watches.named().items():
             if not only or name in only:
                 watch.step()  # type: ignore[attr-defined]
@@ -296,7 +295,6 @@ def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
 
 
 def test_version_in_the_settings_overrides_that_of_the_cluster(world: World) -> None:
-    """A version in the settings is not read from the cluster."""
     world.reader.kubernetes_version = "1.30"
     world.reader.read()
     assert world.reader.cluster is not None

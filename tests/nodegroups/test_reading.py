@@ -66,7 +66,6 @@ def test_node_without_a_status_is_not_ready_and_has_no_chips(status: dict[str, A
     ],
 )
 def test_node_may_be_of_a_group_if_it_is_a_machine_or_has_labels(raw: dict[str, Any], want: bool) -> None:
-    """Nodes that cannot belong to a group are dropped."""
     assert may_be_of_a_group(parse_node(raw)) is want
 
 

@@ -177,7 +177,6 @@ def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
 def test_problem_that_lasts_is_logged_once(
     reporter: Reporter, bad: CallAnswer | WriteAnswer, good: CallAnswer | WriteAnswer
 ) -> None:
-    """A problem is logged again if its message changes, or after it had ended."""
     assert len(told(reporter, bad)) == 1
     assert told(reporter, bad) == []
     if isinstance(bad, AnsweredWrite):
@@ -297,7 +296,6 @@ def test_dry_run_names_omitted_changes_without_tokens() -> None:
 
 
 def test_exception_in_a_decision_is_logged_once_a_minute(reporter: Reporter) -> None:
-    """The line has the object and the traceback; the metric counts every exception."""
     error = ValueError("no zone")
     crashed = (Crashed(object=EVENT.object, error=error),) * 3
     plan = Plan(memory=Memory(), crashed=crashed)

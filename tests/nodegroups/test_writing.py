@@ -108,7 +108,6 @@ def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> 
 
 
 def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
-    """A missing child is no error, and a child of the same name with another UID is kept."""
     policy = put(api, POLICY)
     writer(api).write(DeleteChild(record=policy))
     writer(api).write(DeleteChild(record=policy))
@@ -204,7 +203,6 @@ def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> No
     ],
 )
 def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
-    """A repeated delete is no error, and an object of the same name with another UID is kept."""
     api.put_object(path, raw)
     writer(api).write(write)
     writer(api).write(write)
@@ -275,7 +273,6 @@ def test_token_is_deleted_if_the_clock_of_the_api_server_differs(
 
 
 def test_token_whose_id_exists_already_is_not_used(api: FakeKube) -> None:
-    """The conflict is reported, and the next attempt draws another id."""
     drawn = iter(["aaaaaa.aaaaaaaaaaaaaaaa", "aaaaaa.bbbbbbbbbbbbbbbb", "cccccc.cccccccccccccccc"])
     both = writer(api, draw_token=lambda: next(drawn))
     both.write(TOKEN)

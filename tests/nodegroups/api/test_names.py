@@ -1,4 +1,4 @@
-"""Names of child objects are valid in Compute Engine, and only an exact description marks a resource as a group's."""
+"""Tests of the names of child objects, and of the description that marks a Compute Engine resource as a group's."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from provisioner.nodegroups.api.types import (
 from tests.support.nodegroups import IMAGE, UID, UNREAD, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
 
-#: Longer than the default time-out, because generating values for all fields takes several seconds.
+#: Time-out longer than the default, because generating values for all fields takes several seconds.
 pytestmark = pytest.mark.timeout(20)
 
 GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
@@ -256,7 +256,6 @@ def test_spec_that_violates_the_schema_is_malformed(changes: dict[str, Any]) -> 
 
 
 def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
-    """A group with empty fields is refused with a message and can be deleted."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 

@@ -69,7 +69,7 @@ def test_every_field_has_a_bound(kind: Kind) -> None:
 
 
 def _parts_of(cls: Any) -> Iterator[tuple[codec.Part, Any]]:
-    """Yield each field with the default that the schema must have; None if the field has no default."""
+    """Yield each field and its default in the schema; None if the schema must have no default."""
     for part in codec.parts_of(cls):
         default = cls.__dataclass_fields__[part.attribute].default
         yield from (

@@ -229,7 +229,6 @@ def test_derived_shape_is_consistent_and_is_valid_as_a_spec(
     )
     written = replace(spec, topology=found.topology, node_count=found.node_count, target_size_policy_mode=found.mode)
     assert shape.resolve(written, machine_type) == found
-    # Bulk mode is only for slices of several machines.
     assert found.node_count > 1 or found.mode is INDIVIDUAL
 
 

@@ -37,7 +37,6 @@ TOKEN = Token(
 
 
 def test_request_of_a_kubelet_is_read() -> None:
-    """The ID of the token is in the user name, which the API server sets."""
     assert parse_request(raw_request("m-0")) == REQUEST
 
 

@@ -10,7 +10,7 @@ from provisioner.nodegroups.bootstrap.metadata import api_server
 from provisioner.nodegroups.observe import api_server_of, ca_hash_of, kubernetes_version_of
 from provisioner.runtime.authority import Authority
 
-#: Certificate of a CA. HASH is the output of the openssl command in kubeadm's documentation for it.
+#: Certificate of a CA. HASH is its hash, computed with the openssl command in kubeadm's documentation.
 PEM = """\
 -----BEGIN CERTIFICATE-----
 MIIBgTCCASegAwIBAgIUTP3m+cInvj5issegNoLrF7/u1mQwCgYIKoZIzj0EAwIw
@@ -28,7 +28,7 @@ HASH = "sha256:41c13bd1f40ba28e07edc7efe3836bc625ec5542ef70d13efd4cbe0baa513e7a"
 
 
 def authority() -> str:
-    """Return the certificate of another CA than that of PEM."""
+    """Return the certificate of a CA other than the one in PEM."""
     made = Authority("other", now=dt.datetime(2026, 11, 23, tzinfo=dt.UTC), valid=dt.timedelta(days=1))
     return made.certificate_pem.decode()
 

@@ -158,7 +158,7 @@ def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     ],
 )
 def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
-    """In an earlier version, the script went on without the option if the text that it replaces was missing."""
+    """In an earlier version, the machine joined without the option if containerd's default configuration lacked it."""
     machine.containerd_options(lines)
     machine.boot()
     options = [
@@ -352,7 +352,6 @@ def test_fault_7_join_uses_the_new_token_after_the_old_one_expired(machine: Mach
 
 
 def test_fault_7_reboot_before_the_join_starts_from_the_beginning(machine: Machine) -> None:
-    """Keyring, package sources and files that an interrupted join left do not prevent the next join."""
     for path, content in {
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": "half a k",
         "etc/apt/sources.list.d/kubernetes.list": "deb of another version",

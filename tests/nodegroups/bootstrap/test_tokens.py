@@ -38,7 +38,7 @@ def machine(name: str = "a", *, number: str = "7") -> tuple[str, str]:
     return (name, number)
 
 
-#: Tokens by the minutes until they expire; None for a token that does not expire.
+#: Tokens by the minutes until they expire; the token under None does not expire.
 _LEFT = {minutes: token(left_minutes=minutes) for minutes in (0, 5, 9.9, 10, 30, None)}
 _UNREADABLE, _RENEWED = token(value=""), machine(number="8")
 #: Existing tokens, machines that have not joined, and the expected plan, by case.

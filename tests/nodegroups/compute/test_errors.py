@@ -125,7 +125,7 @@ def test_error_of_an_operation_is_classified_by_code_and_text(
     + [(code, K.UNAVAILABLE) for code in (0, 200, 500, 503)],
 )
 def test_failed_operation_without_errors_is_classified_by_its_http_code(http_code: int, want: FailureKind) -> None:
-    """The operation has ended, so even a failure with code 500 has no unknown outcome."""
+    """The operation has ended, so its outcome is known even if the code is 500."""
     assert failure_of_work([], CREATE, http_code=http_code).kind is want
 
 
@@ -177,7 +177,6 @@ _ANSWERS = st.builds(
 def test_outcome_is_unknown_only_for_changes_that_the_server_may_have_made(
     given_answer: Answer, call: Call, values: list[str]
 ) -> None:
-    """The outcome of a read is never unknown; the outcome of a change is unknown if the server failed."""
     kind = kind_of_answer(given_answer, call, values)
     assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
     if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:

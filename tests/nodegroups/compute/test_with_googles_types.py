@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.records import DELETE, TERMINATE, Manager, ResourcePolicy, Template
 
-#: Longer than the default time-out, because importing the library takes several seconds.
+#: Time-out longer than the default, because importing the library takes several seconds.
 pytestmark = pytest.mark.timeout(60)
 
 TEMPLATE = Template(

@@ -1,4 +1,4 @@
-"""Faults of gke-labs/tpu-operator, which this controller must not have. The simulation plants further faults."""
+"""Tests of faults of gke-labs/tpu-operator, which this controller must not have."""
 
 from __future__ import annotations
 
@@ -164,7 +164,6 @@ def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_10_resource_without_a_mark_is_used_only_with_the_annotation(*, adopt: bool) -> None:
-    """Without the annotation, the group is not created, and another user's resource is kept."""
     world = World()
     world.kube.create_group(make_group("train"))
     name = names.child_name(world.group("train").meta, Kind.WORKLOAD_POLICY)
@@ -218,7 +217,6 @@ def test_13_new_startup_script_is_reported_and_used_for_the_next_slice() -> None
 
 
 def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> None:
-    """All groups share one DaemonSet, which is applied again when its manifest changes."""
     world = ready_world("one")
     world.make("two")
     assert world.process.writes["ApplyDevicePlugin"] == 1
@@ -257,7 +255,6 @@ def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: obje
 
 
 def test_group_without_bootstrap_kubernetes_reports_that_its_image_has_to_join() -> None:
-    """Without this optional field, only the image of the machines can make them join."""
     world = World()
     group = make_group("train", topology="2x4")
     world.kube.create_group(replace(group, spec=replace(group.spec, bootstrap_kubernetes=None)))
@@ -295,7 +292,7 @@ def _with_address(name: str) -> TpuNodeGroup:
 def test_no_machines_are_created_while_data_to_join_is_unknown(
     monkeypatch: pytest.MonkeyPatch, setting: str, group: TpuNodeGroup
 ) -> None:
-    """At the given address, kubeadm only reads cluster-info. It continues at the address in cluster-info."""
+    """The tool kubeadm reads cluster-info at the given address, and then joins at the address in cluster-info."""
     world = World(settings=replace(SETTINGS, api_server=setting))
     with monkeypatch.context() as unknown:
         unknown.setattr(cluster, "FACTS", replace(cluster.FACTS, api_server=""))

@@ -76,7 +76,7 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
 
 @pytest.mark.parametrize("permission", [read for read in _READS if "Managers" in read])
 def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(permission: str) -> None:
-    """The status is Unknown: with PROVIDER=gce, a group whose condition Ready is False after a rejection is deleted."""
+    """The status is Unknown, because with PROVIDER=gce a group is deleted if Ready is False after a rejection."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -108,7 +108,6 @@ def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(
 
 @pytest.mark.parametrize(("permission", "reason"), (_READS | _DELETES).items())
 def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
-    """The restarted process may never have been able to read the resource."""
     world = ready_world(topology="2x4")
     world.deny(permission)
     world.restart()
@@ -172,8 +171,6 @@ def test_only_lasting_rejection_of_tokens_is_a_failure(permission: str) -> None:
 def test_machines_without_tokens_are_not_recreated_and_join_later(
     permission: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens cannot be written into the metadata: a permission is missing, or Compute Engine fails."""
-
     def fail(*_: object, **__: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
 

@@ -113,7 +113,7 @@ def test_calls_beyond_the_burst_are_sent_at_the_pace() -> None:
 
 
 def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
-    """Namespaces take turns, even over several rounds."""
+    """The calls of the namespaces alternate, also over several rounds."""
     many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
     few = wanted(insert("few0"), insert("few1"), due_at=NOW)
     first = pace([*many, *few], Memory(), SETTINGS, NOW)
@@ -155,7 +155,7 @@ def test_several_namespaces_of_one_tenant_do_not_delay_others() -> None:
 
 
 def test_lists_of_many_namespaces_do_not_delay_changes() -> None:
-    """The namespaces of the lists were served 30 s before the namespace of the change."""
+    """Otherwise the change would wait for the lists, because their namespaces were served 30 s before its own."""
     lists = [ListMachines(target=target(f"{number:03d}")) for number in range(9)]
     memory = Memory()
     for calls, seconds in ((lists, 0), ([set_metadata("first")], 30)):
@@ -166,7 +166,7 @@ def test_lists_of_many_namespaces_do_not_delay_changes() -> None:
 
 
 def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
-    """Ten calls of the large group are in flight, and its other calls have been due for longer than the small one's."""
+    """Ten calls of the large group are in flight, and its other calls have been due longer than the small group's."""
     large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
     first = pace(large, Memory(), SETTINGS, NOW)
     assert len(first.calls) == 10
@@ -177,7 +177,7 @@ def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
 
 
 def test_pause_that_google_asks_for_applies_to_its_project_only() -> None:
-    """The pause lasts as long as Google says, but at most 10 minutes."""
+    """The pause lasts for the time in Google's response, but at most 10 minutes."""
     call = insert("a", Scope(project="p", zone="us-central1-a"))
     other = insert("b", Scope(project="q", zone="us-central1-a"))
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="later")

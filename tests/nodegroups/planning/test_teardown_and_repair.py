@@ -46,12 +46,12 @@ _REFUSED: dict[type[Write], str] = {
     DeleteNode: "Node train-mig-",
     SetFinalizers: "finalizers",
 }
-#: Longer than the default time-out, because some tests simulate several hours.
+#: Time-out longer than the default, because some tests simulate several hours.
 pytestmark = pytest.mark.timeout(40)
 
 
 def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
-    """The disruption budget of the pods forbids their eviction without a time limit."""
+    """The disruption budget of the pods never allows their eviction."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
@@ -132,7 +132,7 @@ def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: 
 
 
 def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
-    """Without the lost machine, even pods of the group's namespace cannot work, so they keep the slice briefly."""
+    """Even pods of the group's namespace cannot work without the lost machine, so they keep the slice for a minute."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
@@ -271,7 +271,7 @@ def test_machines_that_are_not_listed_keep_pods_and_nodes(listed: int, monkeypat
 
 
 def test_nodes_of_missing_machines_are_deleted_and_do_not_block_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise pods on these nodes would not end. No slice is recreated while most nodes of a zone are not ready."""
+    """Otherwise pods on these nodes would not end, and too many nodes that are not ready would block all repairs."""
     world = ready_world(topology="2x4")
     world.make("each", topology="2x2", node_count=6)
     client, whole = world.cloud.client, world.cloud.client.list_managed_instances
@@ -382,7 +382,6 @@ def test_slices_are_recreated_even_if_most_machines_have_stopped() -> None:
 
 
 def test_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
-    """A label or taint that a user removes is set again."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -598,7 +597,7 @@ def test_resource_in_creation_is_not_forgotten_if_its_namespace_is_excluded() ->
 
 
 def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
-    """The group with the pods is being deleted as well, and waits for them."""
+    """The group with the pods is being deleted as well, and waits for the pods."""
     world = ready_world(topology="2x4")
     world.make("idle", topology="2x4")
     pods = world.run_pods("train")
@@ -673,7 +672,7 @@ def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None
 
 
 def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
-    """The controller's clock may be far behind. Machines that replace the old ones could not join either."""
+    """New machines could not join either, for example if the controller's clock is far behind."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -692,7 +691,7 @@ def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
     [(ApproveRequest, "machines cannot join yet"), (ApplyDevicePlugin, "the device plugin is not applied")],
 )
 def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
-    """A right may be missing, or an admission policy forbids the write. New machines would not become ready either."""
+    """New machines would not become ready either, for example if a permission is missing."""
     world = World()
     world.kube.refused, world.kube.chips = (write,), 0
     world.kube.create_group(make_group("train", topology="2x4"))

@@ -125,7 +125,7 @@ def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
 def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) -> None:
-    """Tenants can derive the names of template and policy from names of nodes; a resource in use cannot be deleted."""
+    """Otherwise a tenant, who can derive both names from names of nodes, could use them and block their deletion."""
     world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
@@ -152,7 +152,7 @@ def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) 
 
 
 def _orphan(world: World) -> None:
-    """Remove the owner from all children, as their users can."""
+    """Remove the owner from all children, as users can."""
     for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, _MIG):
         for child in world.kube.all(kind):
             _put(world, kind, replace(child, meta=replace(child.meta, owner=None)))
@@ -263,7 +263,7 @@ def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str)
 
 
 def test_nodes_with_forged_group_labels_do_not_prevent_the_repair_of_their_zone() -> None:
-    """A tenant's kubelets can register with the labels of another tenant's group, and with provider ids in its zone."""
+    """A tenant's kubelets can register with another group's labels and with provider IDs in the zone of that group."""
     world = ready_world(topology="4x4")
     labels, zone = names.group_labels(world.group().meta), f"gce://project-1/{ZONE}"
     for number in range(6):
@@ -569,7 +569,7 @@ def test_machines_listed_for_a_resource_of_another_owner_are_ignored() -> None:
 
 
 def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups take turns, so a large group leaves tokens for other groups."""
+    """Tokens are given to groups alternately, so a large group leaves tokens for other groups."""
     monkeypatch.setattr(tokens, "MOST", 2)
     world = World()
     write = world.process._write

@@ -59,12 +59,10 @@ class Worlds:
         return made
 
     def change_nodes(self, **changes: Any) -> None:
-        """Change all nodes of the copy, as its controllers do."""
         for node in self.copy.all("Node"):
             self.copy.change_node(node.name, **changes)
 
     def evict(self) -> None:
-        """Evict all pods of the copy, as Kubernetes does with pods on nodes that are not ready."""
         for pod in self.copy.all("Pod"):
             self.copy.evict(pod, grace=timedelta(seconds=30))
 

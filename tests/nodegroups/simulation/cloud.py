@@ -51,7 +51,7 @@ class Cloud:
         self.api = Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS)
         self.client._session = Wire(self.api)  # type: ignore[assignment]
-        #: Last seen state by name of the machine. A deleted machine has no status.
+        #: Last seen state of each machine, by name. A deleted machine has an empty status.
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
@@ -83,8 +83,6 @@ class Cloud:
     def machine(self, name: str) -> MachineView | None:
         found = self._seen.get(name)
         return found if found is not None and found.status else None
-
-    # --- faults, and changes by users
 
     def limit(self, free: int | None) -> None:
         """Allow `free` more machines; None allows any number."""
@@ -126,13 +124,11 @@ class Cloud:
             self.world._life.fill(group, now)
 
     def recreate(self, group: Group, member: Member) -> None:
-        """Recreate a machine under its name, as a user may."""
         self.stage.fault("recreated", member.name)
         with self.world.moment() as now:
             self.world._life.recreate(group, [member], now)
 
     def drop(self, group: Group) -> None:
-        """Delete a managed instance group, as a user may."""
         self.stage.fault("managed instance group deleted", group.name)
         self._foreign += 1
         scope = records.Scope(project=group.scope.project, zone=group.scope.location)
@@ -142,7 +138,6 @@ class Cloud:
             )
 
     def forget_operations_after(self, seconds: float) -> None:
-        """Make Compute Engine forget operations `seconds` after their end."""
         self.world.change_settings({"operations_kept_seconds": seconds})
 
     def hold(self, target: Target) -> None:

@@ -122,8 +122,6 @@ class Kube:
         """Fill the caches with all objects, as a new process does."""
         self.cached = dict(self.objects)
 
-    # --- changes by users
-
     def create_group(self, group: TpuNodeGroup) -> None:
         uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
         meta = replace(group.meta, uid=uid, generation=1, created_at=created_at)
@@ -156,8 +154,6 @@ class Kube:
     def finish_pods(self, *names: str) -> None:
         for name in names:
             self._drop(("Pod", "default", name))
-
-    # --- nodes
 
     def join(self, name: str) -> None:
         """Register the node of a running machine as soon as the machine has a valid token."""
@@ -221,7 +217,6 @@ class Kube:
         return machine is not None and self._joined_as.get(name) == machine.number
 
     def change_node(self, name: str, **changes: Any) -> None:
-        """Change a node, as its kubelet or a controller does."""
         key = ("Node", "", name)
         if key in self.objects:
             self._put(key, replace(self.objects[key], **changes))
@@ -257,8 +252,6 @@ class Kube:
         for token in self.all("Secret"):
             if token.expires_at is not None and token.expires_at <= self.stage.wall():
                 self._drop(("Secret", "kube-system", token.name))
-
-    # --- writes of the controller
 
     def write(self, write: Write) -> None:
         """Execute a write. Raises Declined if it is rejected."""

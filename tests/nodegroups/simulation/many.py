@@ -4,7 +4,7 @@ FILE, if given, gets the caches, memory and settings of the controller at the ti
 
 The client and the decisions are real. The simulated Compute Engine has the times of real machines: an operation takes 5
 s; a machine is PROVISIONING for 60 s and STAGING for 20 s, each up to 20 s longer. The startup script looks for the
-data to join 60 s after that, and again after waits that double from 2 s to 60 s; then it installs the packages of
+data to join 60 s after STAGING, and again after waits that double from 2 s to 60 s; then it installs the packages of
 Kubernetes for 40 s. The node is ready up to 10 s after it has joined. Each call takes up to 0.6 s.
 """
 
@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning.actions import Call
 from rehearsal.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
-#: Slice of 16 machines with four chips each.
+#: Topology of a slice of 16 machines with four chips each.
 _TOPOLOGY = "8x8"
 _MACHINES = 16
 _LATENCIES = {

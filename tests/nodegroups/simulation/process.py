@@ -62,7 +62,7 @@ class Process:
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
-        #: Seconds from an event to its round. Events within this time are decided on together.
+        #: Seconds from an event to the round that handles it. Events within this time are decided on together.
         self.round_gap_seconds = stage.rng.choice((0.05, 0.25, 1.0))
         self.fault_chance = 0.0
         self.loss_chance = 0.0

@@ -40,7 +40,7 @@ def _is_at_rest(member: Member) -> bool:
 
 
 class Run:
-    """A world with random faults for some time (`storm_seconds`)."""
+    """A world with random faults for `storm_seconds`."""
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.world = world = World(seed, recording=recording)
@@ -122,8 +122,6 @@ class Run:
         reads = sum(count for kind, count in made.items() if kind in _READS and kind != "ListManagers")
         if changes or reads > _MAX_READS_PER_HOUR * max(1, len(self.wanted)):
             self.stage.violate(f"in an hour without events {len(self.wanted)} groups were called {dict(made)}")
-
-    # --- users and faults
 
     def _somebody(self) -> None:
         rng = self.stage.rng

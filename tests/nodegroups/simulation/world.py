@@ -98,13 +98,11 @@ class World:
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), start)
 
     def make(self, *names: str, **spec: Any) -> None:
-        """Create groups, and wait until they are ready."""
         for name in names:
             self.kube.create_group(make_group(name, **spec))
         self.wait_until(lambda: all(self.is_ready(name) for name in names))
 
     def take_down(self, name: str, *, within_seconds: float = 1800.0) -> None:
-        """Delete a group, and wait until its object does not exist."""
         self.delete_group(name)
         self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
 
@@ -149,8 +147,6 @@ class World:
 
     def delete_group(self, name: str) -> None:
         self.kube.delete((Kind.TPU_NODE_GROUP, "default", name))
-
-    # --- invariants
 
     def _check_delete(self, resource: Resource) -> None:
         """Check that a deleted resource has the cluster's mark, and that no pods with chips run on its machines."""
