@@ -126,7 +126,6 @@ def _api() -> FakeKube:
 
 
 def read(api: FakeKube) -> Ledger:
-    """Read the ledger as the controller does."""
     known = Known(api=api, namespace="system", clock=lambda: NOW, servers=())
     known.read(leading=True)
     assert known.ledger is not None
@@ -138,7 +137,6 @@ def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
 
 
 def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
-    """A missing ConfigMap is an empty ledger, and the first write creates it."""
     assert read(api) == Ledger()
     first = save(api, Ledger(), ONE, TWO)
     assert read(api) == first
@@ -179,7 +177,6 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
 
 
 def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKube) -> None:
-    """The patch that removes the gate also adds the annotations and the node selector."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
     open_gate(api, OPENING)
     written = api.object(POD_PATH) or {}
@@ -196,7 +193,6 @@ def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKub
 
 
 def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube) -> None:
-    """An empty list of gates is removed."""
     api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
     open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
     assert (api.object(POD_PATH) or {})["spec"] == {}

@@ -502,7 +502,7 @@ def test_annotations_are_also_protected_in_status_updates() -> None:
 )
 @pytest.mark.parametrize("subresource", ["binding", ""])
 def test_binding_with_protected_annotations_or_labels_is_rejected(metadata: Json, want: str, subresource: str) -> None:
-    """The API server copies the metadata of a binding to the pod. Bindings can be created at two paths."""
+    """The API server copies the metadata of a binding to the pod, and accepts bindings at two paths."""
     binding = {"metadata": {"name": "train", **metadata}, "target": {"name": "node"}}
     request = Request(operation="CREATE", kind="Binding", subresource=subresource, namespace="ml", object=binding)
     denied = review_pod(request, COMPATIBLE).denied

@@ -37,7 +37,6 @@ def _controller() -> Controller:
 
 
 def read(board: Board) -> Document:
-    """Return the document as a client decodes it."""
     return msgspec.json.decode(board.page().make().body, type=Document)
 
 
@@ -67,7 +66,6 @@ def test_document_before_the_first_decision_reports_it() -> None:
 
 
 def test_unreadable_ledger_is_reported_and_the_last_decision_is_kept(controller: Controller) -> None:
-    """The last decision is the best available information."""
     decided = document(controller).decided_at
     controller.loop.known.ledger = None
     controller.kube.fail("GET", "configmaps", RuntimeError("unexpected"), times=0)

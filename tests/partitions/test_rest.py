@@ -22,7 +22,6 @@ from tests.support.partitions import FakeVipu
 from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 
-#: Time-out in seconds, long enough for a busy machine.
 pytestmark = pytest.mark.timeout(30)
 
 ROOT = names.ROOT

@@ -75,7 +75,7 @@ def test_slow_changes_of_one_kind_leave_half_of_the_slots_to_the_other_kind(slow
 
 
 def test_namespaces_take_turns_over_several_rounds() -> None:
-    """In each round, one change ends. The namespaces with the oldest pods must not be first in all rounds."""
+    """One create ends in each round; the namespaces with the oldest pods must not be first in all rounds."""
     pods = [
         make_pod(f"{namespace}{number}", namespace=namespace, age_seconds=1000 - 100 * order + number)
         for order, namespace in enumerate("abcdefgh")

@@ -56,7 +56,7 @@ def _away(**fields: Any) -> tuple[Story, Pod]:
 
 
 def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
-    """Run rounds for some minutes in which the first server cannot be reached."""
+    """Run rounds for `minutes` in which SERVER cannot be reached."""
     return story.settle(
         3 * minutes,
         seconds=20,
@@ -104,7 +104,7 @@ def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str,
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
-    """Run rounds for some hours. Calls for which `refuses` is true fail, and pods with a partition get a node."""
+    """Run rounds for `hours`. Calls for which `refuses` is true fail, and pods with a partition get a node."""
 
     def fails(call: Call) -> FailureKind | None:
         kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE

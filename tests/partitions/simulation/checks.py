@@ -17,7 +17,7 @@ from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
 from tests.support.simulations.stage import Stage
 
-#: Maximum age in seconds of a reading that shows an active partition when its pod's gate is removed.
+#: Maximum age in seconds of the state on which the controller acts; it may not know changes within this time.
 _SEEN_SECONDS = 150.0
 #: Maximum time in seconds that a partition exists after its pod has ended, or after the last fault if that is later.
 OUTLIVES_SECONDS = 600.0
@@ -45,8 +45,6 @@ class Checks:
         kube.on_take_back, kube.is_served = self._take_back, self._is_served
         for server in servers.values():
             server.on_change = lambda call, server=server: self._change(server, call)
-
-    # --- pods and their partitions
 
     def _open(self, pod: Pod, gate: OpenGate) -> None:
         """Check that a gate is removed once, and only if the pod's own partition is active and in the ledger."""
@@ -113,7 +111,6 @@ class Checks:
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:
-        """Check that a partition is created at most MAX_TRIES_A_MINUTE times in a minute."""
         now = self.stage.agenda.now
         tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
         self.tries[partition_id] = tries
@@ -132,8 +129,6 @@ class Checks:
         for fault in faults_of(snapshot, plan, self.settings, tells_sizes=tells_sizes):
             self.stage.violate(fault)
         self.stage.note_digest("controller", "shows", plan.view)
-
-    # --- checks at the end of a run
 
     def outlived(self, since: float) -> None:
         """Check that no partition outlives its pod by more than OUTLIVES_SECONDS, counted from `since` or later."""
@@ -162,7 +157,6 @@ class Checks:
                 self.stage.violate(f"{entry.pod} has a place on {entry.server}, which is down for {down:.0f} s")
 
     def nothing_left(self) -> None:
-        """Check that no partition or entry of this cluster is left."""
         for address, server in self.servers.items():
             left = [partition for partition in server.partitions() if own(partition)]
             if left:

@@ -77,7 +77,6 @@ class Kube:
         return self._put(pod)
 
     def change(self, uid: str, **fields: Any) -> Pod | None:
-        """Change a pod; return None if it does not exist."""
         pod = self.pods.get(uid)
         return self._put(replace(pod, **fields)) if pod is not None else None
 
@@ -98,7 +97,6 @@ class Kube:
         )
 
     def finish(self, uid: str) -> None:
-        """End a pod, with or without success."""
         pod = self.pods.get(uid)
         if pod is not None and not pod.finished:
             self.stage.note("kubelet", "%s has ended", pod.name)
@@ -230,7 +228,7 @@ class Kube:
         self.change(pod.uid, gated=False, told_server=gate.server.address, told_partition=gate.partition_id)
 
     def take_back(self, write: TakeBack) -> None:
-        """Release a pod; its user deletes it some time later."""
+        """Release a pod, which its user deletes within 200 s."""
         pod = self.pods.get(write.pod.uid)
         if pod is None or pod.resource_version != write.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)

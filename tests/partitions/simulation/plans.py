@@ -185,7 +185,7 @@ class _Placement:
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Return whether partitions that will not be removed leave too few IPUs in each allocation that fits a pod."""
+        """Return whether a pod would fit into an allocation only without the partitions that are not removed."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
@@ -306,7 +306,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until a deadline frees an entry's IPUs; the grace period counts for a younger new pod."""
+        """Return the seconds until a deadline frees an entry's IPUs, with the grace period if a new pod is younger."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf

@@ -80,7 +80,6 @@ class Process:
             self.kube.caches.remove(self.cache)
 
     def now(self) -> datetime:
-        """Return the time of day by the clock of the process."""
         return self.stage.wall() + timedelta(seconds=self.skew_seconds)
 
     def set_clock(self, seconds: float) -> None:

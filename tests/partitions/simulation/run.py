@@ -195,8 +195,6 @@ class Run:
         if made or reads > _MAX_READS * len(self.servers):
             self.stage.violate(f"in ten minutes without events there were {reads} reads and {dict(made)}")
 
-    # --- pods and faults
-
     def _somebody(self) -> None:
         rng = self.stage.rng
         for _ in range(rng.choice((1, 1, 4))):
@@ -312,7 +310,6 @@ class Run:
         self._lead()
 
     def _tamper(self) -> None:
-        """Add an invalid entry to the ledger, spoil or delete an entry, or delete the ConfigMap."""
         rng, data = self.stage.rng, dict(self.kube.data or {})
         kind = rng.randrange(4)
         self.stage.fault("ledger tampered with", str(kind))
