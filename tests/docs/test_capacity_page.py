@@ -94,7 +94,6 @@ def test_buffer_of_the_page_is_the_example() -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    """The numbers are waits, such as the back-off after a stockout."""
     stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
     text = " ".join(_PAGE.split())
 

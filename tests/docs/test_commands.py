@@ -80,7 +80,6 @@ def _check(words: list[str]) -> None:
     "words", [pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120]) for each, words in _EACH]
 )
 def test_targets_of_commands_exist(words: list[str]) -> None:
-    """The provisioner's commands parse, and targets and variables of make and modules of Python exist."""
     _check(words)
 
 

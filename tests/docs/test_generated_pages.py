@@ -31,7 +31,6 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
     ],
 )
 def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
-    """A page that was generated from older code would lack new types, metrics, fields or options."""
     made = subprocess.run(
         [sys.executable, *maker.split(" ")],
         # With this path, the generator imports the code of this checkout, not of an installed package.

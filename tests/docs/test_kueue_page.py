@@ -74,7 +74,6 @@ def test_choices_of_the_page_are_those_of_a_request() -> None:
 
 @pytest.mark.parametrize(("name", "pods", "slices"), [("two-slices", 8, 2), ("one-slice", 2, 1)])
 def test_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices: int) -> None:
-    """The request is for a JobSet of the example, and nodes get the labels that pods on the page select."""
     world, asked = _asked(name)
     assert (asked, len(world.created)) == (pods, slices)
     world.finish_creates()

@@ -44,7 +44,6 @@ def test_every_name_in_capitals_is_in_the_code() -> None:
 
 
 def test_every_key_is_in_the_code() -> None:
-    """Keys of annotations, labels and taints are checked."""
     known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
     named = _named(r"`((?:[a-z-]+\.)+(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])")
     assert len(named) > 20

@@ -13,7 +13,6 @@ _OF_FAULTS = ("crashes", "guards", "leaders")
 
 
 def _tests_in(*files: Path) -> set[str]:
-    """Return the names of the test functions and test methods in files."""
     definition = re.compile(r"^(?:    )?def (test_\w+)\(", re.MULTILINE)
     return {name for file in files for name in definition.findall(file.read_text("utf-8"))}
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from tests.docs.shell import PAGES, ROOT
 
-#: Options of `make site`.
+#: Command that runs Sphinx as in `make site`.
 _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 

@@ -17,7 +17,6 @@ _FOLDER = _ROOT / "docs" / "pictures"
 
 
 def test_each_picture_exists_and_is_on_the_page() -> None:
-    """The pictures are those that `make screenshots` creates, and none is too large."""
     names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.timeout(30)
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
-#: States of pods that Kubernetes shows, and which are therefore not in the code.
+#: States of pods that Kubernetes shows. The provisioner's code does not contain them.
 _OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
-#: Pages on Events and on symptoms, for each product: node pools, node groups and partitions.
+#: Pages on the Events of node pools, node groups and partitions.
 _EVENTS = ("events.md", "node-groups/events.md", "partitions/events.md")
 _SYMPTOMS = ("troubleshooting.md", "node-groups/troubleshooting.md", "partitions/troubleshooting.md")
 _READINESS, _LOG = "## `/readyz` fails", "## Warnings and errors in the log"
@@ -31,7 +31,6 @@ def _entries() -> dict[str, str]:
 
 
 def _section(page: str, title: str) -> str:
-    """Return the text below a heading of a page."""
     return (_DOCS / page).read_text("utf-8").partition(f"{title}\n")[2].partition("\n## ")[0]
 
 
