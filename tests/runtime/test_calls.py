@@ -32,7 +32,6 @@ class Full:
         self.queued: list[Callable[[], None]] = []
 
     def submit(self, call: Callable[..., None], *arguments: object) -> None:
-        """Queue the call if `queues` is true; raise the error of a thread pool."""
         if self._queues:
             self.queued.append(lambda: call(*arguments))
         raise RuntimeError("can't start new thread")

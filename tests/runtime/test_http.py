@@ -45,7 +45,7 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
 
 
 def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Server header of uvicorn is replaced, and its environment variables are ignored."""
+    """The server replaces uvicorn's Server header, and ignores environment variables of uvicorn."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -242,7 +242,6 @@ def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, se
 
 
 def test_at_most_two_responses_are_created_for_a_client_that_does_not_read(serve: Serve) -> None:
-    """For a client that sends 1,000 requests and reads nothing, two responses are created; its connection ends."""
     made = 0
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:

@@ -139,7 +139,7 @@ def test_place_rests_as_long_as_it_was_used_up_to_a_maximum():
             ended = time.monotonic()
             await _taken(lane)
             assert rests * 0.95 <= time.monotonic() - ended < rests + 0.15
-            # During this time, the place rests after the second request.
+            # Wait until the rest after the short request of `_taken` has ended.
             await asyncio.sleep(0.05)
 
     asyncio.run(play())

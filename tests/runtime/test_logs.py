@@ -27,7 +27,6 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def out() -> io.StringIO:
-    """Configure level info; return the stream of the log lines."""
     stream = io.StringIO()
     logs.configure("info", stream=stream)
     return stream

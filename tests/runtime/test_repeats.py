@@ -69,7 +69,6 @@ def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> Non
 
 
 def test_number_of_lasting_failures_is_limited() -> None:
-    """Beyond the limit, the oldest failure is forgotten, and logged again when it is repeated."""
     lasting = Lasting()
     for number in range(repeats._MAX_LASTING + 1):
         lasting.fails(str(number), "away")

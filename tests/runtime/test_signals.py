@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.runtime import process
 
-#: Longer than the default time-out, because some of these tests start Python.
+#: Time-out longer than the default, because some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)
 
 #: Time-out in seconds, much longer than any step of these tests.
@@ -24,7 +24,6 @@ _PATIENCE_SECONDS = 10
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """Restore the handlers of the test process."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     yield

@@ -23,7 +23,6 @@ Connect = Callable[..., socket.socket]
 
 @pytest.fixture(name="connect")
 def _connect() -> Iterator[Connect]:
-    """Return a function that opens connections, which are closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda port, **options: stack.enter_context(connect(port, **options))
 

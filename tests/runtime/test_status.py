@@ -48,7 +48,6 @@ Serve = Callable[..., HttpServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that starts servers, which end after the test."""
     started: list[HttpServer] = []
 
     def start(
