@@ -36,7 +36,7 @@ _PODS = "/api/v1/namespaces/tpu-provisioner-system/pods"
 
 
 def board_of(world: World) -> Board:
-    """Return the board of a world's provisioner after this round."""
+    """Return the board of a world's provisioner after the last round."""
     board = make_board(lambda: world.now, lambda: world.now.timestamp())  # noqa: PLW0108 - it moves
     board.publish(world.snapshot(), world.look(), world.settings, world.now)
     return board
@@ -155,7 +155,6 @@ def test_pod_that_does_not_exist_may_be_of_any_subgroup_of_its_group(pod: str, g
 
 
 def test_slice_and_workload_of_one_name_are_both_explained() -> None:
-    """A kind before the name selects either the workload or the slice."""
     world = World(make_jobset("a"), make_jobset("a-slice-0"))
     document = document_of(world)
     both = [explanation.id for explanation in explanations(document, "a-slice-0", "")]

@@ -99,7 +99,6 @@ def test_text_on_a_terminal_has_colours_unless_no_color_is_set(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the shell is installed, it must accept the script."""
     assert main(["completion", shell]) == ExitCode.OK
     script = capsys.readouterr().out
     assert f"_TPU_PROVISIONER_COMPLETE={shell}_complete" in script
@@ -109,7 +108,7 @@ def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.Capt
 
 
 def completed(words: str, *, shell: str = "bash") -> list[str]:
-    """Return the completions of a line; the request is that of bash's completion script."""
+    """Return the completions of a line, requested as bash's completion script does."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner"],
         env={

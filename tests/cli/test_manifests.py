@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from provisioner.cli.manifests import read_documents
 from provisioner.slices.offline.documents import objects_of
 
-#: Long time-out, because Hypothesis is slow on a busy machine.
+#: Long time-out, because Hypothesis can take more than the default time on a busy machine.
 pytestmark = pytest.mark.timeout(60)
 
 

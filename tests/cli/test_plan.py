@@ -32,7 +32,6 @@ MAX_CHIPS=64
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Run in an empty folder, without settings in the environment."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -90,7 +89,6 @@ def test_unreadable_file_is_an_error_and_other_files_are_planned(capsys: pytest.
 def test_folders_and_standard_input_are_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder is read without its subfolders, or with -R including them; `-f -` reads a pipe."""
     write("d/a.yaml", raw_jobset("one", uid=""))
     write("d/b.json", raw_jobset("two", uid=""))
     write("d/notes.txt", raw_jobset("three", uid=""))
