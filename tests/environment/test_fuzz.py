@@ -76,7 +76,6 @@ def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: Webhook
 @settings(max_examples=250)
 @given(data=st.data())
 def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
-    """A patch changes only variables of containers with chips, and a second review adds nothing."""
     case = data.draw(st.sampled_from(_CASES))
     pod = spoilt(data, case["review"]["request"]["object"])
     owner = spoilt(data, next(iter(case["owners"].values()), None))

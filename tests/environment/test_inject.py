@@ -210,7 +210,7 @@ def test_pods_that_share_the_ports_of_a_vm_are_reported(
     ],
 )
 def test_pod_that_cannot_resolve_host_names_gets_a_warning(spec: dict[str, Any], policy: str):
-    """With hostNetwork, Kubernetes treats ClusterFirst, the default, as Default. libtpu would wait silently."""
+    """Without DNS, libtpu waits silently. With hostNetwork, Kubernetes treats ClusterFirst, the default, as Default."""
     several, one = stateful_set(), stateful_set(1)
     for owner, selector, is_reported in ((several, V5E_4X4, bool(policy)), (one, V6E_2X2, False)):
         [found], said = injected(pod_of(owner, "train-0", selector=selector, **spec), owner)
