@@ -20,7 +20,6 @@ from provisioner.runtime.lanes import Busy
 from tests.support.waiting import wait_for
 
 DONE = PlainTextResponse("done")
-#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 LARGE = b" " * 200_000
 
@@ -123,7 +122,6 @@ def test_duration_starts_before_the_wait_in_a_lane():
 
 
 def test_full_lanes_do_not_delay_quick_reviews():
-    """While all slots for slow, large and waiting reviews are in use, further reviews of these kinds get 503."""
     go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Response:

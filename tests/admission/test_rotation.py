@@ -123,15 +123,14 @@ def test_next_keys_replace_lost_present_keys():
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
 def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[tuple[int, bool, bool]]):
-    """A move has the minutes that pass, the replica that steps, and whether the other one steps as well."""
+    """A move has the minutes that pass, the replica that steps, and whether the other replica steps as well."""
     forge = Forge()
     secret = forge.advance(State())
     forge.now += VALID - timedelta(days=30, minutes=7)
     views, looked, bundle = [secret, secret], [forge.now, forge.now], trusted(secret)
     for minutes, second, both in moves:
         forge.now += timedelta(minutes=minutes)
-        # A replica steps now if its last reading would be older than half of STEP after another move of up to 3
-        # minutes.
+        # A replica steps now if its last read of the Secret would be over STEP / 2 old after another 3 minutes.
         late = [forge.now - moment > STEP / 2 - timedelta(minutes=3) for moment in looked]
         for replica in (0, 1):
             if both or replica == int(second) or late[replica]:
