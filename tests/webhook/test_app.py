@@ -47,7 +47,6 @@ SECRET = "/api/v1/namespaces/tpu-provisioner-system/secrets/tpu-provisioner-webh
 STATEFUL_SET = "/apis/apps/v1/namespaces/ml/statefulsets/train"
 ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="127.0.0.1:0", probes="127.0.0.1:0")
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
-#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 
@@ -209,7 +208,7 @@ def test_problems_of_many_owners_of_a_namespace_are_logged_once_a_minute():
 
 
 def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
-    """Pods are reviewed before the API server checks the names of their owners."""
+    """Pods are reviewed before the API server checks the names of their owners, which may have any length."""
     recorder = build(WebhookSettings(), ANYWHERE, kube, None).recorder
     for number in range(5000):
         name = f"{number}".ljust(253, "\N{GRINNING FACE}")

@@ -1,4 +1,4 @@
-"""Reviews as API servers send them, and the expected answers: each case of gke-tpu-env-injector, which is replaced.
+"""Reviews as API servers send them, with the expected answers, for each case of gke-tpu-env-injector.
 
 A file of tests/data/admission has the settings, the owners as the API server shows them, the review and its answer (the
 patch decoded), and the variables that each container has afterwards. Files named recorded-* were sent by a control

@@ -21,7 +21,6 @@ from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_stateful_set
 from tests.support.reviews import answer_of
 
-#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 AT = "/spec/template/spec/nodeSelector"
