@@ -11,5 +11,4 @@ from tests.support.localcluster import GoHome
 
 @pytest.fixture
 def go_home(tmp_path: Path) -> GoHome:
-    """Return an empty home directory, to which tests add a fake `go`."""
     return GoHome(root=tmp_path)

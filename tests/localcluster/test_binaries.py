@@ -113,7 +113,6 @@ def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
 
 
 def test_two_builders_build_each_program_once(go_home: GoHome) -> None:
-    """The second builder waits for the first, and uses its programs."""
     go_home.install_go(build='sleep 0.1; echo built > "$output"')
     threads = [threading.Thread(target=go_home.resolve) for _ in range(2)]
     for thread in threads:

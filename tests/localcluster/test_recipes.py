@@ -50,7 +50,6 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
 
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=f"{recipe.name} of {recipe.module}") for recipe in ALL])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
-    """The module pins the source, declares the tool, and requires exactly the oldest Go that the code accepts."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     assert re.fullmatch(r"v\d+\.\d+\.\d+", pinned_version(recipe, MODULES))
     assert re.search(rf"^\s*(tool )?{re.escape(recipe.package)}$", text, re.MULTILINE)
