@@ -27,7 +27,6 @@ class Stage:
     cluster: Any = field(default_factory=lambda: SimpleNamespace(kubeconfig=Path("config"), binaries={"kubectl": "k"}))
 
     def check(self) -> None:
-        """Count the check; raise SIGINT at the check `interrupted_at`."""
         self.looks += 1
         if self.looks == self.interrupted_at:
             signal.raise_signal(signal.SIGINT)
@@ -38,7 +37,6 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """Restore the handlers of signals after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
