@@ -51,7 +51,6 @@ def test_fields_are_fields_of_googles_messages(fields: Mapping[str, Any], kind: 
 
 
 def assert_fields(fields: Mapping[str, Any], descriptor: Any, path: str) -> None:
-    """Check the fields of a message and of nested messages."""
     known = {field.json_name: field for field in descriptor.fields}
     for name, value in fields.items():
         assert name in known, f"{path}.{name}"

@@ -104,7 +104,6 @@ def test_policy_or_template_used_by_a_group_is_not_deleted(compute: Compute, pat
 
 
 def test_name_is_taken_from_insert_to_the_end_of_its_delete(compute: Compute) -> None:
-    """After the delete, the name can be used again, with another ID."""
     compute("POST", TEMPLATES, template())
     for _ in range(2):
         status, answer = compute("POST", TEMPLATES, template())

@@ -17,7 +17,6 @@ MakeWorld = Callable[..., World]
 
 
 def status(world: World, pool: str = "slice") -> str:
-    """Return a pool's status; "gone" if the pool does not exist."""
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
 
 
@@ -59,7 +58,6 @@ def test_empty_flex_start_pool_gets_nodes_when_all_capacity_faults_are_cleared(
 
 
 def test_world_with_a_fixed_cluster_rejects_other_clusters(make_world: MakeWorld) -> None:
-    """Another project is forbidden; another location or cluster is not found."""
     world = make_world(project="proj", location="us-east5-a", cluster="main")
     world.cluster(CLUSTER)
     for name, want in (

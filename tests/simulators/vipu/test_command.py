@@ -29,7 +29,6 @@ class Shell:
         self._capsys = capsys
 
     def run(self, line: str, **environment: str) -> tuple[int, str, str]:
-        """Run a command line; return exit code, stdout and stderr."""
         code = command.run(line.split(), {**self.environment, **environment})
         return (code, *self._capsys.readouterr())
 
