@@ -245,7 +245,7 @@ def test_delete_without_a_proof_reads_nothing_from_kubernetes(world: World) -> N
     "call", [insert(MIG), delete(POLICY), SET_METADATA, GATED], ids=["insert", "delete", "metadata", "gated"]
 )
 def test_change_is_not_sent_without_a_sufficient_lease(world: World, call: Call) -> None:
-    """The lease may end during the call."""
+    """Otherwise the lease could end during the call, and another replica could act at the same time."""
     world.put_group()
     world.lease_seconds = CALL_SECONDS
     answer = world.answer(call)

@@ -175,7 +175,6 @@ def actions_of(logs: list[Any]) -> list[str]:
 
 
 def quiet(logs: list[Any]) -> bool:
-    """Return whether the log has no lines about executed or failed changes."""
     return not {line["event"] for line in logs} - {"dry_run.would"}
 
 

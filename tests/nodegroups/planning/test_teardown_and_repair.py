@@ -178,7 +178,7 @@ def test_status_says_that_compute_engine_deletes_the_machines() -> None:
 
 
 def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None:
-    """Otherwise a child whose create was in flight during the deletion would keep the template, and so the group."""
+    """Otherwise a managed instance group whose create was in flight would keep its template, and so the group."""
     world = ready_world(topology="2x4")
     group = world.group("train")
     finalizers = tuple(finalizer for finalizer in group.meta.finalizers if finalizer != names.CLEANUP_MIG)
@@ -657,7 +657,6 @@ def test_force_and_abandon_have_no_effect_without_a_deletion() -> None:
 
 @pytest.mark.parametrize("reports", [False, True])
 def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None:
-    """The message has the reason even while a node of the deleted machines still reports."""
     world = ready_world(topology="2x4")
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)

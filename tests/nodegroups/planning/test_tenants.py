@@ -112,7 +112,7 @@ def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
 
 
 def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
-    """The foreign managed instance group names the template in its spec, but has no machine."""
+    """The managed instance group names the template in its spec, but has no machine that uses the template."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
@@ -615,7 +615,7 @@ def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:
 
 
 def test_ready_node_without_a_machine_is_deleted_by_force() -> None:
-    """With a copy of the kubelet's certificate, any client can report the node as ready."""
+    """With a copy of the kubelet's certificate, any client could report the node as ready, and so keep the group."""
     world = ready_world(topology="2x4")
     name = min(machine.name for machine in world.machines("train"))
     world.cloud.on_stopped = lambda _machine: None

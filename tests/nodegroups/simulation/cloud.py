@@ -65,7 +65,6 @@ class Cloud:
         stage.drive(self.world)
 
     def call(self, call: Call) -> Result:
-        """Execute a call. Raises ComputeError."""
         if isinstance(call, Delete):
             self._tell_of_delete(call.target)
         result = act._exchange(self.client, call)[1]()

@@ -168,8 +168,7 @@ class Kube:
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        # A real machine may take over an earlier machine's node that is not ready; here, it waits until that node is
-        # deleted.
+        # A real machine may take over an earlier machine's node that is not ready; here it waits for the delete.
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return

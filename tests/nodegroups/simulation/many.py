@@ -85,7 +85,6 @@ class Many:
         self.of_group: Counter[str] = Counter()
 
     def run(self) -> Figures:
-        """Create all groups, wait until they are ready and their tokens are deleted, and delete the groups."""
         world = self.world
         for name in self.names:
             world.kube.create_group(make_group(name, topology=_TOPOLOGY))

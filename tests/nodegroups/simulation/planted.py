@@ -1,7 +1,4 @@
-"""Planted bugs, each a small mutation of the real code. The simulation must find each bug.
-
-Some are faults of gke-labs/tpu-operator, some were found by this simulation, and some are plausible mistakes.
-"""
+"""Planted bugs, each a small mutation of the real code. The simulation must find each bug."""
 
 from __future__ import annotations
 
