@@ -25,7 +25,6 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
     ],
 )
 def test_servers_are_parsed_with_optional_port_and_node_label(text: str, want: tuple[Server, ...]) -> None:
-    """The format is HOST:PORT:LABEL=VALUE, of which only HOST is required."""
     assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
 

@@ -222,7 +222,6 @@ class Story:
         return plans
 
     def entries(self) -> dict[str, Entry]:
-        """Return the ledger's entries by name of the pod."""
         assert self.ledger is not None
         return {entry.pod: entry for entry in self.ledger.entries}
 
@@ -230,10 +229,7 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`. None means no partition.
-
-    With `gone`, the pod does not exist.
-    """
+    """Return a story of a pod (missing if `gone`) with a ledger entry, and a partition unless `state` is None."""
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))
     if state is not None:

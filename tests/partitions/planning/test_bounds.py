@@ -54,7 +54,6 @@ def test_memory_limit_covers_all_pods_of_the_largest_cluster(file: str, path: tu
 
 
 def test_pod_whose_evaluation_raises_does_not_affect_other_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue and the steps for entries catch the exception; the entry of the pod is kept."""
     for module, name in ((queue, "_candidate"), (making, "_create")):
         original = getattr(module, name)
 

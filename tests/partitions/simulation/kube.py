@@ -149,7 +149,6 @@ class Kube:
         cache.on_change()
 
     def watch(self, on_change: Callable[[], None]) -> Cache:
-        """Start a watch, which begins with all current pods."""
         cache = Cache(pods={uid: pod for uid, pod in self.pods.items() if not pod.finished}, on_change=on_change)
         self.caches.append(cache)
         return cache

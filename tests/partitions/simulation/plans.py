@@ -1,7 +1,4 @@
-"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older pod.
-
-The checks use as little of the tested code as possible.
-"""
+"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older pod. Uses little of the tested code."""
 
 from __future__ import annotations
 
@@ -306,7 +303,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until a deadline frees an entry's IPUs, with the grace period if a new pod is younger."""
+        """Return the seconds until a deadline frees an entry's IPUs; new pods that pass `head` get a grace period."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf

@@ -98,10 +98,7 @@ class Run:
             self.start()
 
     def run(self) -> dict[str, float]:
-        """Run; return the seconds until all pods were served, and the longest time that a partition outlived its pod.
-
-        Raises Violated.
-        """
+        """Run; return durations by what they measure. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)

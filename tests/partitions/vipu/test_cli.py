@@ -28,7 +28,6 @@ from tests.support.waiting import wait_for
 #: Long time-out, because each command takes 0.1 s of CPU time to start, and the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
-#: Allocations of the simulated server.
 ALLOCATIONS = {
     "ours": {"cluster": "c16", "agents": ["ag0", "ag1", "ag2", "ag3"]},
     "small": {"cluster": "c16", "agents": ["ag4"]},
