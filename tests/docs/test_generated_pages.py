@@ -46,7 +46,6 @@ def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
 def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
-    """The source of a picture is the text file next to it."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     is_current = made == source.with_suffix(".svg").read_text(encoding="utf-8")
     assert is_current, f"{source.with_suffix('.svg').name} is not current: make docs"

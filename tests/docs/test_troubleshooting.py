@@ -51,7 +51,6 @@ def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str
 
 
 def test_each_entry_has_cause_and_remedy() -> None:
-    """Administrators need the cause and the remedy during an incident."""
     for name, body in _entries().items():
         leads = re.findall(r"(?m)^- (Cause|Look|Do)\b", body)
         assert leads in (["Cause", "Do"], ["Cause", "Look", "Do"]), name
@@ -91,7 +90,6 @@ def _unsaid(quote: str) -> list[str]:
 
 
 def test_each_line_of_readyz_and_healthz_is_in_the_code() -> None:
-    """The test finds entries about lines that were removed."""
     assert [name for name in _rows(_READINESS) if _unsaid(name)] == []
 
 
