@@ -85,7 +85,6 @@ def test_call_that_cannot_be_submitted_has_a_result_and_is_never_made(*, queues:
 
 
 def test_drain_drops_calls_that_have_not_begun(thread: ThreadPoolExecutor) -> None:
-    """A call in progress is waited for and has a result."""
     entered, release = threading.Event(), threading.Event()
     calls = actor()
 

@@ -44,7 +44,6 @@ def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> 
 
 
 def test_slow_call_does_not_delay_other_calls(executor: ThreadPoolExecutor) -> None:
-    """The next call begins when any call has ended."""
     last = threading.Event()
 
     def call(item: int) -> bool:

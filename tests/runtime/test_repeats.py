@@ -59,7 +59,6 @@ def test_kind_of_a_failure_is_its_type_and_line():
 
 
 def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> None:
-    """`ended` returns whether the attempt before had failed."""
     lasting = Lasting()
     logged = [lasting.fails("read", words) for words in ("away", "away", "refused", "refused")]
     assert logged == [True, False, True, False]

@@ -148,7 +148,6 @@ def test_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, reque
 
 
 def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: Connect) -> None:
-    """The limit applies to each request of a connection."""
     client = connect(serve(header_bytes=1024).ports[0])
     for _ in range(2):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\na: " + b"a" * 900 + b"\r\n\r\n")

@@ -246,7 +246,6 @@ def test_address_of_another_machine_is_named_in_the_error(serve: Serve) -> None:
 
 
 def test_empty_host_serves_ipv4_and_ipv6(serve: Serve) -> None:
-    """IPv6 is served only if the machine has it."""
     [port] = serve(":0", ":0").ports
     assert ask(port, "/healthz")[0] == 200
     if socket.has_dualstack_ipv6():
