@@ -535,7 +535,6 @@ def test_invalid_or_unreachable_address_is_reported(capsys: pytest.CaptureFixtur
 
 
 def test_refused_connection_is_reported_with_a_port_forward_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The local port of the command is that of --server."""
     assert run("status", "--server", "127.0.0.1:1", "--controller-namespace", "tpus") == 1
     assert (
         "Connection refused. To reach the controller, use `kubectl --namespace tpus port-forward "

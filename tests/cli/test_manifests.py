@@ -60,7 +60,6 @@ def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> 
     ],
 )
 def test_invalid_yaml_is_reported_with_its_line(text: str, line: int, words: str) -> None:
-    """Documents before the problem are read, and documents after it are not."""
     documents, problems = read_documents("f", f"first: 1\n---\n{text}\n---\nlast: 1\n")
     assert [(problem.source, problem.line) for problem in problems] == [("f", line + 2)]
     assert words in problems[0].message

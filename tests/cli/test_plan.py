@@ -118,7 +118,6 @@ def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_control_characters_in_names_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Messages that quote these names contain no control characters either."""
     raw = raw_jobset("a\x1b[31m\x07", uid="", pod=pod_spec(topology="\x1b]0;x\x07"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, raw_jobset("b\x1b[31m", uid="")), "-o", "wide")
     assert "\x1b" not in told
