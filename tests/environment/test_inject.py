@@ -879,7 +879,6 @@ def test_topology_variables_without_a_whole_selector_are_reported_missing(select
 def test_pod_gets_variables_if_it_or_its_owner_or_the_setting_asks(
     injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool
 ):
-    """Pods that select no slice get variables only if the pod or its owner requests them."""
     owner = stateful_set(**on_owner)
     asks = "enabled" in str((on_pod, on_owner))
     for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
