@@ -209,7 +209,6 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
 
 @pytest.mark.parametrize("written", [State(), State(present=weak_keys())], ids=["emptied", "not to be served"])
 def test_overwritten_secret_does_not_interrupt_trusted_serving(kube: FakeKube, written: State):
-    """The served keys are restored, stay trusted, and are replaced by a regular rotation."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     for replica in (first, second):
@@ -241,7 +240,6 @@ def test_too_many_open_files_damage_no_keys(kube: FakeKube, monkeypatch: pytest.
 
 
 def test_deleted_secret_is_reported_by_name(kube: FakeKube):
-    """A running replica still serves its certificate. A new replica waits until the Secret exists."""
     only = keeper(kube, Clock())
     only.step()
     kube.remove_object(SECRET)

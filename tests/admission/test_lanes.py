@@ -246,7 +246,6 @@ def test_reviews_with_a_hidden_namespace_share_the_slots_of_one_namespace():
 
 
 def test_large_bodies_are_answered_one_at_a_time():
-    """Deferred answers to large bodies count as well; small bodies are answered in the meantime."""
     go_on, running, most = threading.Event(), [], []
 
     def slow() -> Response:
