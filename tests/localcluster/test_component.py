@@ -62,7 +62,6 @@ def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
 
 
 def test_program_whose_port_is_taken_starts_on_another_port(site: Site, taken_port: int) -> None:
-    """The second attempt uses the free port, and a restart keeps this port."""
     (free,) = free_ports(1)
     component = _component(site, [taken_port, free])
     component.start()
