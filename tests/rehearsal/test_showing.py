@@ -59,7 +59,6 @@ def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) ->
 
 
 def test_demo_prints_each_change_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line begins with the number of seconds since the start."""
     demo, ended = shown(Stage(["one", "two"]))
     assert (demo.exit_code, ended) == (ExitCode.OK, True)
     assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
