@@ -30,7 +30,6 @@ def call(compute: ComputeSimulator) -> Iterator[Client]:
 
 
 def make(call: Client, path: str, body: Any) -> None:
-    """Create a resource, and wait for the end of its operation."""
     status, operation = call("POST", path, body)
     assert status == 200, operation
     link = operation["selfLink"].removeprefix("https://www.googleapis.com")

@@ -50,7 +50,6 @@ def runs(gke: Simulator, name: str = "slice") -> bool:
 
 
 def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, Any]:
-    """Return the Node object of a pool's first node."""
     world = World(SimulatorSettings(), clock=clock.now)
     world.create_pool(CLUSTER, slice_pool(**changes))
     pool = world.pool(CLUSTER, "slice")

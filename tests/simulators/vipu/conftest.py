@@ -25,7 +25,6 @@ class Vipu:
         self.world.advance()
 
     def states(self) -> dict[str, str]:
-        """Return the state of each partition by ID, as lists show it."""
         return {item.id: item.state for item in self.world.all_partitions()}
 
 
