@@ -229,7 +229,7 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story of a pod (missing if `gone`) with a ledger entry, and a partition unless `state` is None."""
+    """Return a story with a pod, a ledger entry, and a partition unless `state` is None; `gone` leaves out the pod."""
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))
     if state is not None:

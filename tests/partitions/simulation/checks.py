@@ -75,7 +75,7 @@ class Checks:
         return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
-        # If a fault removes a pod's partition before the pod has a node, the init container waits for a new one.
+        # If a fault removes a pod's partition before the pod has a node, its init container waits for the next one.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")

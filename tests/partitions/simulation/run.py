@@ -98,7 +98,7 @@ class Run:
             self.start()
 
     def run(self) -> dict[str, float]:
-        """Run; return durations by what they measure. Raises Violated."""
+        """Run; return measured durations in seconds, by description. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
