@@ -229,7 +229,10 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story with a pod, a ledger entry, and a partition unless `state` is None; `gone` leaves out the pod."""
+    """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`. None means no partition.
+
+    With `gone`, the pod does not exist.
+    """
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))
     if state is not None:
