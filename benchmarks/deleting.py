@@ -17,8 +17,9 @@ from provisioner import constants
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.live import uncordon
 from provisioner.kube.protocol import collection_path
-from provisioner.model.capacity import PoolName
+from provisioner.model.capacity import PoolName, Zone
 from provisioner.model.workloads import WorkloadUid
+from provisioner.settings import Settings
 from provisioner.slices.app import make_gate
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from rehearsal import localcluster
@@ -31,6 +32,7 @@ _DAEMONS, _IMAGES = 8, 50
 #: Number of pods on nodes of no pool, in total and for each of these nodes.
 _STRANGERS, _STRANGERS_PER_NODE = 2000, 100
 _NAMESPACE = "default"
+_SETTINGS = Settings(project_id="p", cluster_location="us-central2", zone=Zone("us-central2-b"), cluster="c")
 _WRITERS = 16
 #: Programs that are stopped, because they would use the cores of this machine for changes of nodes and pods.
 _AROUND = ("kube-controller-manager", "kube-scheduler", "kwok", "jobset")
@@ -57,7 +59,7 @@ def measure(say: Callable[..., None]) -> None:
 def _measure_pool(
     say: Callable[..., None], api: KubeApi, writers: ThreadPoolExecutor, pool: PoolName, nodes: Sequence[str]
 ) -> None:
-    gate = make_gate(api, lambda: datetime.now(UTC))
+    gate = make_gate(api, lambda: datetime.now(UTC), _SETTINGS)
     delete = Delete(
         name=pool,
         reason=DeleteReason.WORKLOAD_GONE,

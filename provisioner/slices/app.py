@@ -85,7 +85,7 @@ def build(
     actor = Actor(
         supplier=supplier,
         api=api,
-        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended, node_namespace=settings.node_namespace),
+        gate=make_gate(api, clock, settings),
         clock=clock,
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,
@@ -132,13 +132,17 @@ def build(
     return assemble(replica, loop, actor, watches.named(), addresses, problems=loop.problems, pages=pages)
 
 
-def make_gate(
-    api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_namespace: str = ""
-) -> Gate:
+def make_gate(api: Api, clock: Callable[[], datetime], settings: Settings) -> Gate:
     """Return the gate, with its own threads for the checks before deletes."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
-    for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
-    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_namespace=node_namespace, for_each=for_each)
+    return Gate(
+        api=api,
+        clock=clock,
+        keep_suspended=settings.keep_suspended,
+        booking_seconds=settings.booking_seconds,
+        node_namespace=settings.node_namespace,
+        for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL),
+    )
 
 
 def run(settings: Settings, addresses: Addresses, api: KubeApi, client: GkeClient | None) -> int:

@@ -26,6 +26,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName
 from provisioner.runtime.parallel import ForEach, one_by_one
+from provisioner.slices.demand.asks import booked_until
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
 
@@ -66,6 +67,8 @@ class Gate:
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     keep_suspended: bool = False
+    #: Time for which the pools of a ProvisioningRequest are kept for its pods (PROVISIONING_REQUEST_BOOKING).
+    booking_seconds: float = 600.0
     #: Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
     node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
@@ -176,7 +179,7 @@ class Gate:
             workload = None
         is_same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = is_same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
-        living = workload if keeps else None
+        living = workload if keeps and not self._is_over(workload) else None
         if living is not None and delete.reason in _ENDED:
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
@@ -184,6 +187,12 @@ class Gate:
             if not any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in of_slice):
                 raise KeptError("no pod of the stuck slice is unschedulable any more")
         return living
+
+    def _is_over(self, workload: Workload | None) -> bool:
+        """Whether the booking of a request has ended. Nobody writes this into the status of an unserved request."""
+        ask, now = workload.ask if workload is not None else None, self.clock()
+        until = booked_until(ask, self.booking_seconds, now) if ask is not None else None
+        return until is not None and until <= now
 
     def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
         return [

@@ -306,8 +306,8 @@ class JobSetRun(WorkloadRun):
 
     def raw(self, agenda: Agenda) -> JsonObject:
         metadata = self._metadata(agenda)
-        if self.together:
-            metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
+        exclusive = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL} if self.exclusive else {}
+        metadata["annotations"] = exclusive | ({constants.ALL_OR_NOTHING: "true"} if self.together else {})
         helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
         return {
             "metadata": metadata,

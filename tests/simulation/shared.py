@@ -144,7 +144,7 @@ class Shared:
             self._refused[owner[0]].add(pool.name)
             if len(self._refused[owner[0]]) > self._most_refused[owner[0]]:
                 self._stage.violate(REFUSED, f"{made}, the pool number {len(self._refused[owner[0]])} for {owner[0]}")
-        recent, wanted = self._recent_pools(class_), self._most_wanted(class_)
+        recent, wanted = self._recent_pools(class_), self._most_wanted(process, class_)
         there, taken = self._seats(process, class_, pool)
         # The check does not apply to the storm, in which late events may show the pods of a burst one after the other.
         judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
@@ -166,9 +166,12 @@ class Shared:
         calm = self._stage.agenda.now - self._simulation.storm_seconds
         return _CALM_LAG_SECONDS if calm > _SETTLES_SECONDS else self._checker.stale_seconds()
 
-    def _most_wanted(self, class_: _Class) -> int:
-        """Return the maximum number of pods of a class within the time that a cache may lag."""
-        since, most = self._stage.agenda.now - self.lag_seconds(), 0
+    def _most_wanted(self, process: Process, class_: _Class) -> int:
+        """Return the maximum number of pods of a class within the time that the cache of a process may lag."""
+        lag_seconds, most = self.lag_seconds(), 0
+        # Several pauses of the process may follow each other.
+        paused = process.paused_until > self._stage.agenda.now - lag_seconds
+        since = self._stage.agenda.now - lag_seconds * (2 if paused else 1)
         for at, count in reversed(self._wanted[class_]):
             most = max(most, count)
             if at < since:

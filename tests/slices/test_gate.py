@@ -19,7 +19,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
 from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.workloads import JOBSET, PLAIN_JOB
+from provisioner.workloads import JOBSET, PLAIN_JOB, PROVISIONING_REQUEST
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import (
     NAMESPACE,
@@ -31,7 +31,7 @@ from tests.support.controller import (
     node_of,
     seconds_from,
 )
-from tests.support.objects import job_reference, raw_foreign_pod, raw_job, raw_plain_pod, reference
+from tests.support.objects import job_reference, raw_foreign_pod, raw_job, raw_plain_pod, raw_request, reference
 
 NODE = "gke-test-train-pool-0"
 SECOND = "gke-test-train-pool-1"
@@ -130,6 +130,22 @@ def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, re
     assert cordoned(world) == (False, False)
     put_jobset(world, **SUSPENDED, **COMPLETED)
     gate.pass_through(a_delete(reason=reason))
+    assert cordoned(world) == (True, True)
+
+
+def test_booked_pool_is_kept_until_the_end_of_the_booking(world: World) -> None:
+    """Outside SERVED_NAMESPACES nobody writes the end of a booking into the status of the ProvisioningRequest."""
+    since = world.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    provisioned = {"type": constants.PROVISIONED, "status": "True", "lastTransitionTime": since}
+    path = object_path(PROVISIONING_REQUEST.resource, "req", namespace=NAMESPACE, root=PROVISIONING_REQUEST.root)
+    world.kube.put_object(path, {**raw_request("req", 4), "status": {"conditions": [provisioned]}})
+    kind = WorkloadKind.PROVISIONING_REQUEST
+    delete = a_delete(kind=kind, workload_name="req", workload_uid="uid-of-req")
+    world.clock.advance(599.0)
+    with pytest.raises(NeededError, match="lives"):
+        world.gate.pass_through(delete)
+    world.clock.advance(2.0)
+    world.gate.pass_through(delete)
     assert cordoned(world) == (True, True)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
@@ -193,6 +194,13 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
                 created_at=workload.created_at,
                 unschedulable_since=None if served else workload.created_at,
             )
+
+
+def booked_until(ask: Ask, booking_seconds: float, now: datetime) -> datetime | None:
+    """Return when the booking of a provisioned ProvisioningRequest ends if no pods come; None for other objects."""
+    since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
+    # A time in the future counts as `now`, because the clock of its writer was wrong.
+    return min(since, now) + timedelta(seconds=booking_seconds) if since is not None else None
 
 
 def awaiting_request(

@@ -21,6 +21,7 @@ from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand.asks import booked_until
 from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.waits import WaitsFor
@@ -115,7 +116,7 @@ def statuses(
         if any(name == constants.PROVISIONED and new.true for name, new in conditions):
             details = {"provisioningClassDetails": _details(facts, own)}
         found += _write(workload, ask, conditions, details, ctx.now)
-        end = _booked_until(ask, ctx)
+        end = booked_until(ask, ctx.settings.booking_seconds, ctx.now)
         ends += [end] if end is not None and end > ctx.now else []
     return tuple(found), tuple(ends)
 
@@ -158,7 +159,7 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
     known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
-    end = _booked_until(ask, ctx)
+    end = booked_until(ask, ctx.settings.booking_seconds, ctx.now)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield constants.BOOKING_EXPIRED, Condition(True, "Used", message)
@@ -171,12 +172,6 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
         minutes = ctx.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield constants.BOOKING_EXPIRED, Condition(True, "NotUsed", message)
-
-
-def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
-    since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # A time in the future counts as `now`, because the clock of its writer was wrong.
-    return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:

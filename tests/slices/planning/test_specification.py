@@ -21,10 +21,10 @@ from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.spec import specification
 from provisioner.slices.planning.spec.capacity import choices_of
-from provisioner.slices.planning.spec.specification import labels_left_out
+from provisioner.slices.planning.spec.specification import labels_left_out, pool_name
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.support.models import pool_request, slice_of
+from tests.support.models import make_jobset, make_requirements, make_slice, pool_request, slice_of
 from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"
@@ -223,6 +223,14 @@ def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(slice_of(**requirements), **changes)
+
+
+def test_pods_that_select_the_first_pool_of_their_slice_by_its_name_get_no_other_pool() -> None:
+    """A pool of a later attempt has another name, so one pool after the other was created (seed 42197)."""
+    workload = make_jobset()
+    name = pool_name(workload.name, make_slice(workload).id, 0)
+    slice_ = make_slice(workload, requirements=make_requirements(selector={constants.NODE_POOL: name}))
+    assert "remove the selector" in refusal(slice_)
 
 
 def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:

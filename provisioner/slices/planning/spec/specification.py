@@ -434,9 +434,9 @@ class Candidates:
                     "selectors"
                 )
             drawn = blueprint(slice_, self._settings, rules, choice, copied)
-            request = specify(slice_, drawn, self._settings, rules).stamped(
-                pool_name(slice_.workload.name, slice_.id, 0), 0
-            )
+            # No attempt has this name, so pods that select a node pool by its name fit no new pool.
+            name = pool_name(slice_.workload.name, slice_.id, -1)
+            request = specify(slice_, drawn, self._settings, rules).stamped(name, 0)
             check_fit(slice_.requirements, request, self._settings, rules)
             return drawn
 
