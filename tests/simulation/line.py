@@ -72,13 +72,14 @@ class Line:
                 self._stage.violate(FIRST, f"{text} {workload.group_name(job)} of priority {workload.priority} waits")
 
     def _has_pool(self, process: Process, workload: WorkloadRun, job: int, mark: tuple[str, str]) -> bool:
-        """Whether a pool is assigned to a slice, was created for it, or has nodes and will be assigned to it next."""
+        """Whether a pool is assigned to a slice, was created for it, or will be assigned to it."""
         owner = (workload.uid, workload.slice_id(job).group_key)
-        pools, nodes = self._simulation.cloud.pools.values(), self._simulation.cluster.nodes.values()
-        if any(is_ours(pool) and owner_of(pool.body["config"]["labels"]) == owner for pool in pools):
+        pools = self._simulation.cloud.pools
+        if any(is_ours(pool) and owner_of(pool.body["config"]["labels"]) == owner for pool in pools.values()):
             return True
         claim = process.loop.memory.slice(workload.slice_id(job)).claim
-        return any(mark_of(node.labels) == mark or (claim and claim.pool == node.pool_name) for node in nodes)
+        claimed = claim is not None and claim.pool in pools
+        return claimed or any(mark_of(node.labels) == mark for node in self._simulation.cluster.nodes.values())
 
     def _seconds(self, workload: WorkloadRun, job: int) -> float:
         leader = workload.leader(job)

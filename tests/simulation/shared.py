@@ -168,10 +168,10 @@ class Shared:
 
     def _most_wanted(self, process: Process, class_: _Class) -> int:
         """Return the maximum number of pods of a class within the time that the cache of a process may lag."""
-        lag_seconds, most = self.lag_seconds(), 0
+        now, stale_seconds, most = self._stage.agenda.now, self._checker.stale_seconds(), 0
         # Several pauses of the process may follow each other.
-        paused = process.paused_until > self._stage.agenda.now - lag_seconds
-        since = self._stage.agenda.now - lag_seconds * (2 if paused else 1)
+        paused = process.paused_until > now - stale_seconds
+        since = now - (2 * stale_seconds if paused else self.lag_seconds())
         for at, count in reversed(self._wanted[class_]):
             most = max(most, count)
             if at < since:
