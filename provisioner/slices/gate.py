@@ -189,7 +189,7 @@ class Gate:
         return living
 
     def _is_over(self, workload: Workload | None) -> bool:
-        """Whether the booking of a request has ended. Nobody writes this into the status of an unserved request."""
+        """Whether the booking of a request has ended. The status of an unserved request does not say so."""
         ask, now = workload.ask if workload is not None else None, self.clock()
         until = booked_until(ask, self.booking_seconds, now) if ask is not None else None
         return until is not None and until <= now

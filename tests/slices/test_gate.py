@@ -134,7 +134,7 @@ def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, re
 
 
 def test_booked_pool_is_kept_until_the_end_of_the_booking(world: World) -> None:
-    """Outside SERVED_NAMESPACES nobody writes the end of a booking into the status of the ProvisioningRequest."""
+    """Outside SERVED_NAMESPACES the provisioner does not write the end of a booking into the status."""
     since = world.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     provisioned = {"type": constants.PROVISIONED, "status": "True", "lastTransitionTime": since}
     path = object_path(PROVISIONING_REQUEST.resource, "req", namespace=NAMESPACE, root=PROVISIONING_REQUEST.root)

@@ -300,7 +300,7 @@ def test_unserved_request_gets_no_status() -> None:
 
 @pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer("buf", replicas=2)], ids=["request", "buffer"])
 def test_pools_of_a_request_or_buffer_that_opts_out_are_deleted(raw: dict[str, Any]) -> None:
-    """Nobody writes the status of an object that is not served, so the booking of a request would never expire."""
+    """The provisioner writes no status of an object that is not served, so a booking would never expire."""
     world = Asking(raw)
     world.run(2)
     world.finish_creates()
