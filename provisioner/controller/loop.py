@@ -80,7 +80,7 @@ class RoundLoop(ABC, Generic[A]):
         """Record the result of a call in the memory."""
 
     def clock_set(self, by: timedelta) -> None:
-        """Add `by`, by which the machine's clock was changed, to all times in the memory."""
+        """Add `by`, the change of the machine's clock, to all times in the memory."""
         self.memory = shifted(self.memory, by)
 
     def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:

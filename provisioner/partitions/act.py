@@ -103,7 +103,7 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
     # Before the pod has begun (`Pod.begun`), its main containers have not run, so they do not use the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
-    # The loop has waited only for the grace period of the deletion whose deletionTimestamp is `past_deletion`.
+    # If deletionTimestamp is not `past_deletion`, the loop has not waited for the grace period of this deletion.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")

@@ -315,7 +315,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
                 ("placement-off", "/mutate/placement/off", False),
             )
         ),
-        # A namespace selects a path by its label. Hooks are not strict: a failing server must not reject workloads.
+        # A label of the namespace selects one of these paths. A server that fails must not reject workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (

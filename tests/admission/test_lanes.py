@@ -57,7 +57,7 @@ async def serving(busy: Callable[[float], None] = lambda _: None) -> AsyncIterat
 
 
 def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
-    """Return the status codes of the reviews that have ended."""
+    """Return the status codes of the refused reviews: the only ones that have ended while the others are blocked."""
     return [task.result() for task in tasks if task.done()]
 
 

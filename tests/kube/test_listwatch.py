@@ -199,7 +199,7 @@ def test_list_that_expires_between_pages_starts_again() -> None:
     harness.kube.list_page = compact_after_first  # type: ignore[method-assign]
     assert harness.watch.step() > 0
     assert (harness.watch.synced, harness.values()) == (False, {})
-    # `problem` has the reason, which callers that wait for the first list show.
+    # Callers that wait for the first list show `problem`.
     assert "list of things takes longer than the API server keeps it: " in str(harness.watch.problem)
     harness.kube.list_page = first  # type: ignore[method-assign]
     harness.watch.step()

@@ -148,7 +148,7 @@ class Shared:
         there, taken = self._seats(process, class_, pool)
         # The check does not apply to the storm, in which late events may show the pods of a burst one after the other.
         judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
-        # One more pool is allowed for each node that another class took, because a pod of the burst waits again then.
+        # A pod of another class that takes a node lets a pod of the burst wait again, which allows one more pool.
         if judged and len(recent) > _pools_of_burst(wanted) + taken:
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
         if sum(there.values()) + hosts(pool) > wanted + self._rivals(class_):

@@ -180,7 +180,7 @@ def _key(member: Member) -> tuple[str, str]:
 
 
 def _join(group: TpuNodeGroup, ctx: Round, token: str = "") -> metadata.Join:
-    """Return the data to join. Values in the spec precede those of the settings and of the cluster."""
+    """Return the data that a machine needs to join. The spec overrides the settings and the cluster's values."""
     given, known = group.spec.bootstrap_kubernetes, ctx.snapshot.cluster
     address = ctx.settings.api_server or known.api_server
     if given is not None and given.control_plane_ip:

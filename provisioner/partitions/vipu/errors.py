@@ -107,7 +107,7 @@ def is_success(said: str) -> bool:
 
 
 def is_unsupported(said: str) -> bool:
-    """Return whether this version of V-IPU does not support the command."""
+    """Return whether the output says that this version of V-IPU lacks the command."""
     return _UNSUPPORTED.search(said) is not None
 
 

@@ -69,7 +69,7 @@ class Snapshot:
     #: Objects to which writes have been rejected for a long time: node names, "Pod NAMESPACE/NAME", and
     #: `WorkloadName.text` of objects with a status.
     rejected: AbstractSet[str] = frozenset()
-    #: Labels of namespaces; empty if the provisioner serves namespaces without an opt-in label.
+    #: Labels of namespaces; empty if no opt-in label is configured.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Time since which the creation of pools has been paused; None if it is not paused.
     paused_since: datetime | None = None

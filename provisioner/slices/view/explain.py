@@ -182,7 +182,7 @@ def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
 
 
 def _is_pod_of(slice_: SliceView, name: str) -> bool:
-    """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of Job "train-2"."""
+    """Whether a pod may be of a slice by its name; "train-2-abcde" is index 2 of "train", or of slice "train-2"."""
     if slice_.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         of_group = f"{slice_.workload.rpartition('/')[2]}-{slice_.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None

@@ -209,7 +209,7 @@ class Run:
             world.kube.forge_node(name, vm)
 
     def _by_hand(self) -> None:
-        """Change resources of groups, as a user or another controller may, or make lists and caches incomplete."""
+        """Change resources of groups as a user or another controller may, lose machines, or make lists incomplete."""
         rng, cloud, kube = self.stage.rng, self.world.cloud, self.world.kube
         groups = [(group, [member for member in group.members if _is_at_rest(member)]) for group in cloud.groups()]
         groups = [(group, members) for group, members in groups if members]

@@ -138,7 +138,7 @@ def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplac
 
 
 def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
-    """A stray is a partition without an entry. The gate was removed by hand, so the pod may run on either server."""
+    """The stray is on another server than the pod's entry. The pod, whose gate was removed by hand, may use either."""
     pod = make_pod("train", gated=False)
     story = held(pod, servers=dict(BOTH))
     story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)

@@ -6,8 +6,8 @@ namespace without a grant, the arrival of its first unit counts. The units of a 
 of their workload; without a grant, by the creation of the workload.
 
 Free node pools, limits and operations of the supplier share one queue. Each capacity that was out of stock, and each
-accelerator of workloads whose slices start together, has its own queue. Grants are remembered only while units wait for
-the resource, so that the memory remains small even if pods are edited often.
+accelerator of workloads whose slices start together, has its own queue. The times of grants are remembered only
+while units wait for the resource.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -138,7 +138,7 @@ class GkeClient:
         self._session = _Session(credentials, base_url=self._url())
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url())
-        #: Texts that users may have written in a create, by operation, the latest create last.
+        #: Values of a create that users may have chosen, by operation, oldest first. They are ignored in GKE's message.
         self._user_texts: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -174,7 +174,7 @@ class GkeSupplier:
 
     def _create_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
-            # The pod names this policy, so a user has to create it.
+            # Only pools whose pods select a policy by its name have this label, and a user has to create the policy.
             return _invalid(request, f"does not exist; {_by_hand(request)}")
         problem = blocked()
         if problem is not None:
