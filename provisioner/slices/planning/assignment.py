@@ -2,8 +2,7 @@
 
 A mark is a node selector for one slice, which admission adds to pods. A pool is assigned to one slice, free, or open.
 Only pods with the mark of the slice can be bound to an assigned pool. No pod with chips can be bound to a free pool.
-Unmarked pods can be bound to an open pool, whose nodes have none of the labels. A pool with running pods gets the
-labels of their slice.
+Unmarked pods can be bound to an open pool, whose nodes have none of the labels.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +25,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     """Return the label changes of nodes. Workloads in `partial` wait until all their slices are ready.
 
     A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
-    first slice is bound there. Then one node is assigned, after a live check that no node of the pool has a pod with
+    earlier slice is bound there. Then one node is assigned, after a live check that no node of the pool has a pod with
     chips: cached pods may be outdated. Then each remaining node is assigned, after a live check of this node.
     """
     changes: list[Assignment] = []
@@ -76,17 +75,17 @@ def _wanted(
         slice_ = next((user for user in users if user.mark), slice_)
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked slice needs open nodes. Its own labels are kept: admission has marked earlier pods of the slice.
+        # An unmarked slice needs open nodes. Labels of this slice are kept: admission has marked its earlier pods.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # No slice needs the pool: it becomes free, so that no pod is bound before its delete. Open pools remain open.
+        # An unneeded pool becomes free, so that no pod is bound to it before its delete. Open pools remain open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = ctx.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts, a slice has no leader pod: its labels are kept or restored, foreign labels become FREE.
+        # Between two attempts, a slice has no leader pod. Its labels are kept or restored, and foreign labels replaced.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
@@ -111,10 +110,7 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 
 
 def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
-    """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label.
-
-    GKE rejects node pools with this label, so the provisioner writes it on existing nodes.
-    """
+    """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label."""
     for supply in ctx.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)
         if labels:

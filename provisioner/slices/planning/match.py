@@ -1,9 +1,9 @@
 """Matches slices with pools: first by use, then by assignment, then in the order of the queue. Pure.
 
-A slice holds every pool that its pods are bound to, even if the labels of the nodes name another slice. A slice without
-bound pods returns to the pool that it had last, to the pool that is assigned to it, or to the pool that was created for
-it. A free pool goes to the first slice in the queue that the pool suits. `planning.assignment` then chooses node labels
-that keep all other pods off the pool.
+A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice. Pods
+that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, the pool that is
+assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that the pool
+suits. `planning.assignment` then chooses node labels that keep all other pods off the pool.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time for which a slice with unbound pods counts on a ready pool that was created for another slice. The
-#: scheduler retries every unschedulable pod within 5.5 minutes, so a longer time would not help.
+#: Maximum time for which a slice with unbound pods counts on another slice's ready pool. A longer time would not help:
+#: the scheduler retries every unschedulable pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: Maximum time for which a slice without pods counts on its ready pool. The Job controller may wait 10 minutes before
 #: it replaces a failed pod.
@@ -133,13 +133,13 @@ class Matcher:
 
     @cached_property
     def _seats(self) -> Seats:
-        """The free nodes for slices that share pools. Usually no such slice waits, so they are computed on demand."""
+        """Free nodes for slices that share pools. Usually no such slice waits, so the nodes are computed on demand."""
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
         """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the queue."""
         waiting, claims = self._waiting, self._claims
-        # All other slices may take pools of buffers, so slices of buffers come last.
+        # Slices of buffers are matched after all other unsuspended slices, which may take pools of buffers.
         spare = [slice_ for slice_ in waiting if slice_.spare]
         eligible = [
             slice_
@@ -155,7 +155,7 @@ class Matcher:
         self._take_free(eligible, refuse)
         self._return_home(spare)
         self._take_free(spare, refuse)
-        # Slices of suspended workloads come last, because other slices may need their pools.
+        # Slices of suspended workloads are matched last, because other slices may need their pools.
         self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
         kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx) for slice_ in waiting}
         unserved = tuple(
@@ -207,7 +207,6 @@ class Matcher:
         return unused
 
     def _hold(self) -> None:
-        """Find the pools that slices hold, and the zones of workloads whose pools must be in one zone."""
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
         for slice_id, names in self._held.items() if self._one_zone else ():
             for name in sorted(names & self._ctx.supply.keys()):
@@ -260,7 +259,7 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
-        """Give a pending slice a node of a shared pool; without `borrow`, of its last pool or one for its namespace."""
+        """Give a pending slice a node of a shared pool; without `borrow`, only of its last or its namespace's pools."""
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
         entry = self._ctx.memory.slice(slice_.id)
@@ -283,7 +282,8 @@ class Matcher:
             self._claim(slice_, pool)
 
     def _may_wait(self, slice_: Slice) -> bool:
-        """Whether a slice may have a claim; False without pods if it is not served: its claim would never expire."""
+        """Whether a slice may have a claim; False for suspended or podless slices that are not served."""
+        # Claims of suspended workloads and of kinds without pods never expire.
         lasting = slice_.workload.suspended or not slice_.workload.kind.has_pods
         return not lasting or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
@@ -367,7 +367,7 @@ class Matcher:
 
     @cached_property
     def _free(self) -> FreePools:
-        """Index of the pools that were free when this property was first read."""
+        """Index of the pools that were free at the first read of this property."""
         return FreePools(pool for pool in self._usable.values() if self._why_not_free(pool) is None)
 
     def _search(self, slice_: Slice) -> Iterator[Supply]:
@@ -457,10 +457,7 @@ def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | Non
 
 
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
-    """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
-
-    Occupants are the holders, and slices with pods whose grace period has passed: the chips of these pods are not free.
-    """
+    """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`."""
     workloads, now = ctx.workloads, ctx.now
     labels_of_node = {node.name: node.labels for node in ctx.snapshot.nodes}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
@@ -477,7 +474,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # A pod whose grace period has passed is on a node that does not respond, and no longer holds the pool.
+        # After its grace period, a pod is on a node that does not respond: it uses chips, but no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
         # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.

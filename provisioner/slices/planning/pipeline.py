@@ -47,10 +47,9 @@ from provisioner.slices.supplier import PoolRules
 def decide(
     snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None = None
 ) -> Plan:
-    """Return the plan for one snapshot.
+    """Return the plan for one snapshot; if it is not synced, a plan without changes that keeps the memory.
 
-    `last` is the round of the last plan (`Plan.round`). Without `last`, the plan is the same but takes longer to
-    compute. If the snapshot is not synced, the plan has no changes and keeps the memory.
+    `last` is the round of the last plan (`Plan.round`). Without `last`, the same plan takes longer to compute.
     """
     if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.idle_seconds, round=last)

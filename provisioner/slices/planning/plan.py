@@ -85,7 +85,7 @@ class Delete:
     workload_uid: WorkloadUid
     #: Workload for Events; None if it does not exist.
     workload: ObjectRef | None
-    #: A node of the pool, for Events without a workload; None if the pool has no nodes.
+    #: Node for Events that concern no existing workload; None if the pool has no nodes.
     node: ObjectRef | None
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
@@ -93,8 +93,7 @@ class Delete:
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether the nodes must be cordoned for `gate.BINDING_SECONDS` before the delete, because the scheduler may have
-    #: chosen one of them for a pod that is not bound yet.
+    #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen one for a pod.
     settle: bool = False
 
 
@@ -191,7 +190,7 @@ class PoolState(NamedTuple):
     next_at: datetime | None = None
     delete_reason: DeleteReason | None = None
     delete_waits_for: DeleteWait | None = None
-    #: Whether the pool may look idle although it is needed: its workload or its machine type is unknown.
+    #: Whether the pool may be needed although it looks idle: its workload or its machine type is unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
@@ -205,7 +204,7 @@ class PoolState(NamedTuple):
     draining: bool = False
     #: Whether a slice of several hosts has pods on this pool and on others, or shares this pool with another slice.
     split: bool = False
-    #: Whether the phase began before `since`, the time at which this process first saw the pool.
+    #: Whether the phase may have begun before `since`, the time at which this process first saw the pool.
     since_start: bool = False
 
 
@@ -237,7 +236,7 @@ class Plan:
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0
-    #: Time of the next decision if no event comes earlier; None if none is needed before the next list of pools.
+    #: Time of the next decision if no event comes earlier; None if the next list of pools is early enough.
     wake_at: datetime | None = None
 
     @property

@@ -15,8 +15,7 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool must have passed between its old and new phase. A listed pool that is planned again was GONE; a new
-#: pool was READY before its pods were bound.
+#: Phase that a pool must have passed between two phases: GONE before it is planned again, READY before it is used.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -140,7 +139,6 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
 
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
-    """Return why a pool is in its phase, empty if unknown; `call` is the delete of the pool."""
     # The owner sees the note of a failed pool, but `call.reason` may name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
@@ -170,7 +168,6 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the transition to `phase`, and before it the transition to the phase that the pool passed, if any."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

@@ -43,7 +43,7 @@ class Refusal(Enum):
     SIZE = "size"
     #: The specification of the pool, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"
-    #: The flex-start pool has no nodes, and gets them only for pods of the slice that it was created for.
+    #: The flex-start pool has no nodes, and gets nodes only for pods with other marks.
     NO_NODES = "no_nodes"
     SETTINGS = "settings"
     #: All pools of the workload must be in one zone, and this pool is in another zone.
@@ -54,8 +54,8 @@ class Refusal(Enum):
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why the specification of a pool does not suit a slice, None if it does.
 
-    Existing nodes are not compared. If another controller adds a taint to every new node, the slice has to keep its
-    pool and be reported as stuck; otherwise one pool after the other would be created.
+    Taints of existing nodes are not compared. If another controller adds a taint to every new node, the slice has to
+    keep its pool and be reported as stuck; otherwise one pool after the other would be created.
     """
     refusal = why_wrong_kind(slice_, pool)
     if refusal is None and misfit(slice_.requirements, pool.largest):
@@ -64,7 +64,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice; None if it does. Only hosts, topology and missing nodes are compared."""
+    """Return why a pool's hosts, topology, child Job or missing nodes do not suit a slice; None if they do."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
@@ -122,7 +122,6 @@ class FreePools:
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
-        #: Argument of `kept_for`.
         self.growing = growing_marks(pools)
 
     def fitting(self, slice_: Slice) -> int:
@@ -169,11 +168,9 @@ class FreePools:
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
-
-    Taints do not keep all pods off the pool of another child Job: some pods tolerate every taint.
-    """
+    """Whether a pool has the topology and hosts that a slice needs, and is not for another child Job."""
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
+    # The taint of a child Job's pool does not suffice, because some pods tolerate every taint.
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
         return False
     if shape is None or pool.pool.topology != str(shape.topology):
@@ -184,10 +181,8 @@ def _is_right_size(pool: Supply, slice_: Slice) -> bool:
 
 
 def _grows_for(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has nodes, or will get nodes for the pods of the slice.
-
-    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create.
-    """
+    """Whether a pool has nodes, or will get nodes for the pods of a slice; True for kinds without pods."""
+    # The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create request.
     if not _must_grow(pool) or not slice_.workload.kind.has_pods:
         return True
     return _marks(pool.pool.labels) == _marks_wanted(slice_)

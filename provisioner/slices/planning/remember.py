@@ -181,7 +181,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _with_refusals(
     ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the memory of slices, with a back-off of slices whose pods the scheduler does not bind to ready nodes.
+    """Return the memory of slices, with a back-off for slices whose pods the scheduler does not bind to ready nodes.
 
     The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
     slices of the workload may try again immediately.
@@ -315,8 +315,8 @@ def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, st
 def _stamps(decision: Decision) -> Stamps:
     """Return the stamps (times of last grants) to remember.
 
-    Slices that start together get a stamp only when all of them have a pool, or when their workload releases its pools.
-    A stamp for the first pool would put the other slices behind all workloads of their namespace.
+    A slice that takes a free pool gets no stamp while slices that start together with it are unready, because the stamp
+    would put them behind all workloads of their namespace. A workload that releases its pools gets a stamp.
     """
     ctx, progress, launches = decision.round, decision.progress, decision.launches
     units = launches.units

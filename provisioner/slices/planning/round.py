@@ -27,7 +27,6 @@ from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemo
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules, informed, whole_machine
 
-#: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
 #: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; a
@@ -36,12 +35,11 @@ MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
-        # GKE repairs the pool, or another client changes it.
         PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: Time in seconds after which slices may no longer take another slice's pool that is up without a ready node.
+#: Maximum time in seconds for which slices may take another slice's pool that is up without a ready node.
 _PATIENCE_SECONDS = 120.0
 
 
@@ -50,7 +48,7 @@ class Snapshot:
     """State of the cluster: the caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
-    #: Names of optional kinds of objects (`model.sources`) that are unknown: decisions must not depend on them.
+    #: Names of optional sources (`model.sources`) that were not read: decisions must not depend on their content.
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
@@ -66,8 +64,7 @@ class Snapshot:
     pools_listed_at: datetime
     #: Pools with a create or delete that is being sent, or whose response has not been handled yet.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Objects to which writes have been rejected for a long time: node names, "Pod NAMESPACE/NAME", and
-    #: `WorkloadName.text` of objects with a status.
+    #: Objects to which writes have long been rejected: node name, "Pod NAMESPACE/NAME", or `WorkloadName.text`.
     rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; empty if no opt-in label is configured.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -93,7 +90,6 @@ class Round:
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
     supply: Mapping[PoolName, Supply]
-    #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
     made_for: Mapping[PoolName, SliceId]
     candidates: Candidates
@@ -176,14 +172,14 @@ class Supply:
     #: Whether an attempt to delete the pool was postponed, after which nodes may be missing permanently.
     half_deleted: bool
     ready_nodes: int
-    #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
+    #: Time since which GKE reports the pool as up although nodes are not ready; None otherwise, and with `late_since`.
     unready_since: datetime | None
     unready_seconds: float
     #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
     late_since: datetime | None
     #: Transitional status (`MAX_DURATIONS`) and the time since which the pool has had it; None for other statuses.
     passing: tuple[PoolStatus, datetime] | None
-    #: Whether the pool was given up, because it was unready for too long.
+    #: Whether the pool was given up because it was unready for too long, and is unready now.
     lost: bool
     #: Whether the pool's reservation has ended, or ends within `LAST_OF_RESERVATION`.
     ends_soon: bool
@@ -247,7 +243,7 @@ class Supply:
 
     @cached_property
     def assigned_to(self) -> tuple[str, str] | None:
-        """Namespace and key of the slice in the labels of most assigned nodes; None if no node is assigned.
+        """Namespace and mark in the labels of most assigned nodes, or of a pool without nodes; None if not assigned.
 
         A recreated node has the labels of the pool, not of the slice, until the provisioner labels the node.
         """
@@ -293,7 +289,7 @@ class Supply:
 
     @property
     def broken(self) -> bool:
-        """Whether the pool has failed, so that no further pod can run there."""
+        """Whether the pool has failed, so that no further slice may count on it."""
         # GKE also reports RUNNING_WITH_ERROR during repairs, so the status means failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
@@ -400,7 +396,7 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice in the node labels of each pool: after a restart without hints, they replace `last_user`."""
+    """Return the slice in the node labels of each pool. A restart without hints makes this slice the `last_user`."""
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     marks = ((pool.name, *mark) for pool in supply if (mark := pool.assigned_to) is not None)
@@ -423,7 +419,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
-    """Return the slices that pools or the memory refer to, each with the name of its group; empty if unknown."""
+    """Return the slices that pools or the memory refer to, each with its group's name, which is empty if unknown."""
     refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
     tried = (slice_id for slice_id, entry in memory.slices.items() if entry.attempt)
     users = (entry.last_user for entry in memory.pools.values() if entry.last_user is not None)

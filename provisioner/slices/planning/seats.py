@@ -28,7 +28,8 @@ from provisioner.slices.planning.refusals import (
 )
 from provisioner.slices.planning.round import Round, Supply
 
-#: Minimum time without a new unschedulable pod before a shared pool of less than the maximum size is created.
+#: Minimum time without a new unschedulable pod before a shared pool below the maximum size is created, because pods are
+#: reported one after the other.
 _QUIET = timedelta(seconds=3)
 #: Maximum delay of a create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
@@ -36,7 +37,7 @@ _BURST = timedelta(seconds=15)
 _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a deleted pod whose node counts as free; users may choose longer periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
+#: Time after a pod's grace period for which its node still counts as soon free: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark of slices that may use a pool together; None for slices that share no pool. The mark SHARED counts
 #: as empty, so that a new pod with this mark may use a free node of a pool whose pods have no mark.
@@ -65,7 +66,7 @@ class Seats:
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
         self._growing = growing_marks(pools)
-        #: Pools with users, by the party of the users if it is only one, and by the party of the creator.
+        #: Pools with users, by the party of their creator, and by the party of the users if all have the same.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
         self._by_settings = bits_by_settings((pool, self._bits[pool.name]) for pool in pools)
@@ -78,7 +79,7 @@ class Seats:
                 self._empty[_creator_of(pool)].append(pool)
         #: Bits of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
-        #: Bits of the pools that slices may not use, by namespace, mark (or only whether there is one), and limits.
+        #: Bits of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
@@ -141,10 +142,7 @@ class Seats:
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
-        """Return the bits of the nodes that fit a slice, in pools that suit the slice; equal slices share the result.
-
-        Empty pools and pools that `party` may use are compared, but not used pools of other tenants.
-        """
+        """Return the bits of fitting nodes of suitable pools that are empty or used by `party`; cached by share."""
         if (suited := self._suiting.get(slice_.share)) is None:
             suited = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
             if suited:
@@ -240,10 +238,7 @@ def join(
 
 
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
-    """Return the time until which the create of a shared pool waits for further slices; None if it does not wait.
-
-    Pods that are created at the same time are reported as unschedulable one after the other, within seconds.
-    """
+    """Return the time until which the create of a shared pool waits for further slices; None if it does not wait."""
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
     leaders = [slice_.leader for slice_ in slices if slice_.leader is not None]
@@ -252,5 +247,5 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
 
 
 def _waits_since(pod: Pod, reported: datetime, now: datetime) -> datetime:
-    """Return `reported`; if it is in the future because a clock was ahead, the creation time of the pod, or `now`."""
+    """Return `reported`; if it is in the future because a clock was ahead, the pod's creation time, at most `now`."""
     return reported if reported <= now else min(pod.created_at, now)

@@ -28,10 +28,7 @@ class Splits(NamedTuple):
 
 
 def find_splits(ctx: Round, matching: Matching) -> Splits:
-    """Find the served slices of several hosts that are on several node pools, or share a node pool with another slice.
-
-    Pods that are being deleted do not count, because the pods that replace them may be bound to another node pool.
-    """
+    """Find split slices that are served. Pods that are being deleted do not count: new pods may be bound elsewhere."""
     users: dict[PoolName, set[SliceId]] = defaultdict(set)
     split: dict[SliceId, frozenset[PoolName]] = {}
     multi_host: set[SliceId] = set()

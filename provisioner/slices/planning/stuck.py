@@ -49,17 +49,14 @@ class Stuck:
     kind: StuckKind
     #: Unschedulable pods to name in the message; may be empty.
     pods: tuple[Pod, ...] = ()
-    #: Whether a new pool may help, although all nodes of this pool are ready.
+    #: Whether a new pool may help, although all nodes of `pool` are ready.
     replaceable: bool = False
 
 
 def find_stuck(
     ctx: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool is in `hanging`, and slices whose pods remain unschedulable.
-
-    Pods of workloads in `held` are ignored: they are unschedulable until all slices of their workload are ready.
-    """
+    """Find slices with a pool in `hanging`, or with pods that remain unschedulable, except pods of `held` workloads."""
     pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
     pool_of |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     pool_of |= {slice_id: min(names) for slice_id, names in matching.held.items()}

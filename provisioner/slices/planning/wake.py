@@ -12,13 +12,13 @@ from provisioner.slices.planning.stuck import REFUSED_AFTER
 
 #: Interval in seconds between lists of the pools while creates or deletes wait until running operations have ended.
 _BACKLOG_SECONDS = 1.0
-#: Interval in seconds between lists of the pools while operations run.
+#: Interval in seconds between lists of the pools while one of the provisioner's pools is created, changed or deleted.
 _BUSY_SECONDS = 2.0
 _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING})
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools. With `waits`, calls wait until operations have ended."""
+    """Return the maximum age in seconds of the list of pools. With `waits`, calls wait for running operations."""
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -30,7 +30,7 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the earliest of `moments` and of the times at which a pool counts as refused or unready; None if none."""
+    """Return the earliest of `moments` and the times at which a pool may count as refused or unready; None if none."""
     claims = (entry.claim.since for entry in ctx.memory.slices.values() if entry.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)

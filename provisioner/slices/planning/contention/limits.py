@@ -1,11 +1,11 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Pools in any status are counted, and pools whose create was sent but that are not listed yet. The chips of a pool count
+Pools in any status count, also pools whose create was sent but that are not listed yet. The chips of a pool count
 for the namespaces of its unfinished pods with chips. Without such pods, they count for the workload whose slice counts
 on the pool; without such a slice, for the workload that the pool was created for.
 
-A unit is a slice, or all slices of a workload that start together. If a limit refuses a unit, units of equal priority
-may use the rest of the limit. For at most `KEPT_AT_MOST`, the unit's amount is withheld from lower priorities.
+If a limit refuses a slice, slices of equal priority may use the rest of the limit. The amount that the slice requests
+may be withheld from lower priorities (`options.keep_from_lower`), for at most `KEPT_AT_MOST`.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Budget:
 
     @property
     def counts(self) -> bool:
-        """Whether there is a limit on chips or pools."""
+        """Whether a limit on chips or pools applies."""
         settings = self.settings
         amounts = settings.max_chips_per_namespace or settings.max_chips_per_accelerator
         amounts = amounts or (settings.max_requested_chips_per_namespace if self.requests else ())
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
-        """Return the pause or limit that does not allow new pools for all these slices together; None if none."""
+        """Return the pause or limit that does not allow new pools for all these slices together; None if allowed."""
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
@@ -119,7 +119,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
-        `again` means that the slice had the pool before: then amounts that higher priorities withhold are ignored.
+        With `again`, the slice had the pool before, and amounts that are withheld for higher priorities are ignored.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -225,7 +225,7 @@ def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of creates to remember, `now` for the `started` ones; empty without MAX_CREATES_PER_HOUR."""
+    """Return the times of creates to remember, with `now` per started create; empty without MAX_CREATES_PER_HOUR."""
     if settings.max_creates_per_hour is None:
         return ()
     # A time far in the future was written by a clock that was ahead, and is dropped.

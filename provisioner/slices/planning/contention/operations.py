@@ -2,7 +2,7 @@
 
 GKE rejects operations beyond an undocumented number, which also counts operations of other clients. After a rejection,
 the number of operations at that time is the bound. Every 10 s without another rejection, more operations than the bound
-are tried (1, 3, 7), and after 60 s the bound is dropped. If creates and deletes wait, each kind gets half of the slots.
+are tried (1, 3, 7, ...), and after 60 s the bound is dropped. If both kinds wait, each gets half of the slots.
 """
 
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Slots:
     #: Maximum number of creates that the threads accept.
     calls: int
     delete_calls: int
-    #: Whether creates get the extra slot if the number of slots is odd: the last call was a delete.
+    #: Whether the last call was a delete: then creates get the extra slot if the number of slots is odd.
     deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
@@ -54,7 +54,7 @@ def find_slots(ctx: Round) -> Slots:
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
     listed = (pool.pool for pool in ctx.supply.values() if pool.listed)
-    # `answers.confirm` closes each create whose pool is listed, so the subtraction removes no listed pool.
+    # `answers.confirm` has ended each create whose pool is listed, so `creates` contains no listed pool.
     running = operations_under_way(listed, memory) - creates
     coming = (creates | deletes) - running
     learned = _learnt(memory.operations, len(running), now)

@@ -17,7 +17,6 @@ class ScopeKind(StrEnum):
     ALL = "all node pools"
     CREATES = "creates"
     NAMESPACE = "namespace"
-    #: Pools of ProvisioningRequests and CapacityBuffers of one namespace.
     REQUESTS = "requests and buffers of namespace"
     ACCELERATOR = "accelerator"
     WORKLOAD = "workload"

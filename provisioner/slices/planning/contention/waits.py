@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Backoff, Hold
 
 #: Maximum number of units in `WaitsFor.ahead`, and of workloads in `WaitsFor.users`.
 _MAX_NAMED = 3
-#: Failures that usually end within `_QUIET_SECONDS`: an Event is sent only if they last longer, and is no warning.
+#: Failures that usually end within `_QUIET_SECONDS`. Only longer failures cause an Event, which is no warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
 _QUIET_SECONDS = 60.0
 
@@ -33,9 +33,9 @@ class WaitKind(Enum):
     PAUSE = "pause"
     #: Too many creates of the workload or of its namespace failed.
     FAILURES = "failures"
-    #: Other workloads whose slices start together hold the accelerator, or are ahead in the queue for it.
+    #: Another workload whose slices start together holds the accelerator or is ahead in its queue, or a pause lasts.
     HOLD = "queue"
-    #: Not all slices that start together can have a pool now.
+    #: This slice could have a pool now, but not all slices that have to start together with it could.
     TOGETHER = "together"
     LIMIT = "limit"
     #: Each choice of capacity has failed, or other slices try it first.
@@ -74,7 +74,7 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that slices request. Fields after `asked` are used only if it refuses the slices."""
+    """One limit, and the amount that slices request. Fields after `asked` are set only in a refusal."""
 
     setting: str
     scope: LimitScope
@@ -95,7 +95,7 @@ class WaitsFor(NamedTuple):
     kind: WaitKind
     #: Name of the pool that would be created; empty until `Launches` sets it.
     pool: PoolName = PoolName("")
-    #: Workload whose slices start together and therefore all wait for the cause of one slice; None for other waits.
+    #: Workload whose slices start together, if all of them wait for a common cause; None for other waits.
     together: Workload | None = None
     #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
     problem: str = ""
@@ -106,9 +106,9 @@ class WaitsFor(NamedTuple):
     accelerator: str = ""
     #: Last of the failed creates of the workload or the namespace; None unless `kind` is FAILURES.
     failure: Failure | None = None
-    #: Slice of the same workload that is tried first, because the supplier rejected the request of this slice before.
+    #: Slice of the same workload that is tried first, because its request was rejected before; None otherwise.
     first: Slice | None = None
-    #: Pool whose nodes have the labels of the slice although the pool is for another slice; empty for other causes.
+    #: Pool whose nodes still have the labels of the slice, which does not count on this pool; otherwise empty.
     other: PoolName = PoolName("")
     #: Place of the slice, from 1, in the queue for the resource that it waits for; 0 without a queue.
     position: int = 0
@@ -135,7 +135,7 @@ class WaitsFor(NamedTuple):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Setting that refuses the slice, or the kinds of failures of its capacity choices; empty for other causes."""
+        """Setting that refuses the slice, or kinds of failures if its capacity choices may recover; otherwise empty."""
         if self.kind is WaitKind.PAUSE:
             return ("PAUSE_CREATION",)
         if self.limit is not None:

@@ -1,14 +1,13 @@
 """Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
 The pools of an all-or-nothing workload are kept free (`planning.assignment`) until every slice has a ready pool. Then
-all pools are assigned in one decision. No pod is bound before. If no further slice became ready within PARTIAL_HOLD and
-no pool is being created, the workload releases its pools, which are then deleted.
+all pools are assigned in one decision. If no further slice became ready within PARTIAL_HOLD and no pool is being
+created, the workload releases its pools, which are then deleted. Only workloads whose pods admission has marked, and
+workloads of kinds without pods, start together.
 
 After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
 time. If this workload also releases its pools, a pause follows after the delete of these pools. A workload that needs
 several accelerators waits until it can hold all of them.
-
-Only workloads whose pods admission has marked, and workloads of kinds without pods, start together.
 """
 
 from collections import defaultdict
@@ -50,7 +49,7 @@ class GangTurns:
     #: Accelerators for which workloads wait in a queue.
     contended: AbstractSet[str]
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no other workload.
+    #: Workloads whose slices can never all have pools at the same time. They hold no pools and delay no workload.
     unsatisfiable: frozenset[WorkloadUid]
     #: Workloads whose pools are deleted, because they wait in a queue after a release or can never be served.
     releasing: frozenset[WorkloadUid]
@@ -206,7 +205,7 @@ def _pauses(
 ) -> dict[str, Hold]:
     """Return the pauses that begin now, by accelerator of the workloads in `released`.
 
-    A pause begins if the workload held the accelerator, or if it was not held and no other queued workload needs it.
+    A pause begins if the workload held the accelerator, or if no workload held it and no other in the queue needs it.
     """
     pauses = {}
     for uid in sorted(released):

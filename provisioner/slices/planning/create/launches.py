@@ -41,8 +41,6 @@ _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 
 
 class _Candidate(NamedTuple):
-    """A slice that wants a pool, and the pools that it could have now."""
-
     slice_: Slice
     unit: Unit
     #: Zone of the workload's other pools when `options` were computed; None if unknown.
@@ -64,7 +62,6 @@ class Launches:
         self._in_flight = _in_flight(ctx)
         self._zones = dict(matching.zones)
         self.tallies, self.stamps = memory.tallies, turns.stamps
-        #: Usable pool with a node that has the labels of a slice, by namespace and mark.
         self._marked = _marked(ctx) if any(slice_.controlled for slice_ in matching.unserved) else {}
         self._candidates: list[_Candidate] = []
         self._refused: list[Sequence[Slice]] = []
@@ -99,7 +96,7 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # Slices of buffers are not in the queue: if a limit refused one, it would block all later slices.
+            # Slices of buffers are not in the queue: such a slice would block all later slices if a limit refuses it.
             for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
@@ -255,7 +252,7 @@ class Launches:
     def _in_turn(
         self, candidate: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
-        """Return the best pool that the slice may try now (None if all are blocked), and its blocked choices."""
+        """Return the best pool that a slice may try now (None if all are blocked), and the slice's blocked choices."""
         blockers = list(candidate.options.blockers)
         for choice, offer in candidate.options.offers:
             capacity = offer.blueprint.capacity
@@ -322,7 +319,7 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
-        # A limit reduced the nodes of the pool: the slices in `unseated` get no node, and wait for the limit.
+        # If a limit reduced the nodes of the pool, the slices in `unseated` get no node, and wait for the limit.
         if unseated and (refusal := self._refusal(unseated[0])) is not None:
             self.joined |= {slice_.id: sharers, unseated[0].id: unseated[1:]}
             self._names_of[unseated[0].id] = self._free_name(unseated[0])
@@ -349,7 +346,7 @@ def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
 
 
 def _in_flight(ctx: Round) -> Counter[CapacityKey]:
-    """Count the pools that are being created, by capacity; empty while nothing has failed."""
+    """Count the pools that are being created, by capacity; empty without back-offs."""
     memory = ctx.memory
     if not memory.backoffs:
         return Counter()

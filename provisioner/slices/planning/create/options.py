@@ -77,10 +77,10 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 
 
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool whose capacity and request have not failed; False for slices of buffers.
+    """Whether a slice could have a pool whose capacity and request have not failed.
 
-    False also for an hour after a lasting failure in the namespace. Otherwise each new workload with the same mistake
-    would delete warm pools of other namespaces.
+    False for slices of buffers, for slices that the scheduler refused, and for an hour after a lasting failure in the
+    namespace: otherwise each new workload with the same mistake would delete warm pools of other namespaces.
     """
     backoffs, entry = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     of_slice = entry.backoff
@@ -114,7 +114,7 @@ def keep_from_lower(
 ) -> None:
     """Withhold the chips, pool and create of a slice from lower priorities if a limit refuses the slice.
 
-    Slices whose capacity has failed, and slices of the `lowest` priority of all units, withhold nothing.
+    Slices of buffers, slices whose capacity has failed, and slices of the `lowest` priority withhold nothing.
     """
     unit = units[slice_.id]
     if slice_.spare or unit.priority <= lowest:

@@ -51,14 +51,13 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    At most the share NODEPOOL_REPLACED_SHARE of the listed pools is given up: if a zone or a device plugin makes many
-    pools unready, replacing all of them would make the failure worse.
+    The maximum is NODEPOOL_REPLACED_SHARE percent of the listed pools, but at least one. If a zone or a device plugin
+    makes many pools unready, replacing all of them would make the failure worse.
     """
     supply, settings = ctx.supply, ctx.settings
     calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before count against the share. Pools whose delete is postponed do not count, because
-    # they must not prevent the replacement of another pool.
+    # Pools whose delete is postponed do not count against the share: they must not block replacements of other pools.
     still = {
         name
         for name in (ctx.memory.given_up & supply.keys()) - held_up

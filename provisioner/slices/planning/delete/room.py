@@ -14,10 +14,7 @@ from provisioner.slices.planning.round import Round, Supply
 def make_room(
     ctx: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Return the pools to delete so that the `refused` slices fit the limits; each entry is served whole or not at all.
-
-    No pool is deleted for an entry that would not fit even if all idle pools were deleted.
-    """
+    """Return the pools to delete so that `refused` slices fit the limits; each sequence fits whole or not at all."""
     idle = _longest_idle(ctx, matching)
     if not idle:
         return frozenset()
@@ -50,7 +47,7 @@ def make_room(
 
 
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
-    """Return pools of buffers, then the longest idle pools, then pools whose delete was postponed: they may be used."""
+    """Return pools of buffers, then idle pools, longest idle first, then idle pools whose delete was postponed."""
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {

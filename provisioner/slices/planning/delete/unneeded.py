@@ -1,9 +1,8 @@
 """Decides which pools are deleted, when, and for which reason. Pure.
 
-A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it. A failed pool is
-deleted immediately. The gate verifies each reason live before the delete (`provisioner.slices.gate`). If many workloads
-vanish and this process saw no delete of them, an incomplete list or a restored etcd may be the cause. Then their pools
-are deleted one at a time.
+A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it. Failed pools do not
+wait. The gate verifies each reason live before the delete (`slices.gate`). If many workloads vanish and this process
+saw no delete of them, an incomplete list or a restored etcd may be the cause: their pools are deleted one at a time.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +25,7 @@ _BINDING = timedelta(seconds=20)
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: Accelerator and topology of a node or of a node selector; empty in a selector for any value.
+#: Accelerator and topology of a node or of a node selector. An empty text in a selector matches any value.
 _Selected = tuple[str, str]
 #: Deletes are slowed down if more pools than this number, and more than half of all pools, lost their workloads.
 _VANISHED_AT_ONCE = 3
@@ -65,9 +64,8 @@ def find_unneeded(
 ) -> Unneeded:
     """Find the pools that no slice needs, and plan their deletes.
 
-    The deletion delay does not apply to pools in `stuck_slices` that have no pods of another slice, to pools of the
-    workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices. The delay does
-    not apply either to pools that have failed or were given up, or whose reservation has ended.
+    No deletion delay applies to pools that failed, were given up or whose reservation has ended, to pools in
+    `stuck_slices` without pods of another slice, to pools of workloads in `releasing`, and to `evicted` pools.
     """
     memory, now = ctx.memory, ctx.now
     deletes: list[Delete] = []
@@ -129,7 +127,7 @@ def _reason(
         (DeleteReason.WORKLOAD_FINISHED, workload is not None and workload.finished),
         (DeleteReason.WORKLOAD_SUSPENDED, suspended),
         (DeleteReason.RESERVATION_ENDED, pool.ended),
-        # The machine type is unknown. With this reason, the gate keeps the pool if its workload exists.
+        # For an unknown machine type, WORKLOAD_GONE makes the gate keep the pool if its workload exists.
         (DeleteReason.WORKLOAD_GONE, not pool.in_catalogue),
         (DeleteReason.NO_READY_NODES, pool.lost),
         (DeleteReason.SLICE_ELSEWHERE, owner in matching.held or owner in matching.elsewhere),
@@ -247,10 +245,9 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
 
 
 def _vanished(pool: Supply, ctx: Round) -> bool:
-    """Whether the workload of a pool does not exist, although this process did not see its delete.
+    """Whether no workload has the UID or name in a pool's labels, and this process saw no delete of the workload.
 
-    False if the pool has failed, if a workload of the same name exists, or if the workload is not watched. False for
-    kind POD, because workloads of this kind end with their pods.
+    False for failed pools, for unwatched workloads, and for kind POD, whose workloads end with their pods.
     """
     if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False

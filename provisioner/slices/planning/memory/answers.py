@@ -34,7 +34,6 @@ class DeleteResult(Enum):
     """Result of an attempt to delete a pool."""
 
     ACCEPTED = "accepted"
-    #: The pool does not exist.
     GONE = "gone"
     #: The live verification failed, or a pod is on the pool; no delete was sent.
     KEPT = "kept"
@@ -226,9 +225,9 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls that are older than LOST_SECONDS and that no thread is making (`live_calls`).
+    """Return the memory with the state UNKNOWN for lost creates, and POSTPONED for lost deletes.
 
-    The state of such a create becomes UNKNOWN, the state of such a delete POSTPONED.
+    A call is lost if it began LOST_SECONDS ago or earlier and no thread performs it (`live_calls`).
     """
     limit = now - timedelta(seconds=LOST_SECONDS)
 

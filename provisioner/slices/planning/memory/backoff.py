@@ -1,10 +1,10 @@
 """Computes how long creates and deletes wait after failures. Pure.
 
 If capacity is out of stock or a quota is exceeded, all creates of this capacity (zone, machine type, shape, capacity
-type, and choices of the pods) wait. After other failures, only the slice or its request waits. Each failure doubles the
-wait up to a maximum, and a success ends the wait. A hash of the key shortens each wait by up to a fifth, so that waits
-end at different times. Failed creates are also counted by workload and namespace (`Tally`), so that a workload whose
-request changes after each failure has to wait as well.
+type, and choices of the pods) wait. After other failures, only the slice or its request waits. Each failure after a
+wait doubles the next wait up to a maximum, and a success ends the wait. A hash of the key shortens each wait by up to a
+fifth, so that waits end at different times. Failed creates are also counted by workload and namespace (`Tally`), so
+that a workload whose request changes after each failure has to wait as well.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -114,7 +114,7 @@ def pool_failed(
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with_failure(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # Earlier failures of this request without a known reason probably had this one, so their back-off is dropped.
+        # Earlier, unexplained failures of this request probably had this reason too, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with_failure(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -130,8 +130,7 @@ def _with_failure(
 
 def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Concurrent creates fail for the same reason, so only the first failure extends the wait. A later failure
-        # extends it only if its kind differs and is not UNAVAILABLE.
+        # Concurrent creates fail for the same reason, so a failure of the same kind, or UNAVAILABLE, extends no wait.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -193,10 +192,7 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
 
 
 def max_in_flight(last: Backoff) -> int:
-    """Return the maximum number of pools that may be created at the same time in a capacity that was out of stock.
-
-    The number starts at 1. Each pool that comes up doubles the number, because a single pool proves little capacity.
-    """
+    """Return the maximum number of concurrent creates in capacity that failed: 1, doubled by each pool that came up."""
     return int(2**last.came_up)
 
 

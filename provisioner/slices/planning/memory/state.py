@@ -34,7 +34,7 @@ class Phase(Enum):
     WANTED = "wanted"
     #: A slice needs the pool, but the create has to wait, for example because of back-off or a limit.
     BLOCKED = "blocked"
-    #: The create is being sent, or was accepted and the pool is not listed yet.
+    #: The create has been started, and the pool is not listed yet.
     CREATING = "creating"
     #: A slice needs the pool; it is listed, and not all its nodes are ready.
     PROVISIONING = "provisioning"
@@ -80,11 +80,9 @@ class CreateCall:
     slice_id: SliceId
     request: NodePoolRequest
     state: CallState
-    #: Time at which `state` was entered.
     since: datetime
     #: Operation that GKE returned; empty if unknown.
     operation: OperationName = OperationName("")
-    #: Time of the last `LookUp` of the create; None before the first one.
     looked_up_at: datetime | None = None
     namespace: str = ""
     #: Message of the error that left the outcome unknown; empty without such an error.
@@ -213,7 +211,7 @@ class PhaseEntry:
 
     phase: Phase
     since: datetime
-    #: Whether the phase began before `since`, the time at which this process first saw the pool.
+    #: Whether the phase may have begun before `since`, the time at which this process first saw the pool.
     entered_before: bool = False
     #: Time since which all pods on the pool are of ended or suspended workloads; None if not all are.
     draining_since: datetime | None = None
@@ -223,20 +221,17 @@ class PhaseEntry:
 class PoolMemory:
     """Memory of one existing or planned pool. Dropped when the pool no longer exists and no slice wants it."""
 
-    #: Create whose pool is not listed yet; None otherwise.
     create: CreateCall | None = None
     #: Create of a listed pool that is not up yet. If the pool vanishes, the operation of the create has the reason.
     coming_up: CreateCall | None = None
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
-    #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
     #: Time since which the scheduler binds no pods with chips to the pool (`Supply.free`); None if it may bind some.
     free_since: datetime | None = None
     #: Slice that used the pool last, and may return with new pods; None if the pool's labels identify the slice.
     last_user: SliceId | None = None
-    #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates in this zone with
-    #: this machine type are retried immediately, because the capacity may be free.
+    #: Zone and machine type whose creates are retried when the pool vanishes; None before the pool has had nodes.
     place: tuple[str, str] | None = None
     #: Time since which the supplier reports the pool as up although not all its nodes are ready.
     unready_since: datetime | None = None
@@ -246,7 +241,6 @@ class PoolMemory:
     passing: tuple[PoolStatus, datetime] | None = None
     #: Whether the pool has failed, and its failure has been counted.
     failed: bool = False
-    #: Whether the pool was unready for too long and is being replaced.
     given_up: bool = False
 
 
@@ -282,7 +276,7 @@ class Memory:
     backoffs: Backoffs = field(default_factory=dict)
     #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
-    #: Time of the last create, by namespace, that fails until the request or a permission is changed; kept for an hour.
+    #: Time of the last create of a namespace that fails until its request or a permission is changed; kept for an hour.
     lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first; empty without MAX_CREATES_PER_HOUR.
     created_at: tuple[datetime, ...] = ()

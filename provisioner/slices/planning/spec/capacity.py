@@ -1,6 +1,7 @@
 """Lists the choices of capacity of a slice, each with its zone, best first.
 
-Node selectors of the pod have precedence over annotations, and annotations over settings.
+With GCP_FORCE_ON_DEMAND, the kind is always on-demand. Otherwise node selectors of the pod have precedence over
+annotations, and annotations over settings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,6 @@ from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
-#: Keys and values of node selectors that choose a kind of capacity.
 _PINS = (
     (constants.SPOT, "true", CapacityKind.SPOT),
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
@@ -29,9 +29,9 @@ _PINS = (
 class Choices:
     """Choices of capacity that may be tried for one slice."""
 
-    #: Possible choices, best first, each with its zone; never empty.
+    #: Possible choices, best first, each with its zone. At least one.
     open: tuple[CapacityChoice, ...]
-    #: Reasons why the other choices may not be tried, one for each choice.
+    #: Problems of other listed choices that may not be tried. A choice in a zone that is not selected has no entry.
     left_out: tuple[str, ...] = ()
 
 
