@@ -18,7 +18,6 @@ OperationName = NewType("OperationName", str)
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 _UNIX_DIGITS = 10
-#: Value of `Node.maintenance_at` for a maintenance that has begun or is imminent.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
@@ -234,7 +233,7 @@ class WorkloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Long-running operation of an API. It has failed if `done` is true and `failure` is not None."""
+    """Long-running operation of an API. A failed operation is `done` and has a `failure`."""
 
     name: OperationName
     done: bool

@@ -111,7 +111,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
 
 
 def comma_items(text: str, *, noun: str = "", limit: int | None = None) -> tuple[str, ...]:
-    """Return the stripped, non-empty items of a comma-separated list. Raises ValueError above `limit` items."""
+    """Return the stripped, non-empty items of a comma-separated list. Raises ValueError with `limit` or more commas."""
     if limit is not None and (count := text.count(",") + 1) > limit:
         raise ValueError(bounds.too_many(noun, count, limit))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))

@@ -163,10 +163,7 @@ def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str
 
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why a node's labels do not suit a pod; empty if they do.
-
-    The reasons are node selectors, node affinity, and chips that the node offers only to ResourceClaims.
-    """
+    """Return why a node's labels do not match a pod's selectors, affinity or way to request chips; empty if they do."""
     driver = constants.TPU_DRA_DRIVER
     if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
         return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"

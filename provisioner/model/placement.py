@@ -22,7 +22,7 @@ _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
-#: Key of pods without a group, such as pods of a Deployment. All of them in a namespace may share node pools.
+#: Key of pods without a group, such as pods of a Deployment. All pods with this key in a namespace may share pools.
 SHARED = "pods"
 #: Key of a LeaderWorkerSet's leader without its group label, which a webhook adds after admission policies have run.
 UNKNOWN_GROUP = "l-unknown"
@@ -40,7 +40,7 @@ def slice_key(labels: Mapping[str, str], stateful_set: str = "") -> str:
     """Return the key of a pod's group; SHARED if the pod has no group.
 
     `stateful_set` is the UID of the StatefulSet of a pod with fewer chips than its slice; otherwise empty. The
-    admission policy in deploy/components/placement computes the same key. It begins with a letter for the kind of the
+    admission policy in deploy/components/placement computes the same key. Keys begin with a letter for the kind of
     workload, because hashes of JobSet and LeaderWorkerSet can be equal. A restart of a workload keeps the key.
     """
     if job_key := labels.get(constants.JOB_KEY):

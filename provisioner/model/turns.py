@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 ItemT = TypeVar("ItemT")
 PartyT = TypeVar("PartyT", bound=Hashable)
 
-#: Time for which turns are remembered. With two changes of 5 minutes at a time, 144 parties get a turn in that time.
+#: Time for which turns are remembered. With two concurrent changes of 5 minutes each, 144 parties get a turn.
 _KEPT = timedelta(hours=6)
 
 
@@ -20,8 +20,8 @@ def in_turns(
 ) -> list[ItemT]:
     """Return the items so that parties take turns: the first item of each party, then the second of each, and so on.
 
-    An entry of `in_flight` counts as an earlier item of its party. Items of equal rank are ordered by `last_of`, the
-    time of the party's last turn, and then as in `items`.
+    `in_flight` has the parties of earlier items. Items of equal rank are ordered by `last_of`, the time of the party's
+    last turn, and then as in `items`.
     """
     counts = Counter(in_flight)
     ranked = []

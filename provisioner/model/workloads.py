@@ -132,7 +132,7 @@ class Requirements:
     """Requirements of a pod, or of the pods of a template, on their nodes."""
 
     chips: int = 0
-    #: Whether the pod requests all chips of a host by ResourceClaims. `chips` is then their number in the catalogue.
+    #: Whether the pod requests all chips of a host by ResourceClaims. `chips` is then the number in the catalogue.
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
@@ -165,7 +165,7 @@ class Pod:
     uid: str
     #: Name of the workload in a label or owner reference; for a pod without a controller, the pod's name.
     workload_name: str
-    #: UID of the workload in a label or owner reference of the pod; empty if it has none, as before JobSet 0.8.
+    #: UID of the workload in a label or owner reference; empty if the pod has none, as before JobSet 0.8.
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
@@ -202,7 +202,7 @@ class PodGroup:
     #: Name of the entry; empty if all groups of a workload are equal.
     name: str
     replicas: int
-    #: Maximum number of groups beyond `replicas`, such as during a rolling update. They count only if they have pods.
+    #: Maximum number of groups beyond `replicas`, such as in a rolling update. Extra groups without pods do not count.
     surge: int = 0
     #: Whether the names of groups end with numbers. False for POD, and for JOB, whose only group has the Job's name.
     numbered: bool = True
@@ -273,7 +273,7 @@ class Workload:
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Value of spec.managedBy if another controller than the usual one of the kind runs the workload; otherwise empty.
     managed_by: str = ""
-    #: Reason in the object itself why it is not served, such as an exceeded limit; empty if it can be served.
+    #: Reason in the object for which no slice is served, such as an exceeded limit; empty if slices can be served.
     problem: str = ""
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Time of the last change of `suspended`, by the clock of the workload's controller; None if never or unknown.
@@ -344,7 +344,7 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """Reference to an object. If it was read from an owner reference, which users can write, any field may be empty."""
+    """Reference to an object. Any field may be empty in a reference that users can write (owner reference)."""
 
     kind: str
     api_version: str

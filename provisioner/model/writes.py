@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
 A decision adds calls and writes (`with_open`). A response removes a call. Successful writes are kept for 10 s, in which
-the caches should show them, failed writes for 10 minutes. After 60 s without a thread, they count as lost.
+the caches should show them, failed writes for 10 minutes. Calls and writes that no thread performs are lost after 60 s.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -112,7 +112,7 @@ class OpenActions(Generic[CallT, WriteT]):
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write may be repeated if the caches do not show it. Usually they do in milliseconds.
+#: Seconds after which a successful write may be repeated if the caches do not show it; usually they need milliseconds.
 _SHOWN_SECONDS = 10.0
 #: Seconds after the decision at which a write or call that no thread performs counts as lost.
 LOST_SECONDS = 60.0
@@ -209,7 +209,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # Until `without_lost` drops it, the write blocks others of its object: it may wait for a thread for minutes.
+        # An open write, which may wait minutes for a thread, blocks other writes until `without_lost` removes it.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
