@@ -34,7 +34,6 @@ HTTP_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9.]{1,253})(:[0-9
 HOST = r"(?:[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 #: Name of an extended resource, such as rdma/hca.
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-#: A name, the beginning of names followed by "*", or only "*".
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

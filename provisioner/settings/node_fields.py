@@ -29,7 +29,7 @@ _MAX_LIFE_SECONDS = 120 * 24 * 3600
 class Row:
     """Annotation, place in create requests, and rules of a node setting. Its option has variable, form and default."""
 
-    #: Dotted path in GKE's create request, or function that returns values by path; empty if other code writes it.
+    #: Dotted path in GKE's create request, or function that returns values by path; empty if other code sets the value.
     write: str | Callable[[Any], Mapping[str, Any]] = ""
     #: Key of the annotation that sets the value for one workload; empty if only the administrator may set it.
     annotation: str = ""
@@ -41,9 +41,8 @@ class Row:
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
-    #: Reads the value of an existing pool from GKE's message; None if it does not affect which pods fit.
+    #: Reads the value of an existing pool from GKE's message; None if the value does not affect which pods fit.
     listed: Callable[[Any], Any] | None = None
-    #: Whether TPUNodeGroups support the setting.
     on_gce: bool = False
 
 
@@ -231,7 +230,7 @@ def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) ->
 
 
 def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
-    """Yield path in GKE's create request and JSON of each node value; the path is empty if other code writes it."""
+    """Yield path in GKE's create request and JSON of each node value; the path is empty if other code sets it."""
     for name, value in request.node.items():
         write = ROWS[name].write
         if isinstance(write, str):

@@ -113,8 +113,7 @@ class NodeGroupSettings:
     def served_namespaces(self) -> tuple[str, ...]:
         """Namespaces whose objects are served, empty if all are.
 
-        The controller's own namespace is always served, because the provisioner creates its TPUNodeGroups there by
-        default.
+        The controller's own namespace is always served: by default, the provisioner creates its TPUNodeGroups there.
         """
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 

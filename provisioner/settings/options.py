@@ -248,7 +248,7 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings. If auto-upgrade is auto, it becomes on if there is a release channel, otherwise off."""
+        """Return the settings; `auto_upgrade` None becomes True if there is a release channel, otherwise False."""
         if self.auto_upgrade is not None:
             return self
         # Release channels require auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.

@@ -94,8 +94,6 @@ class PartitionSettings:
     log_level: str = Group.PARTITIONS.log_level()
     # fmt: on
 
-    # --- constants
-
     #: Intervals in seconds between reads of a server: while an operation is in progress or a pod waits, and otherwise.
     busy_read_seconds: float = 5.0
     idle_read_seconds: float = 60.0
@@ -105,9 +103,8 @@ class PartitionSettings:
     backfill_allowance_seconds: float = 120.0
     #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
     stuck_seconds: float = 900.0
-    #: Seconds for which a pod whose partition was rejected despite free IPUs delays others, if no deadlines are known.
+    #: Seconds for which a pod whose partition was rejected despite free IPUs delays pods, if deadlines are unknown.
     crowded_seconds: float = 3600.0
-    #: Maximum number of concurrent creates and removes on one server.
     max_changes_per_server: int = 4
 
     def limit_of(self, namespace: str) -> int | None:
