@@ -1,8 +1,7 @@
 """Classifies the texts and codes of Google's error responses, by rules that Google's APIs share. Pure.
 
-If the response to a change is lost or is a 5xx, the outcome is unknown: no API guarantees that nothing changed.
+If the response to a change is lost, or is a 5xx other than 501, the outcome is unknown: the change may take effect.
 An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
-
 The texts are from reports and recorded responses. If Google changes a text, the HTTP code determines the kind of
 failure. Rules for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with
 the name `quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
@@ -40,14 +39,14 @@ NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)
 
 #: Rules for texts; the first rule that matches determines the kind of failure.
 TEXTS: Sequence[TextRule] = (
-    # Limits of requests per time. They are not quotas of resources, because the same request succeeds later.
+    # Limits of requests per time are no QUOTA failures, because the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
     # Exhausted IP addresses are like a quota: others may be available later or elsewhere (source: GKE's autoscaler).
     text_rule(
         r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
         FailureKind.QUOTA,
     ),
-    # GKE's autoscaler matches any code that contains QUOTA. The texts are those of Compute Engine.
+    # Codes (as in GKE's autoscaler, which matches any code that contains QUOTA), then texts of Compute Engine.
     text_rule(
         r"[A-Z]_QUOTA|QUOTA_[A-Z]|\bquota\b.*\bexceeded|(exceeded?|insufficient)\b.*\bquota\b",
         FailureKind.QUOTA,
@@ -94,20 +93,21 @@ TEXTS: Sequence[TextRule] = (
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
     ),
-    # Not all machines were available. This rule is last, because Google often adds a more exact reason (see SkyPilot).
+    # Not all machines were available. Google often adds a more exact reason (see SkyPilot), so other rules come first.
     text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
 
 
-#: Part of a remedy that `remedy_of` replaces by the missing permission if Google's text names the permission.
+#: Placeholder of a missing permission in remedies; it remains if Google's text does not name the permission.
 PERMISSION = "the permission named here"
 _LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
 
 
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
-    """Return the remedy for a text about missing permissions; `otherwise` if it is not about a service account.
+    """Return the remedy for a text about missing permissions; `otherwise` if the text is not about a service account.
 
-    `accounts` is the setting with the service account. `again` ends the remedy, such as "create is retried".
+    `accounts` names the setting with the service account. `again` ends the other remedies: "create is retried".
+    PERMISSION in `otherwise` is replaced by the permission that the text names.
     """
     if re.search(_ACT_AS, text, re.IGNORECASE):
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
@@ -124,7 +124,7 @@ _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text takes precedence over the code. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: Kinds of failure for which the text takes precedence over the reason: a 429 for too many operations, or for a full
-#: reservation, may have the reason of a rate limit. Not QUOTA: only the reason separates rate limits from quotas.
+#: reservation, may have the reason of a rate limit. QUOTA is left out: only reasons separate rate limits from quotas.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
@@ -228,7 +228,7 @@ def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> Fai
 
 #: Replaces a removed value, so that the words around the value remain separate.
 GAP = "…"
-#: Minimum characters of a removed value. Shorter values are kept, because all texts in the rules are longer.
+#: Minimum number of characters of a removed value. Shorter values match no rule, because all texts in rules are longer.
 _MIN_VALUE = 4
 _MAX_TEXT = 10_000
 #: Segments of resource paths that are Google's words, so `without_echoes` keeps them.
@@ -242,7 +242,10 @@ _COLLECTIONS = frozenset(
 
 
 def without_echoes(text: str, values: Iterable[str]) -> str:
-    """Return a text with GAP in place of each of the users' values that is a separate word in the text."""
+    """Return at most _MAX_TEXT characters of a text, with GAP for users' values, and for the names in users' paths.
+
+    Kept are values within a longer word, short values (_MIN_VALUE), and alphabetic values that may be Google's words.
+    """
     text = text[:_MAX_TEXT]
     parts = {part for value in values for part in _parts(value) if len(part) >= _MIN_VALUE}
     # An alphabetic value is removed only after a quote or one of `/=:`, because elsewhere it may be Google's word.
@@ -256,13 +259,13 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
 
 
 def mentions(text: str, name: str) -> bool:
-    """Whether a text contains a name as a separate word."""
+    """Return whether a text contains a name as a separate word; false for an empty name."""
     return bool(name) and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
 
 
 def _parts(value: str) -> Iterator[str]:
     yield value
-    # Google may repeat a path in another form than in the request, so each segment of the path is also removed.
+    # Google may repeat a path in another form than in the request, so the names in the path are also removed.
     if "/" in value:
         yield from (part for part in value.split("/") if part not in _COLLECTIONS)
     if "@" in value:

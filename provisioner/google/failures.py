@@ -15,7 +15,7 @@ from provisioner.model.capacity import CallError, Failure, FailureKind
 
 _E = TypeVar("_E", bound=CallError)
 
-#: Exceptions of Google's libraries for failed calls. OSError includes those of `requests` and of missing CA bundles.
+#: Exceptions of Google's libraries for failed calls. OSError includes exceptions of `requests`, and missing CA bundles.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
@@ -93,7 +93,7 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
 
 
 def _answer_of(error: Exception) -> Answer | None:
-    """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status."""
+    """Return the error response in an exception of requests or google.api_core; None if no HTTP status is known."""
     # Exceptions of google.api_core are recognized by their attributes, because its import would load gRPC everywhere.
     response, code = getattr(error, "response", None), getattr(error, "code", None)
     if isinstance(response, requests.Response):
@@ -159,7 +159,6 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _connection_problem(error: Exception) -> str:
-    """Return the operating system's reason for a failed connection; empty if unknown."""
     for cause in _chain(error):
         if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
             return f"The server cannot be reached: {cause.strerror}."

@@ -1,4 +1,4 @@
-"""Reads the project, zone and cluster of this process from Google Cloud's metadata server. Never raises."""
+"""Reads the project, zone and cluster of this process from Google Cloud's metadata server."""
 
 import contextlib
 import http.client
@@ -11,7 +11,7 @@ _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return `project`, `zone` (of the machine), `cluster` and `location` (of the cluster), without unknown keys."""
+    """Return `project`, `zone` (of the machine), `cluster` and `location` (of the cluster), if the server has them."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     values: dict[str, str] = {}
     # If the server does not exist or a read fails, the values that were read before are returned.

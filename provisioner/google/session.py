@@ -1,7 +1,7 @@
 """HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
 
 The time-outs are those of `requests`, for a connect and for each read. A whole call may take longer. If the lease is
-lost in the meantime, this process ends before another process can lead (`kube/lease.py`).
+lost during a call, this process ends before another process can lead (`kube/lease.py`).
 """
 
 import warnings
@@ -47,7 +47,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         **kwargs: object,
     ) -> requests.Response:
         """Send a request; `timeout` is in seconds, for each read. Raises HTTPError for each status from 300 on."""
-        # After a 401, the parent class calls this method again: `timeout` is a tuple, `max_allowed_time` is reduced.
+        # After a 401, the parent class repeats this call with `timeout` as a tuple and a reduced `max_allowed_time`.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
         # A redirect is an error; otherwise the call would go to another address, and a create could be repeated.

@@ -1,8 +1,7 @@
 """Predicts the resources that a GKE node offers to pods, by GKE's formula for Container-Optimized OS. Pure.
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
-kubernetes/autoscaler. The formula is valid for nodes before 1.37; GKE may reserve less memory on later nodes. Requests
-of DaemonSets are not subtracted.
+kubernetes/autoscaler. Valid for nodes before 1.37; GKE may reserve less memory on later nodes. Ignores DaemonSets.
 """
 
 from collections.abc import Iterable
@@ -28,7 +27,7 @@ class Amounts(NamedTuple):
 _CPU_SHARES = ((1.0, 0.06), (1.0, 0.01), (2.0, 0.005), (float("inf"), 0.0025))
 #: Parts of the memory in MiB (multiples of 1,000, as in the sources), and the share of each part that GKE reserves.
 _MEMORY_SHARES = ((4000.0, 0.25), (4000.0, 0.2), (8000.0, 0.1), (112_000.0, 0.06), (float("inf"), 0.02))
-#: Number of pods on a node above which GKE reserves more CPU, and the millicores that it reserves then.
+#: Number of pods on a node above which GKE reserves more CPU, and the additional millicores.
 _MANY_PODS, _MANY_PODS_MILLICORES = 110, 400
 _EVICTION_MIB = 100.0
 

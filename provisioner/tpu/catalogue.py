@@ -1,12 +1,10 @@
 """Catalogue of machine types and topologies (grids of chips such as "4x4" and "2x2x4") by accelerator label.
 
-Chips per VM, single-host topologies, vCPU, memory and disks are from GKE's autoscaler
+Chips per VM, single-host topologies, vCPU, memory (except of tpu7x and tpu7) and disks are from GKE's autoscaler
 (GoogleCloudPlatform/cluster-autoscaler). All other topologies are from cluster-toolkit, xpk and the Cloud TPU
-documentation: a fixed list if 2-D; if 3-D, a list below 4x4x4 chips and a rule above (whole 4x4x4 cubes). Documented
-3-D topologies are those that xpk creates by default, with additions for v4 and tpu7x.
-
-Each process has one table. A controller adds the offers of its cluster (`extend`) only between rounds, so the table is
-constant within a round.
+documentation: lists of 2-D topologies and of 3-D topologies below 4x4x4 chips, and whole 4x4x4 cubes by a rule.
+Documented 3-D topologies are those that xpk creates by default, with additions for v4 and tpu7x.
+Each process has one table. A controller adds the offers of its cluster (`extend`) only between decisions.
 """
 
 from __future__ import annotations
@@ -137,9 +135,9 @@ class Accelerator:
     label: str
     generation: str
     machine_types: tuple[MachineType, ...]
-    #: Valid topologies; with `max_cubes`, only those of less than one cube, and those that `extend` added.
+    #: Valid topologies. If `max_cubes` is not 0, only topologies below one cube, and topologies that `extend` added.
     listed_topologies: tuple[str, ...]
-    #: 3-D topologies that Google's tools list. GKE may reject other topologies of whole cubes.
+    #: Topologies in Google's tools and in offers of the cluster (`extend`). GKE may reject other topologies of cubes.
     documented_topologies: tuple[str, ...] = ()
     #: Maximum number of 4x4x4 cubes in a slice; 0 for generations without cubes.
     max_cubes: int = 0
@@ -155,7 +153,7 @@ class Accelerator:
         return _topologies(self.listed_topologies, self.max_cubes)
 
     def documents(self, topology: Topology) -> bool:
-        """Return whether Google's tools list a valid topology; true for all topologies if `max_cubes` is 0."""
+        """Return whether a valid topology is documented; true for all topologies if `max_cubes` is 0."""
         return not self.max_cubes or str(topology) in self.documented_topologies
 
 
@@ -166,7 +164,6 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
-    """Yield the topologies of at most `max_cubes` cubes: sorted axes, each a multiple of 4 up to 256."""
     axes = range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE)
     for grid in combinations_with_replacement(axes, 3):
         if math.prod(grid) <= max_cubes * CUBE_CHIPS:
@@ -227,7 +224,7 @@ _ALL = (
         label="tpu7x", generation="tpu7x",
         machine_types=(
             # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
-            # formula gives that amount for 960 GiB. Other types here are assumed to have the same memory per vCPU.
+            # formula gives that amount for 960 GiB. Other tpu7x and tpu7 types are assumed to have as much per vCPU.
             MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
             MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True)),

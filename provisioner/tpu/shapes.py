@@ -38,7 +38,7 @@ class Shape:
 
     @property
     def documented(self) -> bool:
-        """Whether Google's tools list the topology; otherwise it only follows the rule for whole cubes."""
+        """Whether Google's tools or the cluster list the topology, which otherwise only follows the rule for cubes."""
         return self.accelerator.documents(self.topology)
 
     @property
@@ -64,7 +64,7 @@ class Shape:
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> str:
-        """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or for 0."""
+        """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or if 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
             return ""
@@ -83,7 +83,7 @@ def find_accelerator(label: str) -> Accelerator:
     """Return the offers for an accelerator label. Raises ShapeError if the label is unknown."""
     offer = ACCELERATORS.get(label)
     if offer is None:
-        # A label that is too long is not compared with valid labels, because the time grows with its square.
+        # A label that is too long is not compared with valid labels: the time grows with the square of its length.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
             f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
@@ -121,7 +121,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether a rejected slice may be sold: accelerator or machine type is unknown, or `any_order` applies."""
+    """Return whether a rejected slice may be sold: accelerator or machine type is unknown, or `any_order` allows it."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
