@@ -1,12 +1,11 @@
 """Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
-A review reports only problems that the owner can correct in the workload. Events report other causes of a wait, such as
-a stockout or a pause. A review rejects an object only if nodes of no provisioner can serve it: another provisioner may
-create nodes for objects that this provisioner does not serve.
+A review reports only problems that the owner can correct in the workload; Events report other causes of a wait.
+An object is rejected only if nodes of no provisioner can serve it, because it may be meant for another provisioner.
 
 Selectors are changed as by the Go provisioner's admission_controller, but only if the Job then gets a node pool.
 Otherwise its pods would wait for nodes that are never created, or lose selectors that another controller reads.
-Existing selectors keep their values. The change of a child Job does not depend on other slices of its JobSet.
+No existing selector gets another value. The change of a child Job does not depend on other slices of its JobSet.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +50,7 @@ REVIEWED_OWNERS = frozenset(
 )
 _COUNTS = ("replicas", "parallelism", "completions")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum numbers of checked slices of an object, and of their choices in zones: a longer review would delay others.
+#: Maximum number of checked slices of an object, and of pairs of choice and zone: longer reviews would delay others.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
@@ -100,7 +99,6 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, opted_out:
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
-    """Return the accelerator, topology, chips per pod and machine type of a template. Raises MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = podspec.node_selector_of(spec)
     return (
@@ -128,7 +126,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 
 def _opts_out(metadata: Mapping[str, Any]) -> bool:
-    """Whether an object or template opts out of the provisioner, or requests Slice resources or dynamic slicing."""
+    """Return whether an object or template opts out, or requests Slice resources or dynamic slicing."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -159,7 +157,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
 
 
 def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return the warning that the pods do not fill the hosts of slices; empty if they do, or if that is unknown."""
+    """Return the warning that pods do not fill the hosts of multi-host slices; empty if they do, or if unknown."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     if pods.number is None or not shape.multi_host:
@@ -175,7 +173,6 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Findings are sorted by severity, errors first; their `slices` is 1.
-
     Makes no calls, and never raises. At most 256 slices (the last one included, which has the longest name) and 1,024
     choices in zones are checked, which bounds the duration. If only further slices exceed a limit, Events report that.
     """
@@ -244,8 +241,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         }
         findings = [finding for finding in findings if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes a workload. After a rejection, Kueue would repeat the
-        # update, and the workload would keep its quota.
+        # Kueue changes selectors when it suspends or resumes a workload. A rejected workload would keep its quota.
         return Answer(warnings=tuple(str(finding) for finding in findings if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(finding) for finding in findings if denies and finding.impossible]
@@ -301,7 +297,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Whether a finding is reported. Findings that the owner cannot correct or that the API server reports are not."""
+    """Return whether a finding is reported: the owner can correct the object, and the API server does not report it."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -312,7 +308,7 @@ def _is_suspended(raw: Mapping[str, Any]) -> bool:
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
-    """Whether a workload lacks selectors that Kueue adds when it admits the workload or its pods."""
+    """Return whether a workload lacks selectors that Kueue may add when it admits the workload or its pods."""
     if not _is_suspended(raw) and _QUEUE not in fields.at(raw, "metadata", "labels"):
         return False
     for pods in _pods_of(raw, kind):
@@ -339,7 +335,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes only numbers of pods or groups and, if `up` is False, increases none of them."""
+    """Return whether an update changes only numbers of pods or groups and, if `up` is False, increases none of them."""
     todo: list[tuple[object, object]] = [(_read_fields(request.object), _read_fields(request.old_object))]
     while todo:
         now, before = todo.pop()
@@ -386,7 +382,7 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job: if the request starts the Job, change its selectors; otherwise admit it unchanged.
+    """Answer the review of a Job: change its selectors if the request starts the Job, and if it would get a node pool.
 
     `jobset` is the JobSet that `jobset_to_read` names. Without it, a child Job is admitted unchanged.
     """
@@ -408,7 +404,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
-    """Return the JobSet of a child Job with only the child Jobs of one slice; return another Job unchanged."""
+    """Return the JobSet of a child Job with only the child Jobs of one slice; without a JobSet, return the Job."""
     if jobset is None:
         return job
     only = {"name": "only", "replicas": jobs, "template": {"metadata": job.get("metadata"), "spec": job["spec"]}}
@@ -436,7 +432,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 
 def _starts(request: Request) -> bool:
-    """Whether a request starts a child Job of a JobSet for the first time, or creates a Job without a JobSet.
+    """Return whether a request starts a child Job of a JobSet for the first time, or creates a Job without a JobSet.
 
     False if a ProvisioningRequest has requested the nodes already, with the selectors of the unchanged pod template.
     Later starts do not count, because the pod template of a Job is immutable after the first start.

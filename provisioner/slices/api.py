@@ -1,7 +1,4 @@
-"""Serves version 1 of the HTTP API, its OpenAPI document, and the files of the status page. All paths are read-only.
-
-Fields may be added to version 1, with a default; existing fields keep their name and meaning.
-"""
+"""Serves version 1 of the HTTP API, its OpenAPI document, and the files of the status page. All paths are read-only."""
 
 import functools
 import json

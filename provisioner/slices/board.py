@@ -24,7 +24,7 @@ from provisioner.slices.view.types import Entry, View
 
 #: Minimum interval in seconds between two builds of a document.
 _GAP_SECONDS = 0.5
-#: Time in seconds without a decision after which a document is stalled; rounds run at least every 15 s.
+#: Time in seconds since the last decision after which a document is stalled; rounds run at least every 15 s.
 _STALLED_SECONDS = 60.0
 MAX_JOURNAL_ENTRIES = 500
 
@@ -32,8 +32,7 @@ MAX_JOURNAL_ENTRIES = 500
 class Journal:
     """The last decisions and their results, as sentences. Safe to use from any thread; lost with the process.
 
-    If the journal is full, the namespace with the most entries loses its oldest one, so that an unstable workload
-    cannot displace the entries of other namespaces.
+    A full journal drops the oldest entry of the namespace with the most entries, to keep those of other namespaces.
     """
 
     def __init__(self, *, max_entries: int = MAX_JOURNAL_ENTRIES) -> None:
@@ -136,11 +135,10 @@ class Board:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
-    #: Last document that was encoded, and its JSON; None before the first request.
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
-        """Publish a round. If it made no decision, the API shows the last decision and the new snapshot's slices."""
+        """Publish a round. If the round made no decision, the API shows the last decision and the current slices."""
         self.leading = True
         if snapshot.not_synced:
             if self._published is not None:
@@ -199,7 +197,7 @@ class Board:
 
 
 def _without_moments(document: Document) -> Document:
-    """Return a document with constant times, so that documents with different times only are equal."""
+    """Return a document with constant times, so that documents that differ only in these times are equal."""
     view = document.view
     constant = document.about.started_at
     return replace(document, served_at=constant, view=replace(view, at=constant) if view is not None else None)

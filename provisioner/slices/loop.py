@@ -135,7 +135,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add new MachineConfigs to the catalogue, at most once in 60 s; return whether some must wait until then."""
+        """Add new MachineConfigs to the catalogue, at most once in 60 s; return whether new ones have to wait."""
         watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
         listed = watch.records() if watch is not None else {}
         # Between two changes, at least one decision is made, even if a user edits MachineConfigs continuously.
@@ -189,7 +189,7 @@ class Loop(RoundLoop[answers.Answer]):
         )
         snapshot, before = observe(), self._machine_configs
         # The catalogue must contain all MachineConfigs of the snapshot, so it is updated after the snapshot was taken.
-        # If the catalogue changes or still lacks some, the snapshot is taken again.
+        # If the catalogue changes or still lacks a MachineConfig, the snapshot is taken again.
         incomplete = self._follow_catalogue()
         if incomplete or self._machine_configs is not before:
             snapshot = observe(lacks_machine_configs=incomplete)

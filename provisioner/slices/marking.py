@@ -40,7 +40,7 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
 
 
 def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
-    """Return the UID of a pod's StatefulSet if the pod has only a part of its topology's chips; otherwise empty."""
+    """Return the UID of a pod's StatefulSet; empty without one, or if the pod has all chips of its topology."""
     topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
     if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
         return ""
@@ -70,7 +70,7 @@ def _may_lead(metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, leads: bool) -> bool:
-    """Return whether the provisioner can serve a pod. Marks would prevent the binding of any other pod."""
+    """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

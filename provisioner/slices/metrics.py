@@ -1,12 +1,11 @@
 """Defines all metrics of the provisioner, and measures each round.
 
-Labels are bounded: they are kinds, phases, methods and reasons, never names of workloads or pools. A namespace is a
-label only if a limit names it, or if it is among the first hundred that use chips (`account_of`). docs/metrics.md is
-generated from the texts in this module.
+Labels are bounded: kinds, phases, methods and reasons, never names of workloads or pools. A namespace is a label only
+if a limit names it, or if it is among the first 100 that use chips (`account_of`). docs/metrics.md has the texts below.
 
 Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
-begins when the leader pod becomes unschedulable; the pod's condition has this time, so a restart does not lose it.
-Stages that a slice has reached before this process first sees it are not measured.
+begins when the leader pod becomes unschedulable; the pod's condition keeps this time when the provisioner restarts.
+Stages that a slice has reached before this process first sees the slice are not measured.
 """
 
 import time
@@ -203,10 +202,7 @@ class PoolUse(NamedTuple):
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the start-ups of waiting slices, and each newly reached stage with its seconds since the start-up began.
-
-    `before` has the start-ups that the last call returned.
-    """
+    """Return the start-ups of waiting slices, and newly reached stages with the seconds since the start-up began."""
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()

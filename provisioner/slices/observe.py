@@ -96,7 +96,6 @@ class Watches:
     workloads: Mapping[WorkloadKind, Watch[Workload]]
     pods: Watch[Pod]
     nodes: Watch[Node]
-    #: Setting SERVE_PODS, which decides which pods have the kind POD.
     serve_pods: str = "none"
     #: None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
@@ -107,7 +106,7 @@ class Watches:
     volumes: Watch[frozenset[str]] | None = None
     storage_classes: Watch[StorageClass] | None = None
     namespaces: Watch[dict[str, str]] | None = None
-    #: Watch of the ConfigMap that pauses creates; a record is the time at which it was created.
+    #: Watch of the ConfigMap that pauses creates; a record is the creation time of the ConfigMap.
     pause: Watch[datetime] | None = None
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
@@ -137,7 +136,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Return the watches, not started, for the workloads of `kinds`; if None, of the kinds that the settings serve."""
+    """Return the watches, not started, for the workloads in `kinds`; if None, for the kinds that the settings serve."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -204,9 +203,8 @@ class PoolList:
     supplier: Supplier
     clock: Callable[[], datetime]
     pools: tuple[NodePool, ...] = ()
-    #: Time at which the request for the list was sent; None until the first success.
+    #: Time at which the request for the last successful list was sent; None before the first success.
     listed_at: datetime | None = None
-    #: Reason of the last failure; empty if the last attempt succeeded.
     problem: str = ""
     failures: int = 0
     processor_seconds: Callable[[], float] = time.thread_time

@@ -203,7 +203,7 @@ class Reporter:
         self._delete_accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Emit an Event about the delete of a pool on its workload or, if that does not exist, on one of its nodes."""
+        """Emit an Event about the delete of a pool on the pool's workload or, without a workload, on a node."""
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:

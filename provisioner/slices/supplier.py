@@ -8,12 +8,11 @@ every supplier (tests/slices/suppliers/conformance.py):
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
-  every other failure, nothing has changed.
-- **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, because their
-  names are in use. A pool that cannot be parsed has status UNKNOWN. A pool is listed from the time at which its create
-  was accepted until nothing is left of it.
-- `get_operation` finds an operation until some time after its end. After NOT_FOUND, only the pool shows the result.
-- `create_pool` calls `blocked` right before each request, and sends nothing after `blocked` has returned a failure.
+  every other failure, no pool has changed.
+- **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, from the time at
+  which its create was accepted until nothing is left of it. A pool that cannot be parsed has status UNKNOWN.
+- `get_operation` may fail with NOT_FOUND some time after the end of an operation. Then only the pool shows the result.
+- `create_pool` calls `blocked` right before each change, and changes nothing after `blocked` has returned a failure.
 - A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS beyond its limit, which planning learns from
   this error. Each pool that is being created or deleted counts as an operation.
 """
@@ -75,9 +74,9 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods may select. Nodes have these only if the pool's request has them.
+    #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the pool's request has them.
     passed_on: frozenset[str]
-    #: Labels of Google that pods may set on their nodes: a label only enables a feature, and no program relies on it.
+    #: Labels of Google that pods may set on their nodes, because these labels only enable features of the nodes.
     copyable: frozenset[str]
     #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
@@ -85,9 +84,9 @@ class PoolRules:
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return rules that predict the CPU and memory of new nodes from the newest existing node of the same machine type.
+    """Return rules that predict the CPU and memory of new nodes from the newest ready node of the same machine type.
 
-    If the amounts are unchanged, the same object is returned again, so that a round can reuse results of the last one.
+    Equal amounts return the same object, so that a round can reuse the results of the last round.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -125,7 +124,7 @@ def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
 def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
     """Return the view of a node with all CPU, memory and boot disk of its machine, including the share of the system.
 
-    Huge pages are not changed: the settings of the node set their amount exactly.
+    Huge pages are not changed, because node settings set their exact amount. Unknown machine types change nothing.
     """
     entry = tpu.machine_type(pool.machine_type)
     if entry is None:
@@ -162,7 +161,7 @@ class Supplier(Protocol):
         """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if it has begun."""
+        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if already begun."""
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""

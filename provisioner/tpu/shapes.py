@@ -64,7 +64,7 @@ class Shape:
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> str:
-        """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or if 0."""
+        """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or for 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
             return ""

@@ -1,6 +1,6 @@
-"""Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
+"""Checks which pods are served, and which namespaces, reservations, accounts, networks and settings are allowed.
 
-A pod that is not served gets no pool and no log line. Only workloads that request Slice resources get an Event.
+A pod that is not served gets no pool and no log line, and an Event only if the workload requests Slice resources.
 The functions `*_problem` return why a name is not allowed, with the setting to change; empty if the name is allowed.
 """
 
@@ -44,7 +44,7 @@ class ServingPolicy:
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
-        """Whether pools may be created for a pod."""
+        """Return whether pools may be created for a pod."""
         return self.why_not(workload, requirements) is None
 
     def why_not(self, workload: Workload, requirements: Requirements) -> NotServed | None:
@@ -54,7 +54,7 @@ class ServingPolicy:
         return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload requests Slice resources, and would be served if it did not request them."""
+        """Return whether a workload requests Slice resources, and would be served if it did not request them."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -81,7 +81,7 @@ class ServingPolicy:
 
 
 def asks_for_slices(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether labels or annotations request Slice resources instead of node pools."""
+    """Return whether labels or annotations request Slice resources instead of node pools."""
     by_label = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
     return by_label or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
 

@@ -1,9 +1,8 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
-With these leader pods, later steps treat requests and buffers like workloads, with the same queue, limits and rules to
-match pools. A request is all-or-nothing. Its leaders wait until its condition Provisioned is true; then the request
-only keeps its pools until pods run on them. The leaders of a buffer always wait: if other pods use a slice's pool, the
-slice gets another pool.
+With these leader pods, later steps treat requests and buffers like workloads. The slices of a request start together.
+The leaders of a request wait until its condition Provisioned is true; then it only keeps its pools until pods use them.
+The leaders of a buffer always wait: if other pods use a slice's pool, the slice gets another pool.
 """
 
 from collections import Counter
@@ -67,7 +66,7 @@ def _with_slices(
 ) -> Workload:
     """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
 
-    If the request is invalid, the workload gets a `problem` and no slices; its groups only show whether it is served.
+    An invalid workload gets a `problem` and no slices; its groups only show whether the workload is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -206,9 +205,9 @@ def booked_until(ask: Ask, booking_seconds: float, now: datetime) -> datetime | 
 def awaiting_request(
     slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload], unknown: AbstractSet[str] = frozenset()
 ) -> dict[SliceId, Slice]:
-    """Return the slices whose pods consume a living ProvisioningRequest, with its name in the field `request`.
+    """Return the slices whose leader pods consume a living ProvisioningRequest, with its name in the field `request`.
 
-    If ProvisioningRequests or PodTemplates are `unknown`, all requests count as living: no slice gets a second pool.
+    If ProvisioningRequests or PodTemplates are `unknown`, all requests count as living, to avoid second pools.
     """
     hidden = not unknown.isdisjoint((PROVISIONING_REQUEST.resource, POD_TEMPLATES))
     live = {

@@ -13,7 +13,7 @@ from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, W
 
 # Slice IDs are tuples, because each decision hashes them tens of thousands of times, and a tuple's hash is fast.
 class SliceId(NamedTuple):
-    """Identity of a slice. A restart of the workload keeps it; a new workload of the same name has other IDs."""
+    """Identity of a slice. A restart of the workload keeps the ID; a new workload of the same name has other IDs."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -87,7 +87,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of its entry in the spec and its index, None without an index."""
+    """Split the name of a group into the name of its entry in the spec and the index; None if it has no index."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -98,7 +98,6 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
 def _groups_by_key(
     namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
 ) -> Mapping[GroupKey, ListedGroup]:
-    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`."""
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
         for place, name, replicas, numbered in entries

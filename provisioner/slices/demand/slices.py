@@ -2,8 +2,8 @@
 
 A slice is the TPU demand of one group in a living workload's spec, such as a child Job of a JobSet, a leader with its
 workers of a LeaderWorkerSet, a Job, or a pod of another controller. A slice wants a pool once its leader pod is
-unschedulable. Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, so
-the duration depends on the number of these objects and not on the size of specs.
+unschedulable. Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, and
+for one more group of each entry of a spec, so the duration does not depend on the numbers of groups in specs.
 """
 
 from collections import Counter, defaultdict
@@ -63,7 +63,6 @@ def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) 
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
-# The result is cached: annotations are the same in every round, and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
     text_of = dict(zip(_KEYS, texts, strict=True))
@@ -97,13 +96,13 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements without admission's marks: the leader pod's or, if that is missing or has no chips, the template's.
+    #: Requirements, without marks, of the leader pod. If it is missing, or only the template has chips: of the template.
     requirements: Requirements
-    #: Key in the marks of admission on the leader pod or, if it has none, on another pod; empty without marks.
+    #: Key in the marks of the leader pod or, if the leader pod has no marks, of another pod; empty without marks.
     mark: str = ""
     #: Node that a marked leader pod selects by hostname, as Kueue's topology-aware scheduling does; empty if none.
     host: str = ""
-    #: Leader pod; None if it does not exist, has finished or is being deleted.
+    #: Leader pod; None if it does not exist, has finished, is being deleted or is outdated (`_is_outdated`).
     leader: Pod | None
     #: Unfinished pods of the group, including pods that are being deleted.
     pods: tuple[Pod, ...]
@@ -256,8 +255,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for entry in listed:
         pods = wanted[entry.key].pods if entry.key in wanted else []
         group = groups[entry.place]
-        # The status has the number of succeeded groups, but not their names. If at most this number of groups has no
-        # pods, all groups without pods have succeeded.
+        # The status has only the number of succeeded groups. If it covers all groups without pods, these succeeded.
         ended = not pods and 0 < group.replicas - groups_with_pods[entry.place] <= group.succeeded
         slices[SliceId(workload.uid, entry.key)] = _slice(workload, entry, pods, siblings, policy, ended=ended)
     return slices
@@ -333,7 +331,6 @@ def _slice(
 
 
 def _share(workload: Workload, demand: Requirements, target: tuple[str, str], shape: tpu.Shape | None) -> Hashable:
-    """Return `Slice.share`; `target` is the mark and the selected host of the slice."""
     if shape is None or shape.multi_host:
         return None
     if demand.volumes is not None:
@@ -345,8 +342,7 @@ def _share(workload: Workload, demand: Requirements, target: tuple[str, str], sh
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
     """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
 
-    Pods that are being deleted do not count. If two pods have the same index during a restart, the leader is the pod
-    without a node, which needs a pool.
+    Pods that are being deleted do not count. Of two pods with the same index, the pod without a node is the leader.
     """
     candidates = [
         pod
@@ -358,9 +354,9 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a leader pod is older than the last suspension or resume, and requests another slice than the template.
+    """Return whether a leader pod is older than the last suspend or resume and requests another slice than `template`.
 
-    The workload was changed while suspended, and the cache has the old pod. Newer pods may differ because of a webhook.
+    Such a pod is still in the cache after a user changed the suspended workload. A webhook may have changed newer pods.
     """
     changed_at = workload.suspension_changed_at
     return (
@@ -375,7 +371,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements; with resource claims, the chips are those of a host in the current catalogue."""
+    """Return the requirements; with resource claims, they get the chips of a host in the current catalogue."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))

@@ -59,7 +59,7 @@ def not_created(workload: Workload) -> str:
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
-    """Yield a notice for each workload that gets no node pools at all, or whose pods can never be scheduled."""
+    """Yield a notice for each workload whose own fields or labels prevent node pools, or the scheduling of its pods."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [
         workload
@@ -106,7 +106,7 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
-    """Whether a leader pod is gated until its gang exists, and JobSet rejects the gang until the leader is bound."""
+    """Return whether a leader pod is gated until its gang exists, and JobSet rejects the others until it is bound."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
@@ -126,7 +126,6 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Ro
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:
-    """Return a message about selectors that new nodes may not match; empty without such selectors."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ""
@@ -319,7 +318,7 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
 
 
 def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
-    """Report pools whose delete has been postponed for 10 minutes, and pools in `hanging`."""
+    """Report unneeded pools whose delete has been postponed for 10 minutes, and pools in `hanging`."""
     deletes, supply, now = ctx.memory.deletes, ctx.supply, ctx.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"

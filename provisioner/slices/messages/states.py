@@ -65,7 +65,7 @@ WHY_UNUSED = {
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Minimum age at which a ready node without chips has lost them; a newer node may not have reported them yet.
+#: Minimum age at which a ready node without chips counts as having lost them; newer nodes may report chips later.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
@@ -110,7 +110,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
-    """Return the last stockout or quota failure of the capacity of a pool that is being created; None without one."""
+    """Return the last stockout or quota failure in the capacity of a pool that is coming up; None after a success."""
     supply = known.supply.get(state.name)
     if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None
@@ -239,13 +239,13 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def will_be_deleted(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool is deleted now or later. The gate keeps a pool if the namespace of its workload is unknown."""
+    """Return whether a pool is deleted now or later. Unless a slice is stuck, its namespace must be known to the gate."""
     known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
     return state.delete_reason is not None and known and not is_kept(state, memory)
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
-    """Whether an idle pool is kept, because the API server shows that its workload still needs pools."""
+    """Return whether an idle pool is kept, because the API server shows that its workload still needs pools."""
     call = memory.pool(state.name).delete
     return call is not None and call.needed and state.phase is Phase.IDLE
 

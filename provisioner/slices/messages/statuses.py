@@ -38,7 +38,6 @@ _USUAL = timedelta(minutes=5)
 _Typed = tuple[str, Condition]
 
 
-# The dataclass has no slots, because `cached_property` stores values in the instance.
 @dataclass(frozen=True)
 class _Facts:
     """Data of one round on which statuses depend. Requests are identified by namespace and name."""
@@ -175,7 +174,7 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices, and why the first other slice waits or when all are expected."""
+    """Return the number of ready slices, and why the first blocked slice waits or when the others should be ready."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):

@@ -143,10 +143,7 @@ def next_step_after(*failures: Failure | None) -> str:
 
 
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
-    """Return why a slice waits, as the text of an Event.
-
-    For statuses, `lasting` leaves out places in the queue and other amounts that change because of other workloads.
-    """
+    """Return why a slice waits. `lasting`, for statuses, leaves out amounts that change because of other workloads."""
     text = _sentence(wait, ctx, lasting=lasting)
     if wait.kind is WaitKind.LIMIT and wait.position and not lasting:
         text = f"{text.rstrip('.')}; place {wait.position} of {wait.of}."

@@ -1,7 +1,4 @@
-"""Derives unschedulable pods of kind POD from manifests of pods, Deployments, Jobs and the like. Pure.
-
-A derived pod is owned by the object in the manifest, for example by a Deployment instead of its ReplicaSet.
-"""
+"""Derives unschedulable pods of kind POD from manifests. Their owner is the object, such as a Deployment. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -23,7 +23,7 @@ from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
-#: Annotations that JobSet copies to pods from a JobSet or child Job template, if this has EXCLUSIVE_TOPOLOGY.
+#: Annotations that JobSet copies to pods from a JobSet or child Job template that has EXCLUSIVE_TOPOLOGY.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 INDEXED = "Indexed"
 NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
@@ -70,7 +70,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
         has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
         of_leader = fields.at(parts, "leaderTemplate", "spec")
-        # A leader pod without chips needs no host, so the number of hosts is that of the worker pods.
+        # A leader pod without chips needs no host, so only worker pods count as hosts.
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
@@ -145,7 +145,7 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group (or of the groups `numbers`) of a template; none if it has no chips."""
+    """Yield the first pod of each group, or of the groups `numbers`, of a template; none if the template has no chips."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
@@ -227,7 +227,6 @@ def jobs_together(raw: Json, template: Template, hosts: int) -> int:
 
 
 def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
-    """Return the annotations of a JobSet, and of the child Jobs of one replicated job."""
     of_jobset, of_job = (
         value_at(raw, (*path, "metadata", "annotations")) for path in ((), (*template.path[:3], "template"))
     )

@@ -98,7 +98,7 @@ def forecast(
     default_namespace: str = "default",
     options: bool = True,
 ) -> Forecast:
-    """Read objects and decide about them. `options` is that of `forecast_of`."""
+    """Read objects and decide about them. `options` has the same meaning as in `forecast_of`."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)

@@ -47,10 +47,7 @@ def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Pa
 
 
 def wrong_resources(document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield paths and messages about mistakes in resources of pods that select TPU nodes.
-
-    The mistakes are names like `google.com/tpus`, each yielded once, and chips whose request differs from their limit.
-    """
+    """Yield paths and messages about names like `google.com/tpus`, and about requests of chips unlike their limit."""
     seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):
         for inner, amounts in mappings_in(spec.get("containers")):

@@ -1,7 +1,4 @@
-"""Checks an installation before its first workload, for `tpu-provisioner check` and for the log of `run`.
-
-Checks change nothing. `run_checks` never raises: an error in a check becomes a finding.
-"""
+"""Checks an installation before its first workload, for `tpu-provisioner check` and the log of `run`. Read-only."""
 
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE,
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
-#: Maximum number of checked reservations: each takes one call per zone.
+#: Maximum number of checked reservations: each check takes one call per zone.
 _MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")

@@ -47,7 +47,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that the provisioner uses; on workloads and pods, only in SERVED_NAMESPACES if it is set."""
+    """Return all rights that the provisioner uses. SERVED_NAMESPACES limits rights on workloads, and watches of pods."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),

@@ -1,7 +1,4 @@
-"""Checks that admission marks pods with node selectors for the node pool of their slice.
-
-Jobs may work without these node selectors, so no finding of this module is a failure.
-"""
+"""Checks that admission marks pods for the node pool of their slice. Only warns: Jobs may work without marks."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -148,7 +145,6 @@ def _unseen_class(raw: Any) -> str | None:
 
 
 def _with_workloads(api: Api, settings: Settings) -> set[str]:
-    """Return the served namespaces with unfinished workloads that request chips."""
     return {
         workload.namespace
         for kind in kinds_served(settings).values()

@@ -59,7 +59,6 @@ def complete(
 
 
 def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool) -> dict[str, Any]:
-    """Return the node settings for a slice by field of `Settings`. Raises UnmeetableError."""
     values = {}
     for name, row in ROWS.items():
         value, source = getattr(settings, name), _VARIABLES[name]
@@ -79,7 +78,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
 
 
 def _requested_value(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
-    """Return the value that a slice's pods request for a node setting; None if none. Raises UnmeetableError."""
+    """Return the value that a slice's pods request for a node setting; None without one. Raises UnmeetableError."""
     requirements, row, default = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if requirements.annotations.get(row.annotation) else row.selector
     text = (requirements.annotations.get(key) or requirements.node_selector.get(key, "")) if key else ""
@@ -121,7 +120,7 @@ def expected_node(
 ) -> NodeView:
     """Predict how the scheduler will see a node of a pool. `labels` predicts the labels of the node.
 
-    `offer` predicts its resources: the CPU in millicores, the memory in bytes, and `NodeView.other_bytes`.
+    `offer` predicts the resources of the node: CPU in millicores, memory in bytes, and `NodeView.other_bytes`.
     """
     entry = tpu.machine_type(pool.machine_type)
     if entry is None:

@@ -223,8 +223,8 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _ENDING)
-    # If the leader pod is not bound, the slice has left the pool, although its last pods may still terminate there. The
-    # next pool then determines the state.
+    # A slice whose leader pod is not bound has left its old pools, even if its last pods still terminate there. So its
+    # next pool determines the state.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -358,7 +358,6 @@ class _Round(texts.Known):
         return self.notices.get(leader.uid, ()) if leader is not None else ()
 
     def _events_of(self, slice_: Slice | None) -> dict[str, str]:
-        """Return the first message about a slice by reason of its Event; empty without a slice."""
         events: dict[str, str] = {}
         for notice in self._notices_of(slice_):
             events.setdefault(notice.reason, notice.message)

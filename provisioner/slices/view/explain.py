@@ -170,7 +170,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
-    """Whether `name` is an object's id, or its short name and `namespace` is its namespace or empty."""
+    """Return whether `name` is an object's id, or its short name in `namespace` (empty for all namespaces)."""
     return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 
@@ -182,7 +182,7 @@ def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
 
 
 def _is_pod_of(slice_: SliceView, name: str) -> bool:
-    """Whether a pod may be of a slice by its name; "train-2-abcde" is index 2 of "train", or of slice "train-2"."""
+    """Return whether a pod may be of a slice: "a-2-xxxxx" of slice "a" or, if "a-2" has no leader pod, of "a-2"."""
     if slice_.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         of_group = f"{slice_.workload.rpartition('/')[2]}-{slice_.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
@@ -226,7 +226,7 @@ def _is_in_reason(message: str, slice_: SliceView) -> bool:
 
 
 def _news(view: View, slice_: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries without texts that are also in the headline or facts of a slice."""
+    """Return the entries of `activity`, without texts that the headline or facts of a slice already contain."""
     if slice_ is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, slice_))

@@ -1,4 +1,4 @@
-"""Records the states of each node pool over time, from the first round that wanted it. Bounded; lost at a restart."""
+"""Records the states of each node pool over time, also before the pool is created. Bounded; lost at a restart."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -48,12 +48,12 @@ class Track:
 class Timeline:
     """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
 
-    Beyond the maximum number of segments, tracks of deleted pools are dropped, first in the namespace with the most.
+    Above the maximum number of segments, tracks of deleted pools are dropped, first in the largest namespace.
     """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Phase, state and slice of each pool in the last round. A new segment can only begin if one of them changes.
+        #: Phase, state and slice of each pool, and whether its workload is known. Only a change can begin a segment.
         self._marks: dict[PoolName, Hashable] = {}
         #: Times at which deleted pools were first missing in a round, earliest first.
         self._ended: dict[PoolName, datetime] = {}

@@ -50,7 +50,7 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose user-written texts are remembered, so that they do not classify a later failure.
+#: Maximum number of creates whose user-written texts are remembered: the texts must not classify a later failure.
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields, whose paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
@@ -116,8 +116,8 @@ class _Session(ApiSession):
 class GkeClient:
     """Calls for the node pools of one cluster, for workload policies and reservations, and for the checks at the start.
 
-    Safe to call from many threads; raises only `GkeError`. After PERMISSION, the result of a check is unknown, because
-    checks may need an API or a permission that creates and deletes do not need.
+    Safe to call from many threads; raises only `GkeError`. If a check fails with PERMISSION, its result is unknown: the
+    check may need an API or a permission that creates and deletes do not need.
     """
 
     def __init__(
@@ -253,7 +253,6 @@ class GkeClient:
         return _errors(subject, call, grant_help(identity, self._cluster.project), values=values)
 
     def _url(self, service: str = "container") -> str:
-        """Return the address of a Google service or, if given, the endpoint, such as a simulator."""
         return (self._endpoint or f"https://{service}.googleapis.com").rstrip("/")
 
     def _pool_path(self, name: PoolName) -> str:
@@ -289,7 +288,7 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
 
 @contextmanager
 def _errors(subject: str, call: Call, grant_help: str = GRANT_HELP, *, values: Sequence[str] = ()) -> Iterator[None]:
-    """Raise GkeError instead of other exceptions of the block; the arguments are those of `to_gke_error`."""
+    """Raise GkeError instead of the exceptions in `_ERRORS`; the arguments are those of `to_gke_error`."""
     try:
         yield
     except _ERRORS as error:

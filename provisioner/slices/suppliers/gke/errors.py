@@ -70,7 +70,6 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 
 def _without(text: str, values: Iterable[str]) -> str:
-    """Return a text without `values`, and without names that GKE or the provisioner generates."""
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 

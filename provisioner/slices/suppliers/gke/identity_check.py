@@ -1,7 +1,6 @@
 """Proves that the Kubernetes client and the GKE client use the same cluster.
 
 No pool is created or deleted without the proof: all pools of another cluster would look unneeded and would be deleted.
-The proof does not cover the permissions of either client.
 """
 
 import re
@@ -72,7 +71,6 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
-    """Return the base64 text of each certificate, without line ends."""
     return frozenset(filter(None, (b"".join(body.split()) for body in _CERTIFICATE.findall(pem))))
 
 
@@ -86,7 +84,6 @@ class ClusterProof:
     assume: bool
     clock: Callable[[], datetime]
     proven: bool = False
-    #: Reason why the cluster is not proven; empty if it is proven.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: Release channel of the cluster; empty if the cluster has none or is not proven.
     release_channel: str = ""

@@ -74,7 +74,7 @@ class Reservations:
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Return whether a listed pool's reservation was not read yet, or its last read failed except by NOT_FOUND."""
+        """Return whether a listed pool's reservation was not read, or the last read failed, but not with NOT_FOUND."""
         readings = map(self._readings.get, self._used)
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 

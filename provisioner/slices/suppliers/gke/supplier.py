@@ -132,7 +132,6 @@ class GkeSupplier:
         return Failure(kind=FailureKind.INVALID, message=message)
 
     def _ensure_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
-        """Check or create the workload policy of a request; return a failure if the policy cannot be used now."""
         if not request.policy_name or (request.policy_name, request.topology) in self._correct:
             return None
         try:

@@ -91,7 +91,6 @@ class Cluster:
 class Reservation:
     """Status and end of a reservation of Compute Engine."""
 
-    #: Status as Compute Engine spells it, such as READY; empty if missing.
     status: str = ""
     #: Time at which Compute Engine deletes the reservation; None if it never does.
     ends_at: datetime | None = None
@@ -179,7 +178,6 @@ def _failure(
     for condition, body in conditions:
         code = code or condition.canonical_code
         name, message = _enum(condition, "code", body), condition.message
-        # Many messages already contain the name of the code.
         lines[f"[{name}] {message}".strip() if name and name not in message else message] = None
     text = " ".join(filter(None, lines))
     for more in texts:

@@ -1,7 +1,6 @@
 """Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Nodes get the labels by which workloads select or avoid GKE's nodes, so that manifests for GKE work unchanged. The
-provisioner finds the nodes of a pool by one of these labels, the name of the node pool.
+Nodes get the labels by which workloads select or avoid GKE's nodes, so that manifests for GKE work unchanged.
 """
 
 from collections.abc import Mapping

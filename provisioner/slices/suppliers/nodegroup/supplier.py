@@ -1,7 +1,6 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-Kubernetes has no long-running operations like GKE, so this module names an operation by a verb and the group's name and
-UID. The group's status or absence shows the result.
+The name of an operation is a verb with the group's name and UID. The group's status or absence shows the result.
 """
 
 from collections.abc import Callable, Iterator

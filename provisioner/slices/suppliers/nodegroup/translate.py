@@ -3,7 +3,6 @@
 The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
 part of the immutable spec, so the workload of a pool cannot change. The labels of the TPUNodeGroup are copies for the
 selectors of users, and are not read.
-
 The controller of node groups retries all failures while the group exists. This module reports a permanent failure
 immediately, and a temporary failure after a time, so that planning deletes the group and tries the next choice of
 capacity. Google's error texts in conditions are classified. A rejection without such a text does not count as a
