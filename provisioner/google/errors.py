@@ -106,7 +106,7 @@ _LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     """Return the remedy for a text about missing permissions; `otherwise` if the text is not about a service account.
 
-    `accounts` names the setting with the service account. `again` ends the other remedies: "create is retried".
+    `accounts` names the setting with the service account. `again` ends the other remedies, such as "create is retried".
     PERMISSION in `otherwise` is replaced by the permission that the text names.
     """
     if re.search(_ACT_AS, text, re.IGNORECASE):

@@ -1,7 +1,7 @@
 """Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
 A review reports only problems that the owner can correct in the workload; Events report other causes of a wait.
-An object is rejected only if nodes of no provisioner can serve it, because it may be meant for another provisioner.
+A review rejects only objects that no provisioner can serve, because the cluster may have another provisioner.
 
 Selectors are changed as by the Go provisioner's admission_controller, but only if the Job then gets a node pool.
 Otherwise its pods would wait for nodes that are never created, or lose selectors that another controller reads.
@@ -36,7 +36,6 @@ from provisioner.workloads.kind import controller_of, marked
 from provisioner.workloads.plain import misfit_of
 
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
-#: Kinds whose pods have no index.
 _UNNUMBERED = ("Deployment", "ReplicaSet")
 #: Kinds that are reviewed. Objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet, are not.
 KINDS = frozenset({*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
@@ -157,7 +156,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
 
 
 def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return the warning that pods do not fill the hosts of multi-host slices; empty if they do, or if unknown."""
+    """Return the warning that pods do not fill multi-host slices; empty if they do, or if their number is unknown."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     if pods.number is None or not shape.multi_host:
@@ -297,7 +296,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Return whether a finding is reported: the owner can correct the object, and the API server does not report it."""
+    """Return whether a finding is reported: the owner can correct the object, and the API server accepts the object."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE

@@ -40,7 +40,7 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
 
 
 def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
-    """Return the UID of a pod's StatefulSet; empty without one, or if the pod has all chips of its topology."""
+    """Return the UID of a pod's StatefulSet; empty if the pod has exactly the chips of its topology, or no topology."""
     topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
     if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
         return ""

@@ -58,7 +58,7 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Label for unknown namespaces and those beyond the maximum number. Names of namespaces contain no "_".
+#: Label for unknown namespaces, and for namespaces beyond the maximum number. No name of a namespace contains "_".
 OTHERS = "_other"
 
 
@@ -336,7 +336,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # During another attempt, a postponed delete still counts as blocked; otherwise the value would drop each time.
+    # During another attempt, a postponed delete still counts as blocked; otherwise the value would drop at each attempt.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)

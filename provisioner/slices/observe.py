@@ -146,7 +146,6 @@ def make_watches(
     def watch_in_all(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch a collection in the served namespaces, or in all namespaces if the settings name none."""
         places = dict.fromkeys(namespaces) or ("",)
         return CombinedWatch([watch(replace(collection, namespace=place), parse, bound) for place in places])
 
@@ -253,7 +252,7 @@ class PoolList:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return the reasons why no decision may be based on the watches; empty if one may.
+    """Return the reasons why the watches allow no decision; empty if a decision is allowed.
 
     A required watch must be complete and fresh. An optional watch must have been listed or have failed once; otherwise
     a decision would drop the hints about slices of workloads that are not listed yet.

@@ -76,7 +76,7 @@ class PoolRules:
     idle_seconds: float
     #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the pool's request has them.
     passed_on: frozenset[str]
-    #: Labels of Google that pods may set on their nodes, because these labels only enable features of the nodes.
+    #: Labels of Google that pods may set on their nodes: each only enables a feature, and no program relies on it.
     copyable: frozenset[str]
     #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
@@ -86,7 +86,7 @@ class PoolRules:
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict the CPU and memory of new nodes from the newest ready node of the same machine type.
 
-    Equal amounts return the same object, so that a round can reuse the results of the last round.
+    For equal amounts, the same object is returned, so that a round can reuse the results of the last round.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -124,7 +124,7 @@ def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
 def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
     """Return the view of a node with all CPU, memory and boot disk of its machine, including the share of the system.
 
-    Huge pages are not changed, because node settings set their exact amount. Unknown machine types change nothing.
+    Huge pages are not changed, because node settings set them exactly. Unknown machine types get an unchanged view.
     """
     entry = tpu.machine_type(pool.machine_type)
     if entry is None:

@@ -1,4 +1,4 @@
-"""Checks which pods are served, and which namespaces, reservations, accounts, networks and settings are allowed.
+"""Checks which pods are served, and allowlists of namespaces, reservations, accounts, networks, labels and settings.
 
 A pod that is not served gets no pool and no log line, and an Event only if the workload requests Slice resources.
 The functions `*_problem` return why a name is not allowed, with the setting to change; empty if the name is allowed.

@@ -207,7 +207,7 @@ def awaiting_request(
 ) -> dict[SliceId, Slice]:
     """Return the slices whose leader pods consume a living ProvisioningRequest, with its name in the field `request`.
 
-    If ProvisioningRequests or PodTemplates are `unknown`, all requests count as living, to avoid second pools.
+    If ProvisioningRequests or PodTemplates are `unknown`, all requests count as living, so no slice gets a second pool.
     """
     hidden = not unknown.isdisjoint((PROVISIONING_REQUEST.resource, POD_TEMPLATES))
     live = {

@@ -96,7 +96,7 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements, without marks, of the leader pod. If it is missing, or only the template has chips: of the template.
+    #: Leader pod's requirements without marks; the template's if no leader pod exists, or only the template has chips.
     requirements: Requirements
     #: Key in the marks of the leader pod or, if the leader pod has no marks, of another pod; empty without marks.
     mark: str = ""
@@ -244,7 +244,6 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             with_pods = len(of_place) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [entry for entry in listed if entry not in surplus]
-    # Groups without pods count as siblings, because their pods will be created.
     siblings = without_chips
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
@@ -342,7 +341,7 @@ def _share(workload: Workload, demand: Requirements, target: tuple[str, str], sh
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
     """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
 
-    Pods that are being deleted do not count. Of two pods with the same index, the pod without a node is the leader.
+    Pods that are being deleted do not count. If two pods have the same index, the one without a node leads.
     """
     candidates = [
         pod
@@ -356,7 +355,7 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Return whether a leader pod is older than the last suspend or resume and requests another slice than `template`.
 
-    Such a pod is still in the cache after a user changed the suspended workload. A webhook may have changed newer pods.
+    Such a pod is still cached after a user changed the suspended workload. Newer pods may differ because of a webhook.
     """
     changed_at = workload.suspension_changed_at
     return (

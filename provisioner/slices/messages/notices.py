@@ -106,7 +106,7 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
-    """Return whether a leader pod is gated until its gang exists, and JobSet rejects the others until it is bound."""
+    """Return whether a leader pod is gated until its gang exists, but JobSet rejects followers of an unbound leader."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)

@@ -1,8 +1,8 @@
 """Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
 Kueue reads the conditions of a request. It resumes the workload once Provisioned is true, and tries the next flavor
-after Failed. BookingExpired ends the booking, so it becomes true as soon as pods run on all pools of the request: if
-the workload is evicted later, Kueue creates a new request.
+after Failed. BookingExpired ends the booking. This condition becomes true as soon as pods run on all pools of the
+request, so that Kueue creates a new request if the workload is evicted later.
 """
 
 from collections import defaultdict

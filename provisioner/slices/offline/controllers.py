@@ -1,4 +1,4 @@
-"""Derives unschedulable pods of kind POD from manifests. Their owner is the object, such as a Deployment. Pure."""
+"""Derives unschedulable pods of kind POD from manifests. The owner is the object itself, such as a Deployment. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -145,7 +145,7 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group, or of the groups `numbers`, of a template; none if the template has no chips."""
+    """Yield the first pod of each group of a template, or of the groups `numbers`; none if it requests no chips."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
@@ -155,7 +155,6 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group. `size` is the value of `Pod.group_size`."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,

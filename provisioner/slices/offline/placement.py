@@ -16,7 +16,7 @@ from provisioner.workloads.kind import marked
 
 #: Start of the message about a slice whose pods may be bound to several node pools.
 NOT_PLACED = "nothing keeps the "
-#: Node selectors whose values differ between node pools or child Jobs, so that the pods share one pool.
+#: Node selectors that keep the pods of a slice on one pool: values differ between node pools or child Jobs.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
 #: Annotations of pod templates with which Kueue's topology-aware scheduling chooses the nodes.
 _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")

@@ -44,7 +44,7 @@ class Subject:
     document: Document
     workload: Workload
     templates: list[Template]
-    #: Whether the API server would accept the object and its pods, and the settings allow to serve its kind.
+    #: Whether the API server would accept the object and its pods, and the settings let its kind be served.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
     #: Templates by name of the group of pods.

@@ -22,7 +22,7 @@ _OLDEST = (1, 30)
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Names of the admission policy (and its binding) that marks pods, and of the webhooks that do so without the policy.
+#: Names of the admission policy (and its binding) that marks pods, and of the webhooks for clusters without the policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"
@@ -47,7 +47,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that the provisioner uses. SERVED_NAMESPACES limits rights on workloads, and watches of pods."""
+    """Return all rights that the provisioner uses. SERVED_NAMESPACES limits rights on workloads and watches of pods."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),

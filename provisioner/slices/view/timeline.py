@@ -48,7 +48,7 @@ class Track:
 class Timeline:
     """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
 
-    Above the maximum number of segments, tracks of deleted pools are dropped, first in the largest namespace.
+    If there are too many segments, tracks of deleted pools are dropped, first in the namespace with most segments.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ _POLICY_GRANT_HELP = (
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields, whose paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: Pattern of names that GKE can have. For other names, the library would call another path, or raise a useless error.
+#: Pattern of names of pools and operations. For others, the library would call another path or raise a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Exceptions of a call: ValueError if the response is no JSON object, json_format.Error if it is an invalid message.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
@@ -138,7 +138,7 @@ class GkeClient:
         self._session = _Session(credentials, base_url=self._url())
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url())
-        #: Values of a create that users may have chosen, by operation, oldest first. They are ignored in GKE's message.
+        #: Values of a create that users may have chosen, by operation, oldest first; ignored in GKE's error messages.
         self._user_texts: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Kinds of failed policy calls that would be mistaken for a failure of the create, and become UNAVAILABLE.
+#: Kinds of failures of policy calls that would be mistaken for failures of the create. They become UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
