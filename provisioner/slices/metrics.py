@@ -336,7 +336,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # During another attempt, a postponed delete still counts as blocked; otherwise the value would drop at each attempt.
+    # A postponed delete also counts as blocked during another attempt; otherwise the value would drop at each attempt.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
