@@ -296,7 +296,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Return whether a finding is reported: the owner can correct the object, and the API server accepts the object."""
+    """Return whether to report a finding: not if the owner cannot correct it, or if the API server reports it."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE

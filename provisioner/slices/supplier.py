@@ -4,7 +4,7 @@ Each supplier has a folder in suppliers/. `PoolRules` are pure. One suite of tes
 every supplier (tests/slices/suppliers/conformance.py):
 
 - Any thread may call a method. A create or delete returns when the supplier has accepted it, before its result is
-  known. Failed calls are not retried. `SupplierError` is the only exception.
+  known. A failed create or delete is not sent again, except after a 401. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After

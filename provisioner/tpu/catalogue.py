@@ -18,7 +18,7 @@ from itertools import combinations_with_replacement
 
 from provisioner.model import bounds
 
-#: Accelerator labels since tpu7, which are equal to the generation.
+#: Pattern of accelerator labels since tpu7. Such a label is also the name of the generation.
 GENERATION_LABEL = re.compile(r"tpu[0-9]{1,2}[a-z]?")
 _MACHINE_NAME = re.compile(r"(tpu[0-9]{1,2}[a-z]?)-[-a-z0-9]{1,40}-([0-9]{1,2})t")
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")

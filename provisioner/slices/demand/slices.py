@@ -3,7 +3,7 @@
 A slice is the TPU demand of one group in a living workload's spec, such as a child Job of a JobSet, a leader with its
 workers of a LeaderWorkerSet, a Job, or a pod of another controller. A slice wants a pool once its leader pod is
 unschedulable. Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, and
-for one more group of each entry of a spec, so the duration does not depend on the numbers of groups in specs.
+for at most one more group of each entry of a spec, so the duration does not depend on the numbers of groups in specs.
 """
 
 from collections import Counter, defaultdict
@@ -196,7 +196,7 @@ def find_by_workload(
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    Only slices with pods or in `referred` are returned, and one slice without pods for each entry of the spec. The
+    Only slices with pods or in `referred` are returned, and at most one more for each entry of the spec. The
     values of `referred` are names of groups, empty if unknown. `last` is an earlier result with the same policy; its
     slices are reused for workloads whose spec, pods and references have not changed.
     """

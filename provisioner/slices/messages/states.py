@@ -239,7 +239,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def will_be_deleted(state: PoolState, memory: Memory) -> bool:
-    """Return whether a pool is deleted now or later. If its namespace is unknown, its slice must be stuck."""
+    """Return whether a pool is deleted now or later: never without a known namespace, unless its slice is stuck."""
     known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
     return state.delete_reason is not None and known and not is_kept(state, memory)
 

@@ -10,7 +10,7 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields of manifests that messages call by their names.
+#: Keys of manifests that messages contain literally.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),

@@ -28,7 +28,7 @@ _Check = tuple[str, Callable[[], Finding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Settings to check, and clients of the checks."""
+    """Settings to check, and clients for the checks."""
 
     settings: Settings
     #: None if the kubeconfig is not usable, which the caller reports.

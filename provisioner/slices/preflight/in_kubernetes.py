@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: Seconds after its last renewal at which a Lease counts as not held. The Go provisioner renews it every 2 s.
+#: Seconds since the last renewal after which a Lease counts as not held. The Go provisioner renews its Lease every 2 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"

@@ -286,7 +286,7 @@ class _Round(texts.Known):
                 # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The planned pool's name may have changed, so the wait began when the leader pod became unschedulable.
+                # `state.since` begins again if the planned pool gets another name; the wait of the leader pod does not.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,
