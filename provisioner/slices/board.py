@@ -101,7 +101,7 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time of this response.
+    #: Time of this response, at most 0.5 s earlier.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.
@@ -110,7 +110,7 @@ class Document:
     leader: str
     #: Reasons why no decisions are made at the moment; empty if decisions are made.
     problems: tuple[str, ...]
-    #: Whether this process leads, but has made no decision for a minute, so that `view` is old.
+    #: Whether the last decision is more than a minute old.
     stalled: bool
     #: View of the last decision; None before the first decision, or if `leading` is false.
     view: View | None

@@ -117,7 +117,7 @@ class SliceView:
     next_try_at: datetime | None
     #: Name of the leader pod; empty if no leader pod exists.
     leader: str
-    #: Time since which the scheduler cannot place the leader pod; None if it can.
+    #: Time since which the leader pod is unschedulable or gated; None if it is neither.
     unschedulable_since: datetime | None
     #: Name of the slice's node pool; empty if no pool exists or is being created for it.
     pool: str
@@ -130,7 +130,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in a line for scarce resources; None if the slice is in no line.
+    #: Place in the queue for a limit or capacity; None if the slice is in no queue.
     queue: QueueView | None = None
 
 
@@ -176,7 +176,7 @@ class PoolView:
 class BackoffView:
     """Capacity or request that failed, or slice whose creates failed; no create is sent for it before `until`."""
 
-    #: Zone, machine type, shape and terms as one text; id of the slice if only one slice is delayed.
+    #: Zone, machine type, shape and terms; id of a slice if only this is delayed; words about a failed request.
     capacity: str
     zone: str
     machine_type: str
@@ -202,7 +202,7 @@ class CapacityView:
     backoffs: tuple[BackoffView, ...]
     #: Number of node pool operations in progress in the cluster.
     operations: int
-    #: Maximum of `operations`, learned from GKE's rejections; None if GKE rejected none for a minute.
+    #: Maximum of the provisioner's own operations, learned from GKE's rejections; None after a minute without any.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of costs, such as USD; empty if CHIP_HOUR_PRICES names none.
