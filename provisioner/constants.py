@@ -24,7 +24,7 @@ JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: Annotation of JobSets, their Jobs and pods: key of a node label. Nodes with the same label value serve only one Job.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation of JobSets and replicated jobs, with any value: pods with EXCLUSIVE_TOPOLOGY also select NAMESPACED_JOB.
+#: Annotation of JobSets and replicated jobs, with any value: pods with EXCLUSIVE_TOPOLOGY select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 #: Label of nodes, "NAMESPACE_JOB". JobSet adds it to the nodeSelector of pods, but not to nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
@@ -154,7 +154,7 @@ ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
-#: Older names of ZONE, REGION, INSTANCE_TYPE, OS and ARCH, and the storage driver's zone label. Nodes also have these.
+#: Former names of ZONE, REGION, INSTANCE_TYPE, OS and ARCH, which nodes also have, and the storage driver's zone label.
 GKE_ZONE = "topology.gke.io/zone"
 BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
@@ -249,7 +249,7 @@ SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: Labels of pools for workloads that are not JobSets. They replace PARENT_* and POOL_JOB*.
+#: Labels of pools for workloads other than JobSets. Pools of JobSets have PARENT_* and POOL_JOB* instead.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"

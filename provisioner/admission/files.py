@@ -83,7 +83,6 @@ class CertificateFiles:
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
         except (OSError, ValueError) as error:
-            # ssl.SSLError is an OSError.
             self.problem = f"{self.files.certificate} and {self.files.key} cannot be served: {error}"
         else:
             self.problem = ""
@@ -94,7 +93,7 @@ class CertificateLoop:
     """Checks certificates every 10 s in its own thread."""
 
     certificates: Certificates
-    #: Called when the problem changes, with an empty text when it is solved.
+    #: Called after the first check and when the problem changes; the text is empty if there is no problem.
     tell: Callable[[str], None]
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)

@@ -1,9 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-The event loop answers small bodies for hooks that are `quick`. All other reviews wait in lanes: queues with their own
-threads. The four lanes are for small bodies for other hooks, large bodies for quick hooks, large bodies for other
-hooks, and answers that wait for another server. A request that gets no place in its lane is answered 503. If a hook
-raises an exception, the API server still gets an answer.
+The event loop answers small bodies for hooks that are `quick`. All other reviews wait in four lanes with threads: for
+small bodies, for large bodies for quick hooks, for large bodies for other hooks, and for answers that wait for another
+server. A request without a place in its lane is answered 503. If a hook raises, the API server still gets an answer.
 """
 
 import asyncio
@@ -57,8 +56,8 @@ class Hook:
     name: str
     path: str
     answer: Callable[[review.Request], review.Answer | review.Deferred]
-    #: Whether the object is denied if its review cannot be read or `answer` raises. Otherwise failurePolicy applies to
-    #: an unreadable review, and the object is admitted with a warning if `answer` raises.
+    #: Whether the object is denied if `answer` raises, or if its review cannot be decoded but has a UID. If false, the
+    #: object is admitted with a warning in the first case, and failurePolicy applies in the second case.
     strict: bool = False
     #: Whether `answer` takes no longer than decoding the review.
     quick: bool = False
@@ -107,7 +106,6 @@ def begin_of(
 
 
 def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repeats) -> review.Answer:
-    """Log a failure, at most once in 60 s for each line that fails; return the answer for the API server."""
     left_out = repeats.left_out(place_of(error))
     if left_out is not None:
         about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}

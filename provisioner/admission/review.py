@@ -40,9 +40,7 @@ class Operation:
     """An operation of a JSON Patch."""
 
     op: Literal["add", "replace", "remove"]
-    #: A JSON pointer (RFC 6901).
     path: str
-    #: Value of an "add" or "replace".
     value: Any = msgspec.UNSET
 
 
@@ -58,13 +56,11 @@ class Request:
     uid: str = ""
     #: admission.k8s.io/v1 or admission.k8s.io/v1beta1; the answer has the same version.
     version: str = _VERSIONS[0]
-    #: CREATE, UPDATE, DELETE or CONNECT.
     operation: str = ""
-    #: Kind of the object, without its group.
     kind: str = ""
     #: Name of the subresource, such as "status" or "scale"; empty for the object itself.
     subresource: str = ""
-    #: Namespace of the request, because an object that is being created may lack it.
+    #: Namespace in the request; an object that is being created may lack its namespace.
     namespace: str = ""
     name: str = ""
     #: Raw new object; empty for a delete.
@@ -90,7 +86,6 @@ class Answer:
 
     #: Reason for rejecting the object; empty if it is admitted.
     denied: str = ""
-    #: Warnings for the sender of the request, one line each.
     warnings: tuple[str, ...] = ()
     patch: tuple[Operation, ...] = ()
     notice: Notice | None = None
@@ -99,8 +94,8 @@ class Answer:
 #: Maximum bytes of an object that a review reads from the API server: in the lane with several threads, and in a lane
 #: with one thread. API servers store objects of up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
-#: Finishes a review that reads from the API server or takes long. The argument is the maximum size of an object that is
-#: read. A call with READ_BYTES may raise kube's TooLarge; then the review is repeated with READ_ALONE_BYTES.
+#: Finishes a review that reads from the API server or takes long. The argument is the maximum number of bytes to read.
+#: A call with READ_BYTES may raise kube's TooLarge; then the review is repeated with READ_ALONE_BYTES.
 Deferred = Callable[[int], Answer]
 
 
@@ -136,7 +131,7 @@ def parse_review(body: bytes) -> Request:
 
 
 def head_of(body: bytes) -> Request:
-    """Return version, UID and namespace of an undecoded review: v1 and empty texts if not within _HEAD_BYTES."""
+    """Return version, UID and namespace in the first _HEAD_BYTES of a review; v1 or an empty text if one is missing."""
     found = (pattern.search(body, 0, _HEAD_BYTES) for pattern in _HEAD)
     version, uid, namespace = (match[1].decode() if match is not None else "" for match in found)
     return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
@@ -174,6 +169,5 @@ def _plain(text: str) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes floats. msgspec would block all threads for 10 us for each float near the limits of a double, for 4 s
-#: in a body of 8 MiB of such floats.
+#: Python decodes floats, because msgspec blocks all threads for 4 s in 8 MiB of floats near the limits of a double.
 _DECODER = msgspec.json.Decoder(float_hook=float)

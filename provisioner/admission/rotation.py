@@ -2,8 +2,8 @@
 
 Pure. Any replica for which a step is due writes the Secret, with the resource version that it has read, so no leader is
 needed. In a rotation, all webhooks first trust the next authority in addition to the present one. After STEP, every
-replica serves the next keys; after another STEP, the earlier authority is no longer trusted. So API servers always
-trust the served certificate.
+replica serves the next keys; after another STEP, the earlier authority is no longer trusted. Thus API servers trust
+the served certificate during a rotation.
 """
 
 import datetime as dt
@@ -65,7 +65,7 @@ def advance(
     """Return the new content of the Secret, which equals the old one if nothing is due.
 
     `announced` is true if all webhooks trust the authorities that `trusted` returns for this state; otherwise the next
-    step does not begin. `served` are the keys that this replica serves.
+    keys are not served yet. `served` are the keys that this replica serves.
     """
     present, following = usable(state.present, valid_until), usable(state.next, valid_until)
     if present is None:

@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API: list-watches, live reads, Lease election and Events. Failures raise ClusterError."""
+"""Access to the Kubernetes API: list-watches, live reads, Lease election and Events."""

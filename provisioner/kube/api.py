@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports the package `kubernetes`.
 
-This module uses only the package's credentials and connections: its models need twenty times the memory, and its watch
-loses ERROR events. Renewed tokens are used. Not handled: a client certificate that an exec plugin renews.
+This module uses only the package's credentials and connections, because the package's models need twenty times the
+memory, and its watch loses ERROR events. Not handled: a client certificate that an exec plugin renews.
 """
 
 import http.client
@@ -121,12 +121,12 @@ class KubeApi(Api):
         self._pool.clear()
 
     def exchange(self, request: Request) -> JsonObject:
-        """Send a request; return the object of the response."""
+        """Implement Api.exchange."""
         accept = _METADATA if request.metadata_only else _JSON
         return wire.decode_object(request.title, self._read(request, accept=accept))
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return one page of a collection."""
+        """Implement Api.list_page."""
         query = {**request.query, "limit": str(limit)} | ({"continue": continue_token} if continue_token else {})
         # A page of one object may have up to ANSWER_BYTES, because no smaller page can be requested.
         request = replace(request, query=query, max_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
@@ -134,7 +134,7 @@ class KubeApi(Api):
         return replace(wire.page_of(request.path, wire.decode_object(request.title, data)), size_bytes=len(data))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> wire.LineStream:
-        """Send a GET request; return the lines of the response as a stream."""
+        """Implement Api.stream."""
         request = Request("GET", path, query=query, timeouts=timeouts)
         with self._transport(request):
             response = self._send(request, accept=_JSON)
@@ -228,7 +228,7 @@ _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, 
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Return a client by `kubeconfig`, or KUBECONFIG, or service account, or ~/.kube/config. Raises KubeconfigError."""
+    """Connect by the first of `kubeconfig`, KUBECONFIG, service account and ~/.kube/config. Raises KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False
@@ -304,7 +304,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle if it verifies certificates, otherwise None. Also store the bundle in the configuration."""
+    """Return the CA bundle; None if it verifies no certificates. Also store the bundle in the configuration."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

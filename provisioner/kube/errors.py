@@ -1,10 +1,10 @@
-"""Errors of calls to the Kubernetes API. A failed call in `provisioner.kube` raises no other error."""
+"""Errors of calls to the Kubernetes API. A failed call of `protocol.Api` raises no other error."""
 
 from provisioner.model import bounds
 from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
-#: Maximum number of characters that are kept of an API server's message.
+#: Maximum number of characters of an error's message. A longer message is cut.
 MESSAGE_LIMIT = 256
 
 
@@ -59,7 +59,7 @@ class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reaso
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
-    """The response is not a JSON object, or a required field is missing or cannot be read."""
+    """The response is not a JSON object, or lacks a required field, or a line of a watch is too long."""
 
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is

@@ -1,7 +1,4 @@
-"""Writes Kubernetes Events about users' objects without blocking the controller.
-
-One thread writes the Events of a bounded table, and alternates between namespaces. A repetition updates its Event.
-"""
+"""Writes Kubernetes Events from a bounded table, in a thread that alternates between namespaces."""
 
 import contextlib
 import hashlib
@@ -36,7 +33,7 @@ _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 #: Maximum number of different Events in the table. An Event takes about 400 bytes, or 9,000 with the longest texts.
 CAPACITY = 32768
-#: Pause in seconds of a namespace's writes after a temporary failure, and interval of checks whether a pause is over.
+#: Seconds without writes in a namespace after a temporary failure, and interval in seconds of checks for its end.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
 #: Interval in seconds between clean-ups, each with a log line on dropped Events, and maximum namespaces in that line.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
@@ -63,7 +60,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace by digest: `known` has all, most recent last; `waiting` has those to be written."""
+    """Events of one namespace by digest: `known` has all, most recent last; `waiting` has unwritten Events."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -88,7 +85,7 @@ class EventRecorder:
         #: Namespaces in the order of their last write, latest last, so that their writes alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         #: Budgets for new Events, by the object's namespace and UID; by namespace, kind and name if the UID is unknown.
-        #: Users of other namespaces may know the UID, and write it in ownerReferences.
+        #: If the key were only the UID, users of other namespaces could use up the budget with ownerReferences.
         self._budgets: dict[str, TokenBucket] = {}
         self._writes = TokenBucket(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
@@ -102,13 +99,12 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. Repetitions have equal object, type, reason and `key` (or message)."""
+        """Record an Event. Events of equal object, type, reason and `key` (or message) are repetitions. Does not block."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = f"{ref.namespace}/{ref.uid or f'{ref.kind}/{ref.name}'}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # A new namespace is added to the table below, only if the Event is not dropped.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return

@@ -16,14 +16,14 @@ from provisioner.model import bounds
 #: Replaces a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
-#: Maximum of counts in the API of Kubernetes, which are of type int32.
+#: Maximum of int32, the type of counts in the API of Kubernetes.
 _LARGEST_COUNT = 2**31 - 1
 #: Maximum bits of an integer in a message, because Python cannot print integers of thousands of digits.
 _MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts and limits the sum of their characters. The characters also count in `within`, another reader."""
+    """Reads texts and limits the sum of their characters. The reader `within` also counts and limits them."""
 
     def __init__(self, title: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
         #: Message about the first limit that was exceeded; empty if none was.
@@ -37,7 +37,7 @@ class BoundedReader:
         self.problem = self.problem or problem
 
     def text(self, part: str, raw: object, *, limit: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut if longer than `limit`; empty for other types, or if the limit on the sum is exceeded."""
+        """Return a text, cut to QUOTED characters above `limit`; empty for other types, or above `max_characters`."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > limit:
@@ -92,7 +92,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return the same object for equal short texts, because thousands of pods have them. Bounded, unlike sys.intern."""
+    """Return one object for equal short texts, so that thousands of pods share it. Bounded, unlike sys.intern."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -152,7 +152,7 @@ def text(raw: object) -> str:
 
 
 def name(raw: object) -> str:
-    """Return a name, empty for other types. A text longer than OBJECT_NAME gets an ellipsis, so it equals no name."""
+    """Return a name, empty for other types. A text that is too long ends with an ellipsis, so it equals no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Share of a bound; if less is used, a new list restores full records. With 1.0, each delete would cause a list.
+#: If a namespace uses less than this share of its bound, a list restores full records. 1.0 would cause too many lists.
 _FULL = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
@@ -30,7 +30,7 @@ class NamespaceBound(Generic[T]):
     max_bytes: int
     #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
-    #: Returns the reduced record that replaces a record; the text is `problem`.
+    #: Returns the reduced record that replaces a full record. Takes the full record and `problem`.
     reduce: Callable[[T, str], T]
     is_finished: Callable[[T], bool] = lambda _: False
 
@@ -74,7 +74,7 @@ class Kept(Generic[T]):
     def add(self, key: Key, record: T, created_at_seconds: float) -> list[Key]:
         """Count a new or changed record; return the keys of all records that the caller must now reduce."""
         before = self._namespaces[key[0]].full.get(key)
-        # A changed record keeps its number, so that objects remain in the order of their first arrival.
+        # A changed full record keeps its number, so that objects remain in the order of their first arrival.
         number = before.order[-1] if before is not None else -next(self._numbers)
         namespace = self._drop(key)
         order = (not self.bound.is_finished(record), -created_at_seconds, number)

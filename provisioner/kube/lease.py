@@ -1,8 +1,8 @@
 """Elects one leader. The leader holds this controller's Lease and, if it exists, also the Go provisioner's Lease.
 
 Leadership ends a fixed time after the last successful renewal was sent, by this process's monotonic clock. Another
-holder's Lease counts as expired if this process saw no change for leaseDurationSeconds; the times in it are ignored.
-The Go provisioner's Lease is acquired only with this controller's Lease, so that two candidates cannot wait for each
+holder's Lease counts as expired if this process saw no change for leaseDurationSeconds; its renewTime is ignored.
+The Go provisioner's Lease is acquired after this controller's Lease, so that two candidates cannot wait for each
 other. Not handled: a suspended process detects the loss late, so callers begin a write only if enough time remains.
 """
 
@@ -41,7 +41,7 @@ _MAX_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the name of the pod in `holder`, which has the form POD_PROCESS."""
+    """Return the name of the pod in `holder`, which has the form POD_ID."""
     return holder.partition("_")[0]
 
 
@@ -56,7 +56,7 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 
 
 class LeaseElector:
-    """Acquires and renews leadership in a thread. A second thread detects its loss, even while a renewal hangs.
+    """Acquires and renews leadership in a thread. A second thread detects a loss even while a renewal hangs.
 
     The first name in `leases` is this controller's Lease. Further Leases are acquired if they exist, but not created.
     The two threads call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
@@ -101,8 +101,6 @@ class LeaseElector:
         self._own = self._leases[0]
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
-
-    # --- methods for any thread
 
     def start(self) -> None:
         """Start both threads."""
@@ -214,7 +212,7 @@ class LeaseElector:
             _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
-        """Return the time at which leadership ends without a renewal; -inf if this process lacks a Lease."""
+        """Return the time at which leadership ends without a renewal; -inf if a Lease has no `confirmed_at`."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         moments = [moment for moment in confirmed if moment is not None]
         return min(moments) + _RENEW_DEADLINE_SECONDS if len(moments) == len(confirmed) else float("-inf")
@@ -242,7 +240,7 @@ def _problem_of(error: errors.ClusterError, namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """Claim of this process to one Lease. Threads other than the elector's only read `holder` and `confirmed_at`."""
+    """Claim of this process to one Lease. Used by the renewing thread. Others read `holder` and `confirmed_at`."""
 
     api: Api
     name: str
@@ -253,11 +251,11 @@ class _Claim:
     clock: Callable[[], float]
     now: Callable[[], datetime]
     #: Start of the last request that confirmed this process as holder, or showed that an optional Lease is missing.
-    #: None before the first such request, and after a request that showed another holder.
+    #: None before the first such request, after a request that showed another holder, and after `release`.
     confirmed_at: float | None = None
     #: Holder in the Lease at the last read or write; empty if unset or unknown.
     holder: str = ""
-    #: Lease in the response to this process's last write; None if this process does not hold the Lease.
+    #: Lease in the response to this process's last write; None if the Lease must be read before the next write.
     _held: JsonObject | None = None
     #: Spec of the Lease when another process last held it, and time since which this spec has been unchanged.
     _observed: object = None
@@ -273,7 +271,6 @@ class _Claim:
             try:
                 self._write(self._held, taking=False)
             except (errors.Conflict, errors.NotFound):
-                # Another client wrote or deleted the Lease, so read it again.
                 self._held = None
             else:
                 return None
@@ -322,7 +319,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder: update the Lease `current`, or create a Lease if `current` is not given."""
+        """Make this process the holder: update the Lease `current`, or create the Lease if `current` is not given."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without a resourceVersion, this write could overwrite another client's write.

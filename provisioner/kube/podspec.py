@@ -12,9 +12,9 @@ from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
-#: Term that matches no node: the only term of an affinity whose terms are all empty, or are too many to read.
+#: Term that matches no node. Replaces the terms of an affinity if all are empty, or if the affinity is too large.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
-#: Keys that are read even if an object has too many entries, because decisions depend on them.
+#: Keys that are kept if an object's other keys are dropped at a limit, because decisions depend on these keys.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
@@ -29,10 +29,7 @@ OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(title: str, spec: object, resource: str) -> Decimal:
-    """Return the amount of a resource that the scheduler reserves for a pod, including the pod's overhead.
-
-    This is the pod-level request or, without one, the maximum that containers request at the same time.
-    """
+    """Return the amount of a resource that the scheduler reserves for a pod, including the pod's overhead."""
     pod_spec = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -59,7 +56,7 @@ def requested_chips(title: str, spec: object) -> int:
 
 
 def counted_chips(title: str, spec: object) -> int:
-    """Return the number of chips that a pod requests as a resource. Raises MalformedObject if it is not an integer."""
+    """Return the number of chips that a pod requests as a resource. Raises MalformedObject if the number is invalid."""
     chips = pod_requests(title, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
         raise fields.MalformedObject(f"{title}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
@@ -67,7 +64,6 @@ def counted_chips(title: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    """Return the chips of the host that a pod selects; 0 if it has no ResourceClaims or selects no accelerator."""
     # Like GKE's autoscaler, this function reads no claims: the driver of TPUs gives a claim all chips of a host.
     if not has_claims(spec):
         return 0
@@ -101,7 +97,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # The term allows any value of the label. A term without any requirement matches no node, so it is skipped.
+            # The term does not list allowed values. A term without any requirement matches no node, so it is skipped.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -135,7 +131,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
     )
     return (
         has_claims(spec)
-        # Only the status shows resources to which the administrator gave another name (extendedResourceName).
+        # A DeviceClass with extendedResourceName serves a resource of any name; only the status of pods shows this.
         or "extendedResourceClaimStatus" in fields.mapping(status)
         or any(name.startswith(_DEVICE_CLASS) for name in names)
     )
@@ -155,7 +151,7 @@ def _container_request(title: str, container: dict[str, Any], resource: str) -> 
 
 
 def quantity_of(title: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
-    """Return the amount of a resource, 0 if absent. Raises MalformedObject if the value is not a quantity."""
+    """Return the amount of a resource, 0 if absent. Raises MalformedObject if it is negative or not a quantity."""
     raw = amounts.get(resource)
     if raw is None:
         return Decimal(0)
@@ -223,7 +219,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return the fields that identify the slice or decide whether it is served, `problem`, and the labels `labels`."""
+    """Return requirements with only `labels`, a problem, and fields that identify a slice or decide if it is served."""
     return Requirements(
         chips=full.chips,
         node_selector=only(full.node_selector, (*_KEPT_SELECTORS, *MARKS)),
@@ -234,7 +230,7 @@ def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Req
 
 
 def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the entries of `texts` with these keys whose values have at most OBJECT_NAME characters."""
+    """Return the entries of `texts` whose key is in `keys`, and whose value has at most OBJECT_NAME characters."""
     return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
@@ -244,7 +240,7 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Return the terms of required node affinity: none if absent, (MATCHES_NOTHING,) if too many or all empty."""
+    """Return the terms of required node affinity; MATCHES_NOTHING replaces terms that are all empty or too large."""
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

@@ -1,4 +1,4 @@
-"""Interface for calls to a Kubernetes API server, with pages of lists and paths. Failed calls raise ClusterError."""
+"""Interface of clients of a Kubernetes API server. Also reads lists in pages, and builds the paths of objects."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +13,9 @@ JsonObject = dict[str, Any]
 
 #: Maximum number of objects per page; kubectl and client-go have the same default.
 PAGE_SIZE = 500
-#: Maximum bytes of a page with more than one object. The decoded page may need twenty times as much memory.
+#: Maximum bytes of a page if several objects were requested. The decoded page may need twenty times as much memory.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Maximum bytes of a response. An object of etcd's maximum size, 1.5 MiB, takes more bytes as JSON.
+#: Maximum bytes of a response: enough for an object of etcd's maximum size, 1.5 MiB, which is larger as JSON.
 ANSWER_BYTES = 16 * 1024 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -25,7 +25,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call. Their sum limits the call, except for credentials, DNS look-up and lines of a stream."""
+    """Time-outs of a call. The sum limits a call, except for token refresh, DNS look-up and reading of a stream."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the next bytes of a response or stream.
@@ -48,7 +48,7 @@ class Page:
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """Iterator over the lines of a watch response, as they arrive. An incomplete last line raises ClusterError."""
+    """Lines of a watch, as they arrive. Raises ClusterError at an incomplete last line, unless the stream was closed."""
 
     def close(self) -> None:
         """End the stream; a thread that waits for a line returns immediately. May be called from any thread."""
@@ -67,7 +67,7 @@ class Request:
     #: Whether the caller needs only the metadata of the response, without spec and status.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
-    #: Maximum bytes of the response; a larger response raises TooLarge.
+    #: Maximum bytes of the response; a larger response raises TooLarge. Ignored by `Api.list_page`.
     max_bytes: int = ANSWER_BYTES
 
     @property
@@ -81,7 +81,7 @@ class Api(ABC):
 
     @abstractmethod
     def exchange(self, request: Request) -> JsonObject:
-        """Send a request; return the object of the response."""
+        """Send a request; return the JSON object in the response."""
 
     @abstractmethod
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
@@ -116,7 +116,7 @@ class Api(ABC):
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a JSON or strategic merge patch; return at least the object's metadata."""
+        """Change an object by a merge patch, if `strategic` a strategic merge patch. Return at least the metadata."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
@@ -166,7 +166,7 @@ class Pager:
         self.limit = self.max_limit
 
     def fetch(self, continue_token: str = "") -> Page:
-        """Return the page at a token, or the first page if it is empty. Raises TooLarge if one object is too large."""
+        """Return the page at `continue_token`, by default the first. Raises TooLarge if one object is too large."""
         while True:
             try:
                 page = self.api.list_page(self.request, limit=self.limit, continue_token=continue_token)

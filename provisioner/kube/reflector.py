@@ -67,7 +67,6 @@ WATCH_DEFAULTS = WatchOptions()
 class Listing(Generic[T]):
     """The part of a list that has been read so far."""
 
-    #: Time at which the first page was requested.
     started: float
     records: dict[Key, T] = field(default_factory=dict)
     uids: dict[Key, str] = field(default_factory=dict)
@@ -79,9 +78,9 @@ class Listing(Generic[T]):
 class Reflector(Generic[T]):
     """Records of the objects of one collection, updated by lists and watches. The objects' JSON is not kept.
 
-    `parse` returns the record of an object, None if it is unwanted. If `parse` raises, the last record is kept.
-    `on_change` must not block. It is called after each change, unless `quiet(before, after)` returns True. One thread,
-    the feeder, calls `begin`, sends the request, and reports the pages, lines, end or error of the response.
+    `parse` returns the record of an object, None if it is unwanted. If `parse` raises, the object keeps its last
+    record. `on_change` must not block; it is called after each change, unless `quiet(before, after)` returns True. One
+    thread, the feeder, calls `begin`, sends the request, and reports the pages, lines, end or error of the response.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted or unwanted. Absence from a list is not enough."""
+        """Whether an object was reported as deleted, or became unwanted. Absence from a list is not enough."""
         with self._lock:
             return uid in self._seen_deleted
 
@@ -154,7 +153,7 @@ class Reflector(Generic[T]):
 
     @property
     def missing(self) -> bool:
-        """Whether the last response was that the API server does not know the kind."""
+        """Whether the last response was 404, because the API server does not know the kind."""
         return self._missing_since is not None
 
     def missing_seconds(self) -> float:
@@ -206,7 +205,7 @@ class Reflector(Generic[T]):
     def _listed(self, listing: Listing[T], version: str) -> None:
         changed = self._replace(listing) or not self.synced
         with self._lock:
-            # `invalidate` may have been called after the first pages of this list were parsed.
+            # If `invalidate` was called during this list, the first pages may have been parsed before `parse` changed.
             self.synced = not self._invalid
             # The list shows the objects at the request of its first page, not at the arrival of its last page.
             self.last_contact_monotonic = listing.started
@@ -325,7 +324,7 @@ class Reflector(Generic[T]):
         return self._next_pause()
 
     def _next_pause(self) -> float:
-        """Count a failure; return a random wait in seconds, whose maximum doubles with each failure in a row."""
+        """Count a failure; return a random wait in seconds. Each failure in a row doubles the maximum, up to 30 s."""
         # The exponent is bounded, because 2.0 ** 1024 would overflow after a long outage.
         step = min(_MAX_PAUSE_SECONDS, _MIN_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1
@@ -407,7 +406,6 @@ class Reflector(Generic[T]):
         return record is None or before is None or self._quiet is None or not self._quiet(before, record)
 
     def _remove(self, raw: JsonObject) -> bool:
-        """Process the deletion of an object; return whether it had a record."""
         key, uid = _identity(raw)
         with self._lock:
             # With another UID, the record belongs to a newer object of the same name, which still exists.
@@ -430,7 +428,7 @@ class Reflector(Generic[T]):
             self._relist_if_room(key[0])
 
     def _relist_if_room(self, namespace: str) -> None:
-        """Request a new list if a namespace has room for full records again; only a list contains their objects."""
+        """Request a new list if a namespace has room for more full records. A watch does not send unchanged objects."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _record_end(self, uid: str) -> None:

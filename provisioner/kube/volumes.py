@@ -50,7 +50,7 @@ def parse_class(raw: object) -> StorageClass:
 
 
 def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
-    """Return the zones that at least one term allows; None for all zones, also if there are no terms."""
+    """Return the zones that at least one term allows; None without terms, or if a term does not list zones."""
     allowed: list[set[str]] = []
     for term in terms:
         zones = [
@@ -64,7 +64,7 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: Bound on the claims of one namespace. Claims above the bound lose their fields, and then restrict no nodes.
+#: Bound on the claims of one namespace. Claims above the bound lose their fields, so they restrict no nodes.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,

@@ -22,7 +22,7 @@ T = TypeVar("T")
 #: Query that selects the ConfigMap with which an administrator pauses the creation of node pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum seconds since the last contact for fresh records. A healthy watch has contact at least every 60 s.
+#: Maximum age in seconds of the last contact if records are fresh. A healthy watch has contact at least every 60 s.
 MAX_SILENCE_SECONDS = 150.0
 
 
@@ -74,8 +74,6 @@ class ListWatch(Reflector[T]):
         if stream is not None:
             stream.close()
 
-    # --- methods of the thread
-
     @property
     def _interrupted(self) -> bool:
         """Whether the current list or watch must end. Errors of an interrupted list or watch are ignored."""
@@ -121,7 +119,7 @@ class ListWatch(Reflector[T]):
 
 
 class CombinedWatch(Generic[T]):
-    """Several list-watches of one kind as one, which is synced or fresh if all its parts are."""
+    """Combines list-watches of one kind. The combination is synced or fresh if all its parts are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
         self.parts = tuple(parts)
@@ -165,16 +163,16 @@ class CombinedWatch(Generic[T]):
 
     @property
     def missing(self) -> bool:
-        """Whether the API server does not know the kind of at least one part."""
+        """Whether `missing` is true for at least one part."""
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which the kind has been missing for all parts; 0 if it exists for one."""
+        """Return the seconds for which `missing` has been true for all parts; 0 if it is false for one."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Last contact of the part whose last contact is the oldest; None if a part had no contact yet."""
+        """The oldest of the last contacts of all parts; None if a part had no contact yet."""
         contacts = [part.last_contact_monotonic for part in self.parts]
         return None if None in contacts else min(filter(None, contacts))
 
@@ -191,7 +189,7 @@ Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 
 def knowledge_of(watch: Watch[Any]) -> Knowledge:
-    """Return KNOWN if the records of an optional kind are fresh, ABSENT if the kind is missing, otherwise UNKNOWN."""
+    """Return KNOWN if the records of a watch are fresh, ABSENT if its kind is missing, otherwise UNKNOWN."""
     if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return Knowledge.KNOWN
     return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN

@@ -67,7 +67,7 @@ class LineStream:
             _log.debug("stream.close_failed", what=self._title, error=str(problem))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines that are not empty, without line ends. Raises Unavailable if the last line is incomplete."""
+        """Yield nonempty lines without line ends. An incomplete last line raises Unavailable, unless closed."""
         pending = bytearray()
         while chunk := self._read():
             start = 0
@@ -117,7 +117,7 @@ def read_answer(title: str, response: urllib3.BaseHTTPResponse, *, max_bytes: in
 
 
 def decode_object(title: str, data: bytes) -> JsonObject:
-    """Decode a response. Raises Malformed if it is not a JSON object."""
+    """Decode a response or an event of a watch. Raises Malformed if it is not a JSON object."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -128,7 +128,7 @@ def decode_object(title: str, data: bytes) -> JsonObject:
 
 
 def page_of(title: str, body: JsonObject) -> Page:
-    """Read a list. `items` may be null, because Go encodes an empty list as null. Raises Malformed."""
+    """Read a page. `items` may be null, because Go encodes empty lists so. Raises Malformed if `body` is not a page."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:

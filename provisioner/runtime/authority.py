@@ -1,4 +1,4 @@
-"""Certificate authority in memory, whose key is never stored. Its certificates cannot be renewed or revoked."""
+"""Certificate authority whose key is only in memory. Its certificates cannot be renewed or revoked."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """Certificate authority in memory. All its certificates expire at `now` plus `valid`."""
+    """Certificate authority. Its own certificate and all others expire at `now` plus `valid`."""
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid

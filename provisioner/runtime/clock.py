@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: If the difference between wall clock and monotonic clock changes by this many seconds, the wall clock was set.
+#: If wall clock minus monotonic clock changes by at least this many seconds, the wall clock was set.
 _SET_SECONDS = 1.0
 _NEVER = datetime.min.replace(tzinfo=UTC)
 

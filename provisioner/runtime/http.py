@@ -1,7 +1,7 @@
 """Serves ASGI apps over HTTP: uvicorn in a thread, with bounds on the time, number and size of requests.
 
 Apps must not block the event loop. If a new certificate is loaded into the TLS context, later connections use it. The
-number of TLS handshakes is bounded, because asyncio takes 0.3 MiB for each of them, for at most 60 s.
+number of TLS handshakes is bounded, because asyncio takes 0.3 MiB for each handshake, for up to 60 s.
 """
 
 import asyncio
@@ -41,8 +41,7 @@ _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
 _BACKLOG = 256
 #: Number of responses in a burst, and pause in seconds before each response that exceeds the rate.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum bytes of the bodies of all unanswered requests, and of a small body. Small bodies are not counted,
-#: because the number of connections limits them.
+#: Maximum bytes of all large bodies of open requests, and of a small body. Limits.connections limits small bodies.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
 #: A request head with this many spaces in a row is rejected: h11 may take quadratic time (3 s for 32,000 spaces).
 _SPACES = b" " * 32
@@ -213,7 +212,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
         if "transfer-encoding" in headers:
-            # Chunked bodies are rejected, because h11 takes microseconds for each chunk, even of a single byte.
+            # Chunked bodies are rejected: h11 takes microseconds per chunk, and a client may send chunks of one byte.
             rejected = PlainTextResponse("send Content-Length\n", 411)
         elif size > limits.body_bytes:
             rejected = PlainTextResponse(f"the body has more than {limits.body_bytes} bytes\n", 413)
@@ -264,7 +263,7 @@ class HttpServer:
         self.ports: tuple[int, ...] = ()
 
     def start(self) -> None:
-        """Serve all addresses in the background. Raises ServerError, and serves none, if an address is not free."""
+        """Serve all addresses in the background. Raises ServerError, and serves none, if one cannot be served."""
         with contextlib.ExitStack() as opened:
             self._sockets = [opened.enter_context(self._listen(address)) for address in self._handshakes]
             opened.pop_all()

@@ -40,7 +40,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     ]
     renderers: list[Processor]
     if out.isatty() and not force_json:
-        # By default, structlog uses rich if installed, and prints variables of each frame, such as tokens.
+        # By default, structlog uses rich if installed, which prints the variables of each frame, such as tokens.
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [

@@ -1,4 +1,4 @@
-"""Metrics of one process: a registry that adds a prefix, and the metrics of all controllers."""
+"""Metrics of one process: a registry that adds a prefix, and the metrics that controllers have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from provisioner.model.writes import WriteFailure
 
 
 class Shown(NamedTuple):
-    """A metric with its values: by label or tuple of labels, or one number if the metric has no labels."""
+    """A metric. `values` is a number, or a mapping by the value of the label or by the tuple of all label values."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ class LastRound(Collector):
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace metrics' values. Labels that lost their value get 0: a missing series looks like a failed scrape."""
+        """Replace metrics' values. Labels without a new value get 0: a missing series looks like a failed scrape."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}

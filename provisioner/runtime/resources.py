@@ -29,14 +29,14 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Path and response of a page; the query is ignored. Responses are created in a thread, one at a time."""
+    """Path and response of a page; the query is ignored. `make` is called in a worker thread."""
 
     path: str
     make: Callable[[], Response]
 
 
 def file_pages(package: str) -> tuple[Page, ...]:
-    """Return the status page of a package: the files of its folder "page", with index.html at "/"."""
+    """Return the files in the folder "page" of a package: index.html for the path "/", other files for "/page/NAME"."""
     pages = []
     for file in (resources.files(package) / "page").iterdir():
         if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
@@ -49,7 +49,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
 
 
 def make_app(routes: Sequence[Route]) -> ASGIApp:
-    """Return an app with these routes. If an endpoint raises Busy, the response is 503."""
+    """Return an app with these routes. Other paths get a 404. If an endpoint raises Busy, the response is 503."""
     not_found = f"not found; available: {' '.join(sorted({route.path for route in routes}))}\n"
 
     async def answer_not_found(_request: Request, _error: Exception) -> Response:

@@ -1,8 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-The pages contain no secrets, so there is no TLS or authentication. Probes do not wait in a queue. /metrics
-has a queue, and all `pages` share a second queue. Each queue serves one request at a time, then pauses for at most
-0.5 s; clients alternate.
+The pages contain no secrets, so there is no TLS or authentication. Probes do not wait in a queue. /metrics has a queue,
+and all `pages` share one. A queue serves one request at a time, then pauses for at most 0.5 s; clients alternate.
 """
 
 import asyncio

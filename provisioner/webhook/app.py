@@ -212,7 +212,7 @@ async def _greet(_request: HttpRequest) -> Response:
 
 
 def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | None:
-    """Return an owner, None if it does not exist. Raises OwnerError, or TooLarge if more bytes may be enough."""
+    """Return an owner, None if it does not exist. Raises OwnerError, or TooLarge if READ_ALONE_BYTES may suffice."""
     try:
         return api.get(key.path, timeouts=_READ_TIMEOUTS, max_bytes=max_bytes)
     except errors.NotFound:
@@ -224,7 +224,6 @@ def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | 
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
-    """Return an answer that admits an object unchanged, with a notice for its controller `maker` if there is one."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job starts without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
