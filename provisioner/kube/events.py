@@ -99,7 +99,7 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event. Events of equal object, type, reason and `key` (or message) are repetitions. Does not block."""
+        """Record an Event without blocking. Equal object, type, reason and `key` (or message) mean a repetition."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = f"{ref.namespace}/{ref.uid or f'{ref.kind}/{ref.name}'}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")

@@ -48,7 +48,7 @@ class Page:
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """Lines of a watch, as they arrive. Raises ClusterError at an incomplete last line, unless the stream was closed."""
+    """Lines of a watch, as they arrive. An incomplete last line raises ClusterError, unless the stream is closed."""
 
     def close(self) -> None:
         """End the stream; a thread that waits for a line returns immediately. May be called from any thread."""
