@@ -74,7 +74,7 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
 def test_write_has_its_body_and_content_type(
     server: WireServer, api: KubeApi, call: Any, method: str, content_type: str, accept: str
 ) -> None:
-    """The content type determines how a patch is applied, and the Accept header requests only metadata."""
+    """The content type determines how a patch is applied. The Accept header of a patch requests only metadata."""
     server.answer(f"{method} /p", as_json({"ok": True}))
     assert call(api) == {"ok": True}
     (request,) = server.requests
@@ -179,7 +179,7 @@ def test_pause_requested_by_the_server_is_in_the_error(
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff\xfe{", b'{"a":' + b"[" * 100_000], ids=range(5))
 def test_response_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
-    """Proxies respond 200 with bodies of any kind. An error status without JSON keeps its class."""
+    """Proxies respond 200 with bodies of any kind. An error status without JSON still raises its error."""
     server.answer("GET /p", Answer(body=body), Answer(status=403, body=body))
     with pytest.raises(errors.Malformed) as caught:
         api.get("/p")
@@ -375,9 +375,6 @@ def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
     api._configuration.refresh_api_key_hook = refresh
     api.get("/p")
     assert server.requests[0].headers["authorization"] == "Bearer newer"
-
-
-# --- The function `connect` ---
 
 
 def _ca_pem() -> bytes:

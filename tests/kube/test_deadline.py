@@ -33,7 +33,6 @@ _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 @contextmanager
 def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
-    """Serve one connection with `talk` in a thread, and yield a client of the server."""
     cluster: dict[str, Any] = {}
     context = None
     if tls:
@@ -101,7 +100,7 @@ _BODY, _PART = b"x" * 1000, b"1" * 1000
     ],
 )
 def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str, talk: Talk, *, tls: bool) -> None:
-    """Each byte restarts the socket's time-out. Eight such reads once blocked all slots of the webhook server."""
+    """Each byte restarts the socket's time-out, so eight calls once blocked all slots of the webhook server."""
     with _running(tmp_path, talk, tls=tls) as api:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=r"did not answer within 0.2 s \(connect\) or 0.4 s \(read\)"):
@@ -110,7 +109,7 @@ def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str,
 
 
 def test_stream_lasts_longer_than_the_deadline_of_its_call(tmp_path: Path) -> None:
-    """A watch lasts for minutes; only silence ends it."""
+    """A watch lasts for up to 60 s, and a call only for the sum of its time-outs."""
 
     def talk(connection: socket.socket, finished: threading.Event) -> None:
         connection.recv(65536)

@@ -252,7 +252,6 @@ def test_rate_of_writes_is_limited() -> None:
 
 
 def test_old_entries_are_removed() -> None:
-    """No entry is kept for more than 2.5 hours after the last Event of its object."""
     harness = Harness()
     for number in range(30):
         harness.record("one", message=str(number))

@@ -66,7 +66,7 @@ def test_oldest_records_are_kept_in_any_order_of_events(seed: int) -> None:
 
 
 def test_records_of_one_second_are_kept_in_the_order_of_their_arrival() -> None:
-    """A record that is updated keeps its place, so that a newer object does not displace an older, running one."""
+    """A record that is updated keeps its place, so that a newer object does not displace an older object."""
     kept = Kept(bound_of(10**9, 2))
     assert [kept.add(("a", name), Thing(name, 0), 0.0) for name in ("one", "two", "one")] == [[], [], []]
     assert kept.add(("a", "three"), Thing("three", 0), 0.0) == [("a", "three")]

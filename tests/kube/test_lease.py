@@ -275,7 +275,7 @@ def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> Non
 
 @pytest.mark.timeout(30)  # many random examples
 def test_two_candidates_never_lead_at_the_same_time() -> None:
-    """Calls of the candidates fail at random. The leader always has lease time left."""
+    """Calls of both candidates fail at random."""
     for seed in range(20):
         kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
         candidates = [Candidate(kube, clock, f"pod-{number}") for number in range(2)]
@@ -291,7 +291,7 @@ def test_two_candidates_never_lead_at_the_same_time() -> None:
                     times=rng.randint(1, 3),
                     after_effect=rng.random() < 0.5,
                 )
-            # One candidate is favoured, so that the other one may be late by more than the duration of the lease.
+            # One candidate steps more often, so that the other is sometimes late by more than the lease duration.
             favoured = candidates[moment // 50 % 2]
             (favoured if rng.random() < 0.95 else rng.choice(candidates)).step()
             leaders = [candidate for candidate in candidates if candidate.leads]
@@ -443,7 +443,6 @@ def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeK
 
 
 def test_thread_renews_until_release(kube: FakeKube) -> None:
-    """The test uses the real clock. `release` ends the pause of the thread."""
     started = threading.Event()
     elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
     elector.start()

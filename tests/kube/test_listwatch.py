@@ -557,7 +557,6 @@ def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness)
 
 
 def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
-    """The transport raises the first error, and the listener the second one."""
     harness.kube.fail("WATCH", THINGS, RuntimeError("a bug"))
     assert harness.watch.step() > 0
     harness.watch.step()
