@@ -67,7 +67,6 @@ class Request:
     object: Mapping[str, Any] = field(default_factory=dict)
     #: Raw object as it is stored; empty for a create.
     old_object: Mapping[str, Any] = field(default_factory=dict)
-    #: Name of the user who sent the request (userInfo.username).
     user: str = ""
     dry_run: bool = False
 

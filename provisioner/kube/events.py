@@ -44,7 +44,6 @@ class _Series:
     """One Event with its repetitions: message and time of the last occurrence, and number of occurrences."""
 
     ref: ObjectRef
-    #: "Warning" or "Normal".
     kind: str
     reason: str
     digest: bytes

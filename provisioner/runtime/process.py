@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of gc.set_threshold: new objects, collections of the first, and of the second generation.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 

@@ -69,7 +69,6 @@ def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
 
 
 def _dripping(whole: bytes, rest: bytes) -> Talk:
-    """Return a server that sends `whole` immediately, and then `rest` byte by byte."""
 
     def talk(connection: socket.socket, finished: threading.Event) -> None:
         connection.recv(65536)

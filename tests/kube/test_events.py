@@ -120,7 +120,6 @@ def test_expired_event_is_created_again(harness: Harness) -> None:
 
 
 def test_events_of_one_object_are_limited(harness: Harness) -> None:
-    """An object may have a burst of 25 Events, then one every five minutes. Other objects are not affected."""
     for number in range(40):
         harness.emit(f"message {number}")
     assert len(harness.methods()) == 25
@@ -240,7 +239,6 @@ def test_dropped_event_leaves_no_entry() -> None:
 
 
 def test_rate_of_writes_is_limited() -> None:
-    """The recorder writes a burst of 100 Events, then 20 per second."""
     harness = Harness()
     for number in range(1000):
         harness.record(str(number))

@@ -56,6 +56,5 @@ def test_last_check_is_repeated_if_it_is_slow(looks_seconds: tuple[float, ...], 
 
 
 def test_node_found_by_the_last_check_keeps_the_pool() -> None:
-    """The check ends at the first node, which the message names."""
     with pytest.raises(KeptError, match="node n has registered or was uncordoned meanwhile"):
         look_last(lambda: ["n", "m"], FakeClock())

@@ -36,7 +36,6 @@ ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
 
 
 def thing(name: str, value: int = 0, *, uid: str = "", version: str = "200") -> dict[str, Any]:
-    """Return an object that `parse_thing` reads as its value."""
     return {
         "metadata": {
             "namespace": "n",
@@ -100,7 +99,6 @@ class Harness:
         return {name: value for (_, name), value in self.watch.records().items()}
 
     def play(self, *lines: Any) -> float:
-        """Process one watch with these lines; return the pause after it."""
         self.kube.script(THINGS, *lines)
         return self.watch.step()
 
@@ -318,7 +316,6 @@ def test_deletions_of_unwanted_objects_are_not_recorded(harness: Harness) -> Non
 
 
 def test_watch_continues_from_the_last_version(harness: Harness) -> None:
-    """The version is taken from the list, then from each event and bookmark."""
     listed = str(harness.kube._version)
     harness.play(event("ADDED", thing("c", version="500")))
     harness.play(bookmark("600"))
@@ -426,7 +423,6 @@ def test_watch_that_ends_after_one_event_causes_a_pause(harness: Harness) -> Non
 
 
 def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
-    """Retry-After of a 429 response counts up to 60 s."""
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=20))
     assert harness.watch.step() >= 20
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=86400))
@@ -434,7 +430,6 @@ def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
 
 
 def test_watch_without_contact_is_not_fresh(harness: Harness) -> None:
-    """Lists, events and bookmarks count as contact. An open watch without them does not."""
     assert harness.watch.fresh(max_silence_seconds=100)
     harness.clock.advance(101)
     assert not harness.watch.fresh(max_silence_seconds=100)
@@ -570,9 +565,6 @@ def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
     assert harness.values()["c"] == 3
 
 
-# --- Threads, and the watches of the provisioner ---
-
-
 def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_again() -> None:
     """A list in progress may have parsed objects before the call, so the list ends early without an effect."""
     harness = Harness(page_size=1)
@@ -657,7 +649,6 @@ def test_thread_waits_after_each_failure() -> None:
 
 
 def test_pods_of_several_namespaces_are_combined() -> None:
-    """The server filters pods; each namespace has its own watch; finished pods are removed."""
     kube = FakeKube()
     for namespace in ("one", "two", "three"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
@@ -684,7 +675,6 @@ def test_pods_of_several_namespaces_are_combined() -> None:
 
 
 def test_nodes_and_namespaces_have_their_selectors() -> None:
-    """Only nodes of the provisioner's pools are watched, and all namespaces with their labels."""
     kube = FakeKube()
     kube.put_object("/api/v1/nodes/ours", raw_node("ours"))
     kube.put_object(

@@ -52,7 +52,6 @@ class Asking(World):
         self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the snapshot with virtual leader pods for the slices of the requests and buffers."""
         workloads, leaders = with_slices(self.workloads, self.templates)
         seen = super().snapshot(**changes)
         return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
@@ -323,7 +322,7 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
 
 
 def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() -> None:
-    """Slices of buffers have no position in the queue, so in the past all of them were created at the same time."""
+    """In the past, all slices of a buffer were created at the same time after a stockout."""
     world = Asking(raw_buffer(replicas=5))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.run(3)
@@ -437,7 +436,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
 
 
 def test_chips_of_a_request_leave_the_limit_of_requests_once_its_pods_run() -> None:
-    """Running pods count in the ResourceQuota of the namespace instead, so a buffer there may get further slices."""
+    """Running pods count in the ResourceQuota of the namespace instead, so a buffer of the namespace may get slices."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)
     assert len(world.pools) == 4

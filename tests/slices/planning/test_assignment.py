@@ -364,9 +364,6 @@ def without_rival(world: World) -> None:
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 
 
-# --- Slices without pods ---
-
-
 def test_pool_of_a_slice_between_two_attempts_keeps_its_labels() -> None:
     """The pods of the next attempt will select the same key."""
     world = marked_world(TRAIN)

@@ -25,7 +25,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """The gates of a gang are removed when all its pods exist; exclusive placement creates most of them later."""
+    """The gates of a gang wait for all its pods. Exclusive placement creates followers after the leader is bound."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})

@@ -111,7 +111,6 @@ def test_chips_of_a_pool_are_the_chips_of_all_its_hosts() -> None:
 
 
 def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -> None:
-    """Later rounds keep the time. No time is set if all hosts are ready, or while the pool is being created."""
     partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)
     known = Memory(pools={PoolName(FOUR_CHIPS.name): PoolMemory(unready_since=after(-60))})

@@ -228,7 +228,7 @@ def with_pod(world: World, workload: Workload, job: int, **requirements: Any) ->
 
 
 def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() -> None:
-    """Each slice has its own reason. A JobSet without all-or-nothing gets the pools of its possible slices."""
+    """Each slice of the JobSet has a reason. A JobSet without all-or-nothing gets the pools of its possible slices."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
     for workload in (together, apart):
@@ -304,9 +304,6 @@ def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(change
     assert [wait.causes for wait in plan.waits.values()] == [(limit,)] * 3
     assert [create.workload.name for create in plan.creates] == ["b", "b"]
     assert all("start together: Limit of " in notice.message and limit in notice.message for notice in plan.notices[:3])
-
-
-# --- Flex-start ---
 
 
 def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:

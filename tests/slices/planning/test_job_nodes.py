@@ -27,14 +27,12 @@ _EVERYTHING = Toleration(operator="Exists")
 
 
 def _jobset(name: str = "train", **changes: object) -> Workload:
-    """Return a JobSet whose child Jobs select nodes with the label of the Job."""
     workload = make_jobset(name, **changes)  # type: ignore[arg-type]
     (group,) = workload.groups
     return replace(workload, groups=(replace(group, selects_job_nodes=True),))
 
 
 def _asked(workload: Workload, job: str = "") -> Requirements:
-    """Return the requirements that JobSet gives to the pods of a child Job."""
     job = job or f"{workload.name}-slice-0"
     return with_job_nodes(make_requirements(), workload.namespace, job)
 

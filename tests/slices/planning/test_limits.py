@@ -210,7 +210,7 @@ def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # This round gives JobSet d its turn; the plan of the next round contains when the create of d is due.
+    # The plan of the round after this one contains when the create of JobSet d is due.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))

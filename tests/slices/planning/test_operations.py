@@ -43,7 +43,6 @@ def test_creates_and_deletes_share_the_free_operations(
 
 
 def world_with(limit: OperationLimit, *, making: int = 0) -> World:
-    """Return a world in which 200 slices wait for pools, and `making` other pools are being created."""
     world = World(make_jobset(replicas=200), settings_=settings(concurrency=64))
     world.put(*(make_pool(make_jobset(f"other-{index}"), status=PoolStatus.PROVISIONING) for index in range(making)))
     world.memory = replace(world.memory, operations=limit)

@@ -31,7 +31,6 @@ def asked(world: World) -> PoolName:
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Add the response to a create: a failure of `kind`, or a success if there is no kind."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
@@ -44,7 +43,6 @@ def look_up_answer(world: World, look_up: LookUp, **content: object) -> None:
 
 
 def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
-    """Run rounds of 1 s until a round decides a look-up; return the first look-up and the plan."""
     for _ in range(limit):
         plan = world.look()
         world.pass_time(1)
@@ -54,7 +52,6 @@ def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
 
 
 def until_sent(world: World, calls: str) -> tuple[Any, ...]:
-    """Run rounds until creates or deletes are decided, and return them. Every look-up finds nothing."""
     for _ in range(200):
         plan = world.look()
         sent: tuple[Any, ...] = getattr(plan, calls)
@@ -274,7 +271,6 @@ def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) ->
 
 
 def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
-    """Add the response to a delete: the nodes are cordoned, and the delete must wait for `seconds`."""
     world.answer(
         DeleteAnswer(
             name=name, at=world.now, result=DeleteResult.SETTLING, reason="it is cordoned", wait_seconds=seconds

@@ -26,7 +26,6 @@ def add(world: World, workload: Workload, priority: int) -> None:
 
 
 def full_world(*workloads: Workload, chips: int = 8) -> World:
-    """Return a world of marked pods in which the JobSets use up the limit on chips."""
     world = World(*workloads, settings_=settings(max_chips=chips, deletion_delay_seconds=30.0), marked=True)
     world.live(4)
     assert sum(map(world.bound, workloads)) == len(workloads)

@@ -138,7 +138,7 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
 
 @pytest.mark.parametrize("owner", ["web", "serve"])
 def test_pods_that_cannot_be_bound_get_few_pools(owner: str) -> None:
-    """If the scheduler refuses the nodes for an unknown reason, a pool of one node is tried a few times a day."""
+    """If the scheduler refuses the nodes of the first pools, a pool of one node is tried a few times a day."""
     world = cluster()
     world.scale(20, owner)
     for _ in range(24 * 12):

@@ -18,7 +18,6 @@ OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}
 
 
 def old_go_pool(workload: Workload) -> NodePool:
-    """Return a pool of a release that identified the JobSet only by the label `provisioner-nodepool-id`."""
     pool = go_pool(workload)
     labels = {key: value for key, value in pool.labels.items() if key not in OLD_RELEASE}
     return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: workload.name})
