@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: If a namespace uses less than this share of its bound, a list restores full records. 1.0 would cause too many lists.
+#: If less than this share of a bound is used, a new list restores full records. 1.0 would cause a list at each delete.
 _FULL = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
