@@ -128,8 +128,8 @@ def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
             owned.setdefault(parent.meta.uid, []).append(child)
         else:
             yield (child,)
-    for uid, each in ctx.groups.items():
-        yield (each, *owned.get(uid, ()))
+    for uid, record in ctx.groups.items():
+        yield (record, *owned.get(uid, ()))
 
 
 def _attempt(unit: tuple[Record, ...], ctx: Round) -> _Concluded:

@@ -157,7 +157,7 @@ def approvals(ctx: Round) -> Step:
     found = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}
-    for request in sorted(ctx.snapshot.requests, key=lambda each: each.name):
+    for request in sorted(ctx.snapshot.requests, key=lambda request: request.name):
         token = found.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
         if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, ctx.now):

@@ -99,7 +99,7 @@ def _steps(picture: Picture, ctx: Round, guard: Guard) -> Iterator[Step]:
     yield from _guarded("pods without a node", partial(_take_back, picture, ctx), guard)
     waits = any(candidate.wait is not Wait.IMPOSSIBLE for candidate in picture.queue)
     for address in ctx.servers:
-        strays = [each for each in picture.strays if each.server == address]
+        strays = [stray for stray in picture.strays if stray.server == address]
         read = partial(_read, address, on.get(address, ()), strays, ctx, waits=waits)
         yield from _guarded(f"server {address}", read, guard)
 

@@ -106,7 +106,7 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
     under_way = ctx.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
-    return entry.id not in {each.id for each in under_way.write.entries}
+    return entry.id not in {saved.id for saved in under_way.write.entries}
 
 
 def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:

@@ -72,23 +72,25 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
         ]
         named = {allocation.name for allocation in view.reading.allocations}
         adrift = [
-            each.partition for each in on.get(address, ()) if each.partition is not None and each.site[1] not in named
+            standing.partition
+            for standing in on.get(address, ())
+            if standing.partition is not None and standing.site[1] not in named
         ]
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
             # A partition of unknown allocation counts, like a foreign one, in each allocation that may contain it.
             theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
-            listed = [each.partition.id for each in own if each.partition is not None]
+            listed = [standing.partition.id for standing in own if standing.partition is not None]
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple((each.ipus, _ends_in(each, ctx)) for each in own),
+                ours=tuple((standing.ipus, _ends_in(standing, ctx)) for standing in own),
                 others=sum(partition.size for partition in theirs),
                 within_reach=_within_reach(address, allocation, own, theirs, ctx),
                 usable=view.failure is None,
                 listed=frozenset((*listed, *(partition.id for partition in theirs))),
-                trying=frozenset(each.entry.pod_uid for each in own if _is_tried(each)),
+                trying=frozenset(standing.entry.pod_uid for standing in own if _is_tried(standing)),
             )
     return found
 

@@ -170,7 +170,7 @@ class Servers:
 
 
 def _read(vipu: VipuCommand, partition_id: str) -> tuple[Phase, str, str]:
-    partition = next((each for each in vipu.list_partitions() if each.id == partition_id), None)
+    partition = next((partition for partition in vipu.list_partitions() if partition.id == partition_id), None)
     if partition is None:
         return Phase.LOST, "the V-IPU server does not have the partition", ""
     if partition.state is not PartitionState.ACTIVE:
@@ -261,7 +261,7 @@ class PartitionsApi:
             raise Refused(
                 503, "the controller has not seen the pod yet; try again", retry_after_seconds=_MAKING_SECONDS
             )
-        entry = next((each for each in ledger.entries if _is_of(each, pod, owner)), None)
+        entry = next((entry for entry in ledger.entries if _is_of(entry, pod, owner)), None)
         # A pod that has a partition keeps it, even if the settings have changed.
         if pod.problem and entry is None:
             raise Refused(422, pod.problem)
@@ -334,7 +334,7 @@ class PartitionsApi:
         if not _ID.fullmatch(found_id):
             raise nothing
         ledger, cluster_uid, whose = self._ledger(), self._cluster_uid(), caller.pod
-        entry = next((each for each in ledger.entries if each.id == found_id), None)
+        entry = next((entry for entry in ledger.entries if entry.id == found_id), None)
         if whose is None or names.owner_id(cluster_uid, whose.uid) != names.owner_of(found_id):
             client = client_of(request)
             if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), client):
