@@ -193,7 +193,7 @@ class Keeper:
                 _log.info("webhook_certificates.announced", configuration=self.configuration, webhooks=names)
             self._announced[kind] = bundle
         # One configuration is enough, because a user may register only some of the webhooks.
-        missing = all(each is None for each in configurations.values())
+        missing = all(configuration is None for configuration in configurations.values())
         titles = " or ".join(f"{kind} {self.configuration}" for kind in configurations)
         return f"{titles} does not exist; apply it" if missing else ""
 

@@ -257,7 +257,7 @@ def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, s
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
     group = pod.marks.get(constants.RAY_GROUP, "")
-    entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
+    entries = (entry for entry in fields.mappings(spec.get("workerGroupSpecs")) if entry.get("groupName") == group)
     entry = next(entries, {})
     host, replica = (
         fields.index(pod.marks.get(label, "")) for label in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)

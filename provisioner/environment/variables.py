@@ -150,7 +150,9 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
     ports = {count: range(first_port, first_port + count) for count in {1, processes}}
     # A pod without selectors may be of these generations: then GKE's webhook has set PROCESS_ADDRESSES.
-    all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
+    all_have = pod.accelerator in _WITH_ADDRESSES or any(
+        PROCESS_ADDRESSES in container.given for container in pod.containers
+    )
     addresses = {
         count: ",".join(f"{host}:{port}" for host in hosts for port in ports[count])
         for count in ({1, processes} if processes > 1 or all_have else ())

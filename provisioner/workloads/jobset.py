@@ -121,7 +121,7 @@ def parse_jobset(raw: object) -> Workload:
     found, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
     what = f"JobSet {found.namespace}/{found.name}"
     statuses = fields.mappings(status.get("replicatedJobsStatus"))
-    succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
+    succeeded = {fields.name(job.get("name")): fields.count(job.get("succeeded"), default=0) for job in statuses}
     groups: list[PodGroup] = []
     annotations = fields.at(raw, "metadata", "annotations")
     in_order = fields.mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"

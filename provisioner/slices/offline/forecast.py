@@ -125,7 +125,8 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
 
 def _add_slices_of_asks(reading: Reading) -> None:
     """Add the slices of ProvisioningRequests and CapacityBuffers. Their PodTemplates may be in any file."""
-    served, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
+    workloads = {uid: subject.workload for uid, subject in reading.subjects.items()}
+    served, leaders = with_slices(workloads, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
     for uid, subject in reading.subjects.items():
