@@ -201,7 +201,7 @@ def measure_in_use(say: Say) -> None:
                 seconds = sorted(threads.map(create, range(PODS)))
                 found, theirs = server.values().since(before), _counted(api)
     _say(say, f"{PODS} pods created by {AT_ONCE} clients of the real API server", found)
-    reads, read_seconds = (theirs[each] - theirs_before[each] for each in ("reads", "read seconds"))
+    reads, read_seconds = (theirs[key] - theirs_before[key] for key in ("reads", "read seconds"))
     say("  of that, the API server's for reading the StatefulSet", f"{1000 * read_seconds / found.reviews:.1f} ms")
     say("  reads for each review", f"{reads / found.reviews:.2f}")
     say("  mean, as the API server waits for it", f"{1000 * (theirs['waits'] - theirs_before['waits']) / PODS:.1f} ms")

@@ -208,7 +208,7 @@ def _play(jobs: Sequence[Job], scheduler: _Scheduler) -> float:
         if not waiting:
             return used / now / sum(scheduler.allocations)
         then = ends[0][0]
-        used += (then - now) * sum(each.job.ipus for each in running.values())
+        used += (then - now) * sum(pod.job.ipus for pod in running.values())
         now = then
         while ends and ends[0][0] <= now:
             del running[heapq.heappop(ends)[1]]
@@ -221,8 +221,8 @@ class _Seeing:
 
     def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
         space = _Space(self.allocations)
-        for each in running:
-            space.take(each.place, each.job.ipus, 0.0, max(each.deadline - now, SOON_SECONDS))
+        for pod in running:
+            space.take(pod.place, pod.job.ipus, 0.0, max(pod.deadline - now, SOON_SECONDS))
         found: dict[int, int] = {}
         promised, too_large = 0, inf
         free = sum(not ipu for ipu in space.taken)
@@ -276,10 +276,10 @@ class _Planning:
         space = _Space(self.allocations)
         found: dict[int, int] = {}
         here: dict[int, dict[int, tuple[int, float]]] = {at: {} for at in range(len(self.allocations))}
-        for each in running:
-            space.take(each.place, each.job.ipus, 0.0, inf)
-            holder = (each.job.ipus, max(0.0, each.deadline - now))
-            here[space.allocation_of(each.place)][each.number] = holder
+        for pod in running:
+            space.take(pod.place, pod.job.ipus, 0.0, inf)
+            holder = (pod.job.ipus, max(0.0, pod.deadline - now))
+            here[space.allocation_of(pod.place)][pod.number] = holder
         again = True
         while again:
             placed = self._placed([number for number in waiting if number not in found], here)

@@ -163,7 +163,7 @@ class _Run:
             when = self._heap[0][0]
             seconds = (when - self.now).total_seconds()
             if self._queue_exists():
-                free = sum(each.free for each in self._world.all_allocations())
+                free = sum(allocation.free for allocation in self._world.all_allocations())
                 taken += seconds * (_IPUS - free)
                 used += seconds * sum(self._running.values())
                 counted += seconds
@@ -274,16 +274,17 @@ class _Run:
             asked_at=asked_at,
             at=self.now,
             allocations=tuple(
-                Allocation(name=each.name, cluster=each.cluster, ipus=each.ipus) for each in self._world.allocations()
+                Allocation(name=allocation.name, cluster=allocation.cluster, ipus=allocation.ipus)
+                for allocation in self._world.allocations()
             ),
             partitions=tuple(
                 Partition(
-                    id=each.id,
-                    size=each.size,
-                    state=PartitionState.ACTIVE if each.phase is Phase.ACTIVE else PartitionState.OTHER,
-                    allocation=each.allocation,
+                    id=partition.id,
+                    size=partition.size,
+                    state=PartitionState.ACTIVE if partition.phase is Phase.ACTIVE else PartitionState.OTHER,
+                    allocation=partition.allocation,
                 )
-                for each in self._world.partitions()
+                for partition in self._world.partitions()
             ),
         )
         self._answer(AnsweredCall(call=call, asked_at=asked_at, at=self.now, result=self._reading))

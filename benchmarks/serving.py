@@ -34,8 +34,8 @@ print((time.process_time() - started) * 1000, memory() - before)
 def measure(say: Callable[..., None]) -> None:
     """Measure the imports in fresh processes, then scrapes over one connection and over new ones."""
     starts = [_start() for _ in range(_STARTS)]
-    say("http: processor time of the imports for serving", f"{statistics.median(each[0] for each in starts):.0f} ms")
-    say("http: memory of these imports", f"{statistics.median(each[1] for each in starts):.1f} MiB")
+    say("http: processor time of the imports for serving", f"{statistics.median(start[0] for start in starts):.0f} ms")
+    say("http: memory of these imports", f"{statistics.median(start[1] for start in starts):.1f} MiB")
     logs.configure("info")
     metrics = _metrics()
     server = make_status_server(
@@ -63,7 +63,7 @@ def measure(say: Callable[..., None]) -> None:
 
 def _processor_time(server: HttpServer) -> float:
     """Return the milliseconds that the server's thread spends on one probe."""
-    [thread] = (each for each in threading.enumerate() if each.name == "http")
+    [thread] = (thread for thread in threading.enumerate() if thread.name == "http")
     clock = time.pthread_getcpuclockid(thread.ident or 0)
     before = time.clock_gettime(clock)
     _median(server.ports[0], "/healthz", keep=True)

@@ -73,9 +73,9 @@ class Server:
         prefix = "tpu_provisioner_webhook_review_duration_seconds"
         mine = [sample for sample in samples if sample.labels.get("hook") == self.hook]
         return Values(
-            within={float(each.labels["le"]): each.value for each in mine if each.name == f"{prefix}_bucket"},
-            reviews=sum(each.value for each in mine if each.name == f"{prefix}_count"),
-            seconds=sum(each.value for each in mine if each.name == f"{prefix}_sum"),
+            within={float(sample.labels["le"]): sample.value for sample in mine if sample.name == f"{prefix}_bucket"},
+            reviews=sum(sample.value for sample in mine if sample.name == f"{prefix}_count"),
+            seconds=sum(sample.value for sample in mine if sample.name == f"{prefix}_sum"),
             processor_seconds=next(sample.value for sample in samples if sample.name == "process_cpu_seconds_total"),
             memory_bytes=next(sample.value for sample in samples if sample.name == "process_resident_memory_bytes"),
         )
@@ -148,7 +148,7 @@ def pod_with_ipus(number: int) -> dict[str, Any]:
     """Return a pod that requests IPUs."""
     made = pod(number)
     made["metadata"]["annotations"] = {"graphcore.ai/ipus": "4"}
-    made["spec"] = {"containers": [{"name": each, "image": "i"} for each in ("main", "sidecar")]}
+    made["spec"] = {"containers": [{"name": name, "image": "i"} for name in ("main", "sidecar")]}
     return made
 
 

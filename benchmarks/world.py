@@ -86,7 +86,7 @@ class World:
     def await_completed(self, timeout_seconds: float) -> datetime:
         """Wait until all JobSets have completed; return the time."""
         self.wait(
-            lambda: all(each.get("status", {}).get("terminalState") == "Completed" for each in self.jobsets()),
+            lambda: all(raw.get("status", {}).get("terminalState") == "Completed" for raw in self.jobsets()),
             "all JobSets complete",
             timeout_seconds,
         )
