@@ -338,10 +338,9 @@ def _partitions_schema() -> dict[str, Any]:
     """Return the schema of the values of the chart of partitions, which has the names of Graphcore's plugin."""
     port: dict[str, Any] = {"type": ["integer", "string"], "pattern": "^[0-9]{1,5}$", "minimum": 1, "maximum": 65535}
     count: dict[str, Any] = {"type": "integer", "minimum": 0}
+    left_out = OF_THE_POD | _OF_VALUES
     settings = [
-        _closed(
-            **{each.variable: property_of(each) for each in options if each.variable not in OF_THE_POD | _OF_VALUES}
-        )
+        _closed(**{option.variable: property_of(option) for option in options if option.variable not in left_out})
         for options in (partition_settings.OPTIONS, webhook_settings.OPTIONS)
     ]
     of_image = {"repository": _TEXT, "tag": _TEXT, "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]}}

@@ -209,8 +209,8 @@ class Queries:
 
     def gauge(self, name: str, *labels: str, summed: tuple[str, ...] = (), matchers: tuple[str, ...] = ()) -> str:
         """Return the maximum over each installation's replicas, summed over installations and the labels `summed`."""
-        each = ", ".join(("cluster", "namespace", *labels, *summed))
-        inner = f"max by ({each}) ({self.series(name, *matchers)})"
+        grouping = ", ".join(("cluster", "namespace", *labels, *summed))
+        inner = f"max by ({grouping}) ({self.series(name, *matchers)})"
         return f"sum by ({', '.join(labels)}) ({inner})" if labels else f"sum({inner})"
 
     def worst(self, name: str, *labels: str) -> str:

@@ -29,7 +29,7 @@ patches:
 
 def files() -> dict[Path, str]:
     """Return the content of every file with generated rules."""
-    always = [each for each in KINDS.values() if not each.on_request]
+    always = [kind for kind in KINDS.values() if not kind.on_request]
     on_request: dict[str, list[Kind]] = {}
     for kind in KINDS.values():
         if kind.on_request:

@@ -267,7 +267,9 @@ class Api:
     def _aggregated(self, scope: Scope, request: Request) -> dict[str, Any]:
         """Return the managed instance groups of a project by zone."""
         groups = [
-            each for each in self._world.resources() if isinstance(each, Group) and each.scope.project == scope.project
+            group
+            for group in self._world.resources()
+            if isinstance(group, Group) and group.scope.project == scope.project
         ]
         page = page_of(groups, request.query, self._bodies[GROUPS])
         zones: dict[str, Any] = {}

@@ -260,7 +260,7 @@ class Lifecycle:
         if not group.is_ready or member not in group.members or member.action is not Action.NONE or is_back:
             return
         members = group.members if group.is_slice or group.is_bulk else [member]
-        self.recreate(group, [each for each in members if each.action is not Action.DELETING], now)
+        self.recreate(group, [member for member in members if member.action is not Action.DELETING], now)
 
     # -- shared --------------------------------------------------------------------------------------------------
 

@@ -152,9 +152,9 @@ def is_signed(content: str, signature: str, invitation: Invitation) -> bool:
 
 def key_hashes(authority_pem: str) -> list[str]:
     """Return the hash of each certificate's SubjectPublicKeyInfo, as sha256:HEX."""
-    certificates = x509.load_pem_x509_certificates(authority_pem.encode())
-    keys = [each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for each in certificates]
-    return [f"sha256:{hashlib.sha256(key).hexdigest()}" for key in keys]
+    keys = [certificate.public_key() for certificate in x509.load_pem_x509_certificates(authority_pem.encode())]
+    encoded = [key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys]
+    return [f"sha256:{hashlib.sha256(key).hexdigest()}" for key in encoded]
 
 
 def _read_kubeconfig(kubeconfig: str) -> tuple[str, int, str]:
