@@ -158,8 +158,8 @@ def _base_python(scratch: Path) -> Path:
 
 def _copy(words: list[str], context: Path, source: Path) -> None:
     *sources, target = words
-    for each in sources:
-        origin = context / each
+    for name in sources:
+        origin = context / name
         to = source / target
         if origin.is_dir():
             shutil.copytree(origin, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

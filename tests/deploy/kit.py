@@ -111,7 +111,9 @@ def example(folder: Path, name: str, *, options: str = "") -> Path:
 
 
 def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    (found,) = [each for each in documents if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    (found,) = [
+        document for document in documents if document["kind"] == kind and name in ("", document["metadata"]["name"])
+    ]
     return found
 
 

@@ -236,7 +236,7 @@ def test_null_value_is_rejected_by_its_name(values: dict[str, Any]) -> None:
 def test_failure_policy_that_is_null_is_the_default() -> None:
     """The chart's default is Ignore. Kubernetes' default, Fail, would reject pods while no webhook server responds."""
     documents = _template({**_IMAGE, "webhook": {"enabled": True, "failurePolicy": None}})
-    assert {each["failurePolicy"] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
+    assert {hook["failurePolicy"] for hook in only(documents, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Opt
         def accepts(text: str) -> None:
             # The controller strips blanks at both ends of a value, and treats an empty value as not set.
             stripped = text.strip()
-            if not stripped or not all(re.search(each, text, re.ASCII) for each in also):
+            if not stripped or not all(re.search(other, text, re.ASCII) for other in also):
                 return
             try:
                 option.read(stripped)

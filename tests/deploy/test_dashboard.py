@@ -93,7 +93,7 @@ def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"groups": [{"name": "tried", "rules": rules}]}), encoding="utf-8")
     tools.run("promtool", "check", "rules", "--lint=none", str(path))
-    code = "".join(each.read_text(encoding="utf-8") for each in (DEPLOY.parent / "provisioner").rglob("*.py"))
+    code = "".join(file.read_text(encoding="utf-8") for file in (DEPLOY.parent / "provisioner").rglob("*.py"))
     values = {
         value
         for query in queries
@@ -121,14 +121,14 @@ def test_every_metric_of_slices_is_on_a_panel() -> None:
 def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard) -> None:
     everything = board.json()
     panels = everything["panels"]
-    assert len({each["id"] for each in panels}) == len(panels)
-    assert len({each["title"] for each in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
     for panel in _panels(board):
         assert panel["description"].endswith(".")
         assert panel["datasource"]["uid"] == "$datasource"
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     assert set(re.findall(r"\$\{?(\w+)", board.content())) == _VARIABLES
-    assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
+    assert {entry["name"] for entry in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
 
 
 def test_top_panels_show_cost_use_and_waiting_slices() -> None:
@@ -147,8 +147,8 @@ def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, value
     given |= {"dashboards": {"enabled": True, **values}} | (
         {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}
     )
-    rendered = tools.template(chart.CHART.parent / name, given, namespace=NAMESPACE)
-    made = only([each for each in rendered if each["metadata"]["name"].endswith("-dashboards")], "ConfigMap")
+    objects = tools.template(chart.CHART.parent / name, given, namespace=NAMESPACE)
+    made = only([document for document in objects if document["metadata"]["name"].endswith("-dashboards")], "ConfigMap")
     metadata = made["metadata"]
     assert metadata["labels"].items() >= {"grafana_dashboard": "1", **values.get("labels", {})}.items()
     assert metadata.get("annotations") == values.get("annotations")

@@ -171,7 +171,7 @@ def _synced(
     _write_as_controllers(rehearsal, documents, "eWVz")
     yield documents
     _write_as_controllers(rehearsal, documents, None)
-    left = [each for each in documents if key_of(each) not in kept and each["kind"] != "CustomResourceDefinition"]
+    left = [raw for raw in documents if key_of(raw) not in kept and raw["kind"] != "CustomResourceDefinition"]
     if left:
         rehearsal.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(left))
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))
@@ -218,7 +218,7 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
     """Return each live object that another sync would change, with the changed object."""
     live = _live(rehearsal, documents)
     planned = _apply(rehearsal, documents, "--dry-run=server")
-    assert [key_of(each) for each in live] == [key_of(each) for each in planned] == [key_of(each) for each in documents]
+    assert list(map(key_of, live)) == list(map(key_of, planned)) == list(map(key_of, documents))
     pairs = [(_comparable(before), _comparable(after)) for before, after in zip(live, planned, strict=True)]
     return [(before, after) for before, after in pairs if before != after]
 
@@ -238,7 +238,7 @@ def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehea
     program = tools.built_before("gitops")
     if program is None:
         pytest.skip("build the libraries of Argo CD and Flux first: python -m tests.deploy.tools gitops")
-    pairs = [{"config": each, "live": live} for each, live in zip(synced, _live(rehearsal, synced), strict=True)]
+    pairs = [{"config": config, "live": live} for config, live in zip(synced, _live(rehearsal, synced), strict=True)]
     done = subprocess.run([program], input=json.dumps(pairs), capture_output=True, text=True, check=True, timeout=60)
     results = json.loads(done.stdout)
     assert [(result["live"], result["predicted"]) for result in results if result["modified"]] == []

@@ -103,7 +103,7 @@ def test_command_for_a_disabled_component_deletes_only_its_objects(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
-    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
+    [block] = [block for block in read_blocks(REPOSITORY / "docs" / "install-variants.md") if block.where == "disabled"]
 
     def there(documents: list[dict[str, Any]]) -> list[str]:
         text = yaml.safe_dump_all(documents)

@@ -114,12 +114,12 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.e2e
 def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(written: list[dict[str, Any]]) -> None:
     """The compared objects are those that the chart creates only if node groups are enabled."""
-    without = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}})}
-    more = {key_of(each): each for each in _template(_VALUES) if key_of(each) not in without}
+    without = {key_of(document) for document in _template({**_VALUES, "nodegroups": {}})}
+    more = {key_of(document): document for document in _template(_VALUES) if key_of(document) not in without}
     definitions = {key: more.pop(key) for key in list(more) if key[0] == "CustomResourceDefinition"}
     assert bare(more.values()) == bare(written)
-    for each in more.values():
-        assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
+    for document in more.values():
+        assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
     kept = {
         "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
         "kustomize.toolkit.fluxcd.io/prune": "disabled",
@@ -130,7 +130,7 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
     for definition in definitions.values():
         assert definition["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
     made = [crds.crd(kind) for kind in Kind]
-    assert {key_of(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
+    assert {key_of(crd): crd["spec"] for crd in made} == {key: crd["spec"] for key, crd in definitions.items()}
 
 
 @pytest.mark.e2e
@@ -191,7 +191,7 @@ def test_upgrade_that_removes_a_running_controller_is_rejected(
 @pytest.mark.e2e
 def test_command_for_node_groups_waits_until_the_controller_has_released_them(rehearsal: Rehearsal) -> None:
     """The command of docs/uninstall.md waits for finalizers: a group with a finalizer may still have machines."""
-    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "uninstall.md") if each.where == "nodegroups"]
+    (block,) = [block for block in read_blocks(REPOSITORY / "docs" / "uninstall.md") if block.where == "nodegroups"]
     command, listing = (shlex.split(line)[1:] for line in block.text.splitlines())
     definitions = str(DEPLOY / "nodegroups" / "crds")
     rehearsal.kubectl("apply", "--server-side", "-k", definitions)
@@ -230,7 +230,7 @@ def test_uninstall_keeps_the_controller_while_objects_of_groups_are_left(
 ) -> None:
     """A shell runs pasted lines even after a failed line; without the controller, nothing would delete the machines."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
-    texts = [each.text for each in blocks if each.heading == "Uninstall"]
+    texts = [candidate.text for candidate in blocks if candidate.heading == "Uninstall"]
     environment = {"PATH": "/usr/bin:/bin", "STATUS": status, "LEFT_OBJECTS": left}
     script = _STAND_INS + texts[block]
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
@@ -304,7 +304,7 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
     pod = deployment["template"]["spec"]
     assert (pod["priorityClassName"], pod["nodeSelector"]) == ("platform", {"a": "b"})
     assert not {"tolerations", "affinity", "volumes"} & pod.keys()
-    environment = {each["name"]: each["value"] for each in container_of(documents, _NAME)["env"] if "value" in each}
+    environment = {entry["name"]: entry["value"] for entry in container_of(documents, _NAME)["env"] if "value" in entry}
     assert environment == {
         "GCP_PROJECT_ID": "project-a",
         "LOG_LEVEL": "debug",

@@ -57,7 +57,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container_of(documents, name)["env"] if "value" in each}
+    return {entry["name"]: entry["value"] for entry in container_of(documents, name)["env"] if "value" in entry}
 
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
@@ -158,7 +158,7 @@ def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path)
 
     hooks = {webhook["name"].split(".")[0] for webhook in only(documents, "MutatingWebhookConfiguration")["webhooks"]}
     assert hooks >= {"environment", "placement", "partitions"}
-    maps = {each["metadata"]["name"]: each.get("data", {}) for each in documents if each["kind"] == "ConfigMap"}
+    maps = {raw["metadata"]["name"]: raw.get("data", {}) for raw in documents if raw["kind"] == "ConfigMap"}
     read = {}
     for name in ("tpu-provisioner", "tpu-provisioner-webhook", _NAME):
         (source,) = container_of(documents, name)["envFrom"]

@@ -56,7 +56,7 @@ def test_actions_are_pinned_by_commit_with_their_tag(path: Path) -> None:
     for line in lines:
         assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
     pins = {
-        line.split("uses: ")[1] for each in _WORKFLOWS for line in each.read_text().splitlines() if "uses: " in line
+        line.split("uses: ")[1] for file in _WORKFLOWS for line in file.read_text().splitlines() if "uses: " in line
     }
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
@@ -216,7 +216,7 @@ def test_products_of_a_release_do_not_touch_each_other(
             for text in products[product]:
                 rehearsal.kubectl("delete", "-f", "-", stdin=text)
             before[product] = set()
-            assert {each: there(each) for each in products} == before
+            assert {product: there(product) for product in products} == before
 
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
@@ -297,7 +297,7 @@ def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> N
     )
     assert {(part["name"], part["version"]) for part in bill["components"]} == set(locked)
     for part in bill["components"]:
-        assert [digest["alg"] for each in part["externalReferences"] for digest in each["hashes"]], part["name"]
+        assert [digest["alg"] for entry in part["externalReferences"] for digest in entry["hashes"]], part["name"]
     component = bill["metadata"]["component"]
     assert (component["name"], component["version"]) == ("tpu-provisioner", provisioner.__version__)
 

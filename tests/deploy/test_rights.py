@@ -103,7 +103,7 @@ def _ask(api: KubeApi) -> None:
         api.get(collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root), {"watch": "true"})
     with contextlib.suppress(NotFound):
         api.get(collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT))
-    for kind in (each for each in KINDS.values() if not each.kind.has_pods):
+    for kind in (kind for kind in KINDS.values() if not kind.kind.has_pods):
         path = object_path(kind.resource, "absent", namespace="default", root=kind.root)
         with pytest.raises(NotFound):
             api.get(path)

@@ -114,11 +114,12 @@ def test_each_priority_class_is_for_the_namespace_of_the_installation(documents:
     """A policy must prevent other uses: with the class, a tenant could preempt pods of other tenants."""
     classes = [document for document in documents if document["kind"] == "PriorityClass"]
     assert classes
-    used = {each["spec"]["template"]["spec"]["priorityClassName"] for each in documents if each["kind"] == "Deployment"}
+    deployments = [document for document in documents if document["kind"] == "Deployment"]
+    used = {deployment["spec"]["template"]["spec"]["priorityClassName"] for deployment in deployments}
     assert used == {priority_class["metadata"]["name"] for priority_class in classes}
-    for each in classes:
-        assert not each.get("globalDefault")
-        condition = f'object.spec.?priorityClassName.orValue("") == "{each["metadata"]["name"]}"'
+    for priority_class in classes:
+        assert not priority_class.get("globalDefault")
+        condition = f'object.spec.?priorityClassName.orValue("") == "{priority_class["metadata"]["name"]}"'
         (policy,) = [policy for policy in _policies(documents) if _covers(policy, condition, "pods", "CREATE")]
         (validation,) = policy["validations"]
         assert validation["expression"] == f'request.namespace == "{NAMESPACE}"'
@@ -126,10 +127,9 @@ def test_each_priority_class_is_for_the_namespace_of_the_installation(documents:
 
 def test_no_role_adds_to_the_rights_of_tenants(documents: list[Json]) -> None:
     """Kubernetes adds the rules of roles with an "aggregate-to" label to admin, edit and view, which tenants have."""
-    for each in documents:
-        if each["kind"] in ("ClusterRole", "Role"):
-            assert not [key for key in each["metadata"].get("labels", {}) if "aggregate-to" in key], key_of(each)
-            assert "aggregationRule" not in each
+    for role in (document for document in documents if document["kind"] in ("ClusterRole", "Role")):
+        assert not [key for key in role["metadata"].get("labels", {}) if "aggregate-to" in key], key_of(role)
+        assert "aggregationRule" not in role
 
 
 def test_rights_are_only_for_accounts_of_the_installation_and_for_machines(documents: list[Json]) -> None:
@@ -324,7 +324,7 @@ class _Resources:
         if version not in self._by_version:
             root = "/apis" if "/" in version else "/api"
             served = self._rehearsal.api.get(f"{root}/{version}")["resources"]
-            self._by_version[version] = {each["kind"]: each["name"] for each in served if "/" not in each["name"]}
+            self._by_version[version] = {entry["kind"]: entry["name"] for entry in served if "/" not in entry["name"]}
         return version.rpartition("/")[0], self._by_version[version][document["kind"]]
 
 

@@ -354,7 +354,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         rehearsal.kubectl("apply", "--server-side", "-k", str(DEPLOY / "partitions"))
         before = _deployments(rehearsal)
         assert before.keys() == {*names, other}
-        assert all("envFrom" in each["spec"]["template"]["spec"]["containers"][0] for each in before.values())
+        assert all("envFrom" in workload["spec"]["template"]["spec"]["containers"][0] for workload in before.values())
 
         # The takeover is rejected, and deletes nothing, until the user has moved ALLOWED_PROJECTS to node groups.
         reader.run("takeover", 0)
@@ -362,8 +362,8 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert refused.returncode
         assert "ALLOWED_PROJECTS" in refused.stdout
         after = _deployments(rehearsal)
-        assert {name: each["metadata"]["uid"] for name, each in after.items()} == {
-            name: each["metadata"]["uid"] for name, each in before.items()
+        assert {name: deployment["metadata"]["uid"] for name, deployment in after.items()} == {
+            name: deployment["metadata"]["uid"] for name, deployment in before.items()
         }
 
         values = yaml.safe_load((reader.folder / "values.yaml").read_text(encoding="utf-8"))

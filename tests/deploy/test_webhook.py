@@ -89,7 +89,7 @@ def test_names_ports_and_paths_of_the_component_are_those_of_the_server(componen
     assert service["metadata"]["name"] == settings.service
     assert [(port["port"], port["targetPort"]) for port in service["spec"]["ports"]] == [(443, "webhooks")]
     assert only(component, "Secret")["metadata"]["name"] == f"{settings.service}-certificates"
-    paths = {each.path for each in make_hooks(settings, FakeKube(), {})}
+    paths = {hook.path for hook in make_hooks(settings, FakeKube(), {})}
     asked = set()
     for configuration in _configurations(component):
         assert configuration["metadata"]["name"] == settings.configuration
@@ -109,7 +109,7 @@ def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(compone
     for hook in configuration["webhooks"]:
         resources = {name for rule in hook["rules"] for name in rule["resources"]}
         assert resources == {*(f"{kind.lower()}s" for kind in admission.KINDS), "statefulsets/scale"}
-        (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
+        (label,) = [entry for entry in hook["namespaceSelector"]["matchExpressions"] if "tpu" in entry["key"]]
         named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
     assert named == {
         "/validate": ("NotIn", [mode.value for mode in admission.Mode]),
@@ -122,7 +122,7 @@ def test_validation_leaves_out_only_objects_whose_owner_is_reviewed(component: _
     """The API group matters: a Job of another group may own StatefulSets and pods, but was not reviewed."""
     reviewed = {f"{group}/{kind}" for group, kind in admission.REVIEWED_OWNERS}
     for hook in only(component, "ValidatingWebhookConfiguration")["webhooks"]:
-        (condition,) = [each["expression"] for each in hook["matchConditions"] if each["name"] == "is-nobodys"]
+        (condition,) = [entry["expression"] for entry in hook["matchConditions"] if entry["name"] == "is-nobodys"]
         assert 'owner.apiVersion.split("/")[0] + "/" + owner.kind in' in condition
         named = set(json.loads(condition[condition.rindex("[") : condition.rindex("]") + 1]))
         # Owners that are pods count as reviewed: a leader pod of a LeaderWorkerSet owns its workers' StatefulSet.
@@ -153,7 +153,7 @@ def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manag
     for configuration in _configurations(with_cert_manager):
         annotations = configuration["metadata"]["annotations"]
         assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
-    issuers = {each["metadata"]["name"]: each["spec"] for each in with_cert_manager if each["kind"] == "Issuer"}
+    issuers = {issuer["metadata"]["name"]: issuer["spec"] for issuer in with_cert_manager if issuer["kind"] == "Issuer"}
     authority = only(with_cert_manager, "Certificate", f"{_NAME}-authority")["spec"]
     assert issuers[certificate["spec"]["issuerRef"]["name"]] == {"ca": {"secretName": authority["secretName"]}}
     assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
@@ -296,7 +296,7 @@ def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
     assert {key_of(document) for document in documents if document["kind"] not in ("Namespace", "ConfigMap")} == {
-        key_of(each) for each in component
+        key_of(document) for document in component
     }
     assert rights(documents) == rights(component)
     assert read_webhook_settings(environment_of(documents, _NAME)).validation == "off"

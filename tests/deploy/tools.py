@@ -78,7 +78,7 @@ def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list
     # The paths are relative, because kustomize accepts no absolute paths.
     kustomization = {
         "resources": [os.path.relpath(_DEPLOY / resource, folder.resolve()) for resource in resources],
-        "components": [os.path.relpath(_DEPLOY / "components" / each, folder.resolve()) for each in components],
+        "components": [os.path.relpath(_DEPLOY / "components" / name, folder.resolve()) for name in components],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
     return documents(run("kustomize", "build", str(folder)))
