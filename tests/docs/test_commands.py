@@ -19,7 +19,7 @@ from rehearsal.commands.main import make_frame as make_rehearsal_frame
 from tests.docs import shell
 
 _SHOWN = shell.shown()
-_EACH = [(each, words) for each in _SHOWN for simple in shell.commands(each.text) for words in shell.programs(simple)]
+_ALL = [(block, words) for block in _SHOWN for simple in shell.commands(block.text) for words in shell.programs(simple)]
 _MAKEFILES = "\n".join((shell.ROOT / name).read_text("utf-8") for name in ("Makefile", "generators/targets.mk"))
 _TARGETS = frozenset(re.findall(r"(?m)^([a-z][a-z-]*):", _MAKEFILES))
 _VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
@@ -77,7 +77,7 @@ def _check(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120]) for each, words in _EACH]
+    "words", [pytest.param(words, id=f"{block.place} {' '.join(words)}"[:120]) for block, words in _ALL]
 )
 def test_targets_of_commands_exist(words: list[str]) -> None:
     _check(words)

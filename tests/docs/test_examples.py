@@ -98,8 +98,8 @@ def test_each_example_is_planned() -> None:
 def test_index_has_a_line_for_each_example() -> None:
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([^)#:]+)\)", text))
-    assert [each for each in linked if not (EXAMPLES / each).is_file()] == []
-    first_parts = {Path(each).parts[0] for each in linked}
+    assert [link for link in linked if not (EXAMPLES / link).is_file()] == []
+    first_parts = {Path(link).parts[0] for link in linked}
     assert first_parts == {path.relative_to(EXAMPLES).parts[0] for path in _FILES}
     assert len(re.findall(r"(?m)^\| \[", text)) > 15
 

@@ -22,7 +22,7 @@ _PAGE = (_ROOT / "docs" / "kueue.md").read_text("utf-8")
 _BLOCKS = [list(yaml.safe_load_all(text)) for text in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE)]
 _QUEUE = list(yaml.safe_load_all((_ROOT / "examples" / "kueue" / "queue.yaml").read_text("utf-8")))
 _FLAVORS: dict[str, Any] = {
-    each["metadata"]["name"]: each["spec"] for each in _QUEUE if each["kind"] == "ResourceFlavor"
+    document["metadata"]["name"]: document["spec"] for document in _QUEUE if document["kind"] == "ResourceFlavor"
 }
 
 
@@ -53,7 +53,7 @@ def test_page_contains_the_example() -> None:
     assert config["spec"]["provisioningClassName"] == constants.PROVISIONING_CLASS
     assert config["spec"]["managedResources"] == [constants.TPU_RESOURCE]
     files = [
-        words for each in shell.shown() if each.page == "docs/kueue.md" for words in re.findall(r"-f (\S+)", each.text)
+        file for block in shell.shown() if block.page == "docs/kueue.md" for file in re.findall(r"-f (\S+)", block.text)
     ]
     assert files
     assert [file for file in files if not (_ROOT / file).is_file()] == []
@@ -61,10 +61,10 @@ def test_page_contains_the_example() -> None:
 
 def test_choices_of_the_page_are_those_of_a_request() -> None:
     (annotations,) = (
-        each["metadata"]["annotations"]
+        document["metadata"]["annotations"]
         for block in _BLOCKS
-        for each in block
-        if constants.CAPACITY in each.get("metadata", {}).get("annotations", {})
+        for document in block
+        if constants.CAPACITY in document.get("metadata", {}).get("annotations", {})
     )
     world, _ = _asked("one-slice", "v6e-spot", **annotations)
     assert [pool.capacity for pool in world.pools.values()] == [CapacityKind.SPOT]
@@ -82,7 +82,7 @@ def test_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices
     details = world.raw["req"]["status"]["provisioningClassDetails"]
     rows = re.findall(r"(?m)^\| `([a-z-]+)` \| (.*?) \|", _PAGE.partition("## Pin pods")[2].partition("\n## ")[0])
     assert {detail for detail, _ in rows} == {*details, "node-pool"}
-    (update,) = next(each[0] for each in _BLOCKS if "podSetUpdates" in each[0].get("spec", {}))["spec"][
+    (update,) = next(block[0] for block in _BLOCKS if "podSetUpdates" in block[0].get("spec", {}))["spec"][
         "podSetUpdates"
     ]["nodeSelector"]
     uid = details[update["valueFromProvisioningClassDetail"]]

@@ -47,7 +47,7 @@ def test_every_key_is_in_the_code() -> None:
     known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
     named = _named(r"`((?:[a-z-]+\.)+(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])")
     assert len(named) > 20
-    assert [each for each in named if each[1] not in known and f"/{each[1].rpartition('/')[2]}" not in _CODE] == []
+    assert [(page, key) for page, key in named if key not in known and f"/{key.rpartition('/')[2]}" not in _CODE] == []
 
 
 def test_every_test_exists() -> None:
@@ -60,6 +60,6 @@ def test_every_test_exists() -> None:
 
 def test_every_path_on_a_page_exists() -> None:
     """A path is relative to the repository, to `provisioner` or to its package `slices`; other texts are ignored."""
-    named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
+    named = {pair for pair in _named(_PATH.pattern) if any((top / pair[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50
     assert [reference for reference in named if not any((top / reference[1]).exists() for top in _FOLDERS)] == []

@@ -66,7 +66,7 @@ def _shown(path: Path) -> list[str]:
     if path.suffix == ".py":
         # Only files with an odd wording are parsed, because parsing all files would take seconds.
         return [*_texts(ast.parse(text))] if _ODD.search(re.sub(r"\"\s+f?\"", "", text)) else []
-    return ["".join(each) for each in _SCRIPT_TEXT.findall(text)] if path.suffix == ".js" else [_NAMES.sub("", text)]
+    return ["".join(parts) for parts in _SCRIPT_TEXT.findall(text)] if path.suffix == ".js" else [_NAMES.sub("", text)]
 
 
 @pytest.mark.timeout(20)  # Reads hundreds of files.
@@ -75,5 +75,5 @@ def test_no_text_has_an_odd_phrase() -> None:
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [(path, text) for path in (*pages, *_CODE) for text in _shown(path)]
     found = [(path, hit) for path, text in texts for hit in _ODD.finditer(text)]
-    assert [f"{path}: {each[0]!r}: write {advice[each.lastindex or 0][1]}" for path, each in found] == []
+    assert [f"{path}: {hit[0]!r}: write {advice[hit.lastindex or 0][1]}" for path, hit in found] == []
     assert [(path, hit[0]) for path, text in texts for hit in _ODD_HEADING.finditer(text)] == []

@@ -14,7 +14,7 @@ _FOLDERS = ("provisioner", "tests", "rehearsal", "generators", "benchmarks", "do
 
 @pytest.mark.timeout(60)  # Reads a thousand files.
 def test_no_passage_is_odd() -> None:
-    found = [f"{passage.path}:{passage.line}: {passage.text}" for passage, _ in hits(ROOT / each for each in _FOLDERS)]
+    found = [f"{passage.path}:{passage.line}: {passage.text}" for passage, _ in hits(map(ROOT.joinpath, _FOLDERS))]
     assert found == [], "for advice, run: python -m tests.docs.prose FOLDER"
 
 

@@ -25,9 +25,9 @@ _PAGES = sorted((ROOT / "docs" / "tasks").glob("*.md"))
 _FILE = re.compile(r"`(?P<name>[\w.]+\.(?:yaml|env))`[^`]*(?:`[^`]+`[^`]*){0,6}?\n\n```(?:yaml)?\n(?P<text>[^`]*)```")
 _EXAMPLE = re.compile(r"```bash\n(?P<command>tpu-provisioner plan [^`\n]*)\n```\n\n```text\n(?P<output>[^`]*)```")
 EXAMPLES = [
-    pytest.param(page, each["command"], each["output"], id=page.stem)
+    pytest.param(page, example["command"], example["output"], id=page.stem)
     for page in _PAGES
-    for each in _EXAMPLE.finditer(page.read_text("utf-8"))
+    for example in _EXAMPLE.finditer(page.read_text("utf-8"))
 ]
 
 
@@ -44,8 +44,8 @@ def test_plan_prints_the_output_on_the_page(
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for each in _FILE.finditer(page.read_text("utf-8")):
-        (tmp_path / each["name"]).write_text(each["text"], encoding="utf-8")
+    for file in _FILE.finditer(page.read_text("utf-8")):
+        (tmp_path / file["name"]).write_text(file["text"], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
     main(shlex.split(command)[1:])

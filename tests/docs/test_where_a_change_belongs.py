@@ -28,7 +28,7 @@ def _files_of(row: str) -> list[Path]:
     found: list[Path] = []
     for name in _PATH.findall(row):
         places = [ROOT / "provisioner", ROOT, *([found[-1].parent, *found[-1].parents[1:2]] if found else [])]
-        matches = next((each for place in places if (each := sorted(place.glob(name.rstrip("/"))))), None)
+        matches = next((paths for place in places if (paths := sorted(place.glob(name.rstrip("/"))))), None)
         assert matches is not None, f"{_PAGE.name} names {name}, which does not exist"
         found += matches
     return found

@@ -39,8 +39,8 @@ def pattern_of(node: ast.expr) -> str | None:
         case ast.Constant(value=str(text)):
             return re.escape(text)
         case ast.JoinedStr(values=values):
-            parts = [re.escape(str(each.value)) if isinstance(each, ast.Constant) else ".+" for each in values]
-            return "".join(parts) if any(isinstance(each, ast.Constant) for each in values) else None
+            parts = [re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in values]
+            return "".join(parts) if any(isinstance(part, ast.Constant) for part in values) else None
         case _:
             return None
 
@@ -64,9 +64,9 @@ def log_events() -> set[str]:
                 continue
             aliases = {
                 target.id
-                for each in ast.walk(function)
-                if isinstance(each, ast.Assign) and any(map(_is_loud, ast.walk(each.value)))
-                for target in each.targets
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign) and any(map(_is_loud, ast.walk(node.value)))
+                for target in node.targets
                 if isinstance(target, ast.Name)
             }
             for call in ast.walk(function):
@@ -138,6 +138,6 @@ def words() -> str:
                 case ast.Constant(value=str(text)):
                     lines.append(text)
                 case ast.JoinedStr(values=values):
-                    parts = [str(each.value) if isinstance(each, ast.Constant) else _GAP for each in values]
+                    parts = [str(part.value) if isinstance(part, ast.Constant) else _GAP for part in values]
                     lines.append("".join(parts))
     return "\n".join([*lines, *(line.replace("_", " ") for line in lines)])
