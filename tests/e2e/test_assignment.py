@@ -171,17 +171,17 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
     expected = {key: names for key, names in before.items() if key != f"b-{uid}"}
     for number in range(RESTARTS):
         pods = running(assigned, **{constants.LWS_NAME: "serve"})
-        old = {each["metadata"]["uid"] for each in pods}
-        for each in pods:
+        old = {pod["metadata"]["uid"] for pod in pods}
+        for pod in pods:
             # Only leaders are deleted: the controller then recreates the group, but may miss the deletion of a worker.
-            if each["metadata"]["labels"][constants.LWS_WORKER_INDEX] == "0":
+            if pod["metadata"]["labels"][constants.LWS_WORKER_INDEX] == "0":
                 # The controller may have deleted the pod already, because it recreates the group in an earlier restart.
                 with contextlib.suppress(NotFound):
-                    remove(assigned, each)
+                    remove(assigned, pod)
 
         def recreated(old: set[str] = old) -> bool:
             new = running(assigned, **{constants.LWS_NAME: "serve"})
-            is_new = len(new) == 4 and old.isdisjoint(each["metadata"]["uid"] for each in new)
+            is_new = len(new) == 4 and old.isdisjoint(pod["metadata"]["uid"] for pod in new)
             return is_new and nodes_of(new) == expected
 
         assigned.wait(recreated, f"both groups run on their nodes after restart {number}")

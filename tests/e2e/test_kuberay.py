@@ -139,10 +139,10 @@ def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: 
     ray.create()
     ray.await_workers(4)
     ((pool,),) = ray.pools.values()
-    assert [each.name for each in ground.living()] == [pool]
+    assert [node_pool.name for node_pool in ground.living()] == [pool]
     assert ground.accepted("nodePools.create") == 1
     variables = [
-        {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in ray.workers
+        {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]} for pod in ray.workers
     ]
     assert {environment["TPU_WORKER_ID"] for environment in variables} == {"0", "1", "2", "3"}
     names = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in ray.workers}
@@ -164,7 +164,7 @@ def test_replicas_are_scaled_with_their_pools(ground: Ground) -> None:
     ray.scale(1)
     ground.wait(lambda: len(ground.living()) == 1, "the pools of three replicas go")
     ((pool,),) = ray.pools.values()
-    assert (len(ray.workers), [each.name for each in ground.living()]) == (4, [pool])
+    assert (len(ray.workers), [node_pool.name for node_pool in ground.living()]) == (4, [pool])
     ray.delete()
     ray.await_nothing()
 

@@ -344,9 +344,11 @@ def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue)
 def _full(ground: Ground) -> bool:
     path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
     conditions = [
-        condition for raw in ground.rehearsal.objects(path) for condition in raw.get("status", {}).get("conditions", ())
+        (condition["type"], condition["status"])
+        for raw in ground.rehearsal.objects(path)
+        for condition in raw.get("status", {}).get("conditions", ())
     ]
-    return any(each["type"] == constants.PROVISIONING_BUFFER and each["status"] == "True" for each in conditions)
+    return (constants.PROVISIONING_BUFFER, "True") in conditions
 
 
 # --- With the policies of placement: the last tests of the file, because the earlier tests have none ---

@@ -108,7 +108,7 @@ def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: 
         ground.api.delete(object_path("nodes", follower["spec"]["nodeName"]))
     else:
         ground.drop_pool(pool)
-        ground.wait(lambda: pool not in {each.name for each in ground.living()}, "the pool is gone")
+        ground.wait(lambda: pool not in {node_pool.name for node_pool in ground.living()}, "the pool is gone")
     for pod in (follower,) if lost == "a node" else (leader, follower):
         # The controller manager deletes a pod in this way 40 s after the loss of its node.
         path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
@@ -141,5 +141,5 @@ def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provis
         ground.wait(lambda pods=pods: len(ground.pods_of("train")) == pods, f"it has {pods} pods")
         ground.wait(lambda pods=pods: ground.runs("train", pods=min(pods, 2)), "what has a host runs")
     ground.wait(lambda: told(ground, constants.UNDERUSED, "train", kind="JobSet"), "the idle host is told")
-    assert [each.name for each in ground.living()] == [pool.name]
+    assert [node_pool.name for node_pool in ground.living()] == [pool.name]
     assert (ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")) == (1, 0)

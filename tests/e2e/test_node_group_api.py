@@ -436,7 +436,7 @@ BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
         64,
         lambda count: _of_size("metadata", {f"k{index}": "x" for index in range(count)}),
     ),
-    "network tags": (bounds.NETWORK_TAGS, lambda count: _of_size("networkTags", [f"t{each}" for each in range(count)])),
+    "network tags": (bounds.NETWORK_TAGS, lambda count: _of_size("networkTags", [f"t{tag}" for tag in range(count)])),
     "scopes": (
         64,
         lambda count: _of_size("serviceAccounts", [{"email": "default", "scopes": ["https://s"] * count}]),

@@ -182,4 +182,5 @@ def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None
     )
     left = world.pods_of_jobs()
     assert {name: pod["status"]["phase"] for name, pod in left.items()} == {"fails": "Failed", "stays": "Running"}
-    assert {each.id: each for each in world.vipu.partitions} == {key: before[key] for key in (ids["stays"], "by-hand")}
+    listed = {partition.id: partition for partition in world.vipu.partitions}
+    assert listed == {key: before[key] for key in (ids["stays"], "by-hand")}

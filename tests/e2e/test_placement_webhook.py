@@ -60,7 +60,7 @@ def test_pods_are_marked_only_in_namespaces_with_the_label(server: Admission) ->
     for namespace in (_OPEN, _OFF, "kube-system"):
         spec = server.admit(namespace, pod_spec(), labels=_GROUP)
         assert marks(spec) == {}
-        assert [each["key"] for term in terms(spec) for each in term["matchExpressions"]] == [constants.SLICE]
+        assert [entry["key"] for term in terms(spec) for entry in term["matchExpressions"]] == [constants.SLICE]
 
 
 def test_only_pods_with_chips_are_changed_in_namespaces_for_administrators(server: Admission) -> None:
