@@ -84,10 +84,10 @@ def _arguments() -> argparse.Namespace:
 def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: int) -> list[Mutation]:
     """Draw the same number of mutations from each package; if a package has fewer, draw more from the others."""
     rng = random.Random(seed)
-    pools = sorted(
-        ([each for each in mutations if project.package_of(each.path) == package] for package in project.packages),
-        key=len,
-    )
+    packages = {package: list[Mutation]() for package in project.packages}
+    for mutation in mutations:
+        packages[project.package_of(mutation.path)].append(mutation)
+    pools = sorted(packages.values(), key=len)
     drawn: list[Mutation] = []
     for number, pool in enumerate(pools):
         share = (size - len(drawn)) // (len(pools) - number)
@@ -102,7 +102,8 @@ def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
     if arguments.again:
         return list(find_again((result.mutation for result in results.read() if not result.fate.is_killed), mutations))
     if arguments.at:
-        return [each for each in mutations if {each.path, f"{each.path}:{each.line}"} & set(arguments.at)]
+        places = set(arguments.at)
+        return [mutation for mutation in mutations if {mutation.path, f"{mutation.path}:{mutation.line}"} & places]
     project = Project(root=_ROOT, packages={name: () for name in _PROJECT.packages if name in names})
     return draw(project, mutations, size=arguments.sample, seed=arguments.seed)
 
@@ -112,7 +113,7 @@ def main() -> int:
     arguments.state.mkdir(exist_ok=True)
     results, fingerprint = Results(arguments.state / "results.jsonl"), _PROJECT.fingerprint()
     wanted = _wanted(arguments, results)
-    known = {each.mutation: each for each in results.begin(fingerprint)}
+    known = {result.mutation: result for result in results.begin(fingerprint)}
     left = [mutation for mutation in wanted if mutation not in known]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:

@@ -42,7 +42,7 @@ class CoverageMap:
 
     def save(self, path: Path) -> None:
         tests = {
-            file: {line: sorted(each) for line, each in sorted(lines.items())} for file, lines in self.tests.items()
+            file: {line: sorted(names) for line, names in sorted(lines.items())} for file, lines in self.tests.items()
         }
         path.write_text(json.dumps(tests), encoding="utf-8")
 
@@ -50,7 +50,7 @@ class CoverageMap:
     def load(cls, path: Path) -> CoverageMap:
         read = json.loads(path.read_text(encoding="utf-8"))
         return cls(
-            tests={file: {int(line): frozenset(each) for line, each in lines.items()} for file, lines in read.items()}
+            tests={file: {int(line): frozenset(names) for line, names in lines.items()} for file, lines in read.items()}
         )
 
     @classmethod

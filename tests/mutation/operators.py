@@ -111,7 +111,7 @@ def _of_statement(node: ast.stmt) -> Iterator[_Change]:
             yield node, "break-continue", "break"
         case ast.Return(value=None) | ast.Raise() | ast.Delete() | ast.AugAssign() | ast.Expr(value=ast.Call()):
             yield node, "drop-statement", "pass"
-        case ast.Assign(targets=targets) if any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets):
+        case ast.Assign(targets=targets) if any(isinstance(place, ast.Attribute | ast.Subscript) for place in targets):
             yield node, "drop-statement", "pass"
         case ast.Return(value=value) if value is not None and not _is_empty(value):
             yield node, "return-none", "return None"

@@ -40,10 +40,10 @@ class Results:
 
 def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterator[Mutation]:
     """For each old mutation, yield the nearest mutation of the current code with the same text, if there is any."""
-    for each in old:
-        alike = [new for new in mutations if _kind(new) == _kind(each)]
+    for mutation in old:
+        alike = [new for new in mutations if _kind(new) == _kind(mutation)]
         if alike:
-            yield min(alike, key=lambda new: abs(new.line - each.line))
+            yield min(alike, key=lambda new: abs(new.line - mutation.line))
 
 
 def summary(project: Project, results: Sequence[Result]) -> list[str]:

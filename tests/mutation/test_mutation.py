@@ -110,7 +110,7 @@ def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, 
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
     mutations = [mutation for mutation in toy.mutations() if mutation.old in wanted]
     results = {result.mutation.old: result for result in try_all(toy, mutations, tests, [copy])}
-    assert {old: (each.fate, each.tests) for old, each in results.items()} == wanted
+    assert {old: (result.fate, result.tests) for old, result in results.items()} == wanted
     assert (copy / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
     assert (toy.root / "shop/prices.py").read_text(encoding="utf-8") == _TOY["shop/prices.py"]
 
