@@ -122,7 +122,7 @@ class FakeRecorder:
 
     def reasons(self, kind: str) -> list[str]:
         """Return the reasons of Events on objects of a kind, oldest first; equal keys or texts count once."""
-        seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
+        seen = dict.fromkeys((told.reason, told.key or told.message) for told in self.told if told.ref.kind == kind)
         return [reason for reason, _ in seen]
 
 

@@ -38,8 +38,8 @@ def add_mixed(world: World, name: str, topology: str) -> Workload:
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
     }
     groups = tuple(
-        PodGroup(name=each, replicas=1, parallelism=_hosts("tpu-v4-podslice", topology), template=templates[each])
-        for each in templates
+        PodGroup(name=group, replicas=1, parallelism=_hosts("tpu-v4-podslice", topology), template=templates[group])
+        for group in templates
     )
     workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
     world.add(workload)
@@ -140,9 +140,9 @@ class Stream:
         """Delete JobSets that have run for `minutes`, add at most two new JobSets, and do one step of the market."""
         world, ran_at = self.market.world, self.market.ran_at
         there = [workload for workload in world.workloads.values() if workload.name.startswith("s0")]
-        for each in there:
-            if each.name in ran_at and world.now - ran_at[each.name] > self.runs:
-                world.remove_jobset(each)
+        for workload in there:
+            if workload.name in ran_at and world.now - ran_at[workload.name] > self.runs:
+                world.remove_jobset(workload)
         for _ in range(min(2, self.most - len(there))):
             world.add(jobset_of(f"s0{self.count:05}", "2x2x1", namespace=self.namespace))
             self.count += 1

@@ -302,7 +302,7 @@ def a_large_view(slices: int = 500, hosts: int = 64) -> View:
             workloads.append(a_workload(f"train-{number:04d}", f"team-{number % 70}"))
         place = (number + number // 10) % 5
         state = (State.RUNNING, State.RUNNING, State.RUNNING, State.JOINING, State.WAITING)[place]
-        each = a_slice(
+        slice_ = a_slice(
             workloads[-1],
             number,
             state,
@@ -311,11 +311,11 @@ def a_large_view(slices: int = 500, hosts: int = 64) -> View:
             pods=hosts,
             bound_pods=hosts * (state is State.RUNNING),
         )
-        views.append(each)
+        views.append(slice_)
         if state is State.RUNNING:
-            pools.append(a_pool(each, "R" * hosts))
+            pools.append(a_pool(slice_, "R" * hosts))
         elif state is State.JOINING:
-            pools.append(a_pool(each, ("r" * (hosts // 2) + "j" * (hosts // 4)).ljust(hosts, ".")))
+            pools.append(a_pool(slice_, ("r" * (hosts // 2) + "j" * (hosts // 4)).ljust(hosts, ".")))
     return a_view(workloads, views, pools)
 
 

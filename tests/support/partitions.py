@@ -72,7 +72,7 @@ class FakeVipu:
         self._meet("create", after=False)
         if request.id in self.partitions:
             raise VipuError(Failure(kind=FailureKind.ALREADY_EXISTS, message="it exists"))
-        if sum(each.size for each in self.partitions.values()) + request.size > _IPUS:
+        if sum(existing.size for existing in self.partitions.values()) + request.size > _IPUS:
             raise VipuError(Failure(kind=FailureKind.STOCKOUT, message="not enough IPUs"))
         self.partitions[request.id] = partition(request.id, request.size)
         self._meet("create", after=True)

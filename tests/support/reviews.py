@@ -25,7 +25,7 @@ def answer_of(begin: Begin, body: bytes) -> Response:
 
 def answer_to(hooks: Iterable[Hook], path: str, review: dict[str, Any]) -> dict[str, Any]:
     """Post a review to the webhook at a path; return the response with the decoded patch."""
-    [hook] = [each for each in hooks if each.path == path]
+    [hook] = [hook for hook in hooks if hook.path == path]
     content = answer_of(begin_of(hook, lambda *_: None), json.dumps(review).encode())
     assert content.status_code == 200
     answer: dict[str, Any] = json.loads(content.body)

@@ -51,8 +51,10 @@ def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
     """Yield a text for each false or empty statement in a view."""
     bound = _bound(snapshot, view)
     yield from _untrue_of_all(plan, view)
-    for each in view.slices:
-        yield from (f"slice {each.id} ({each.state}): {wrong}" for wrong in _untrue_of_slice(each, plan, view, bound))
+    for slice_ in view.slices:
+        yield from (
+            f"slice {slice_.id} ({slice_.state}): {wrong}" for wrong in _untrue_of_slice(slice_, plan, view, bound)
+        )
     for pool in view.pools:
         yield from (f"pool {pool.name} ({pool.state}): {wrong}" for wrong in _untrue_of_pool(pool, plan, view, bound))
         yield from (f"pool {pool.name}: {wrong}" for wrong in _false_causes(pool, plan, snapshot))
@@ -86,10 +88,10 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
 
 
 def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
-    created = {each.name: each for each in plan.pools if not each.phase.before_create}
-    if {each.name for each in view.pools} != created.keys():
-        yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
-    wanting = {id_ for each in plan.pools if each.phase.before_create for id_ in (each.slice_id, *each.seated)}
+    created = {state.name: state for state in plan.pools if not state.phase.before_create}
+    if {pool.name for pool in view.pools} != created.keys():
+        yield f"shown are pools {sorted(pool.name for pool in view.pools)}, there are {sorted(created)}"
+    wanting = {id_ for state in plan.pools if state.phase.before_create for id_ in (state.slice_id, *state.seated)}
     waiting = [slice_.id for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
     # A recreated workload has the id of the old one, which may still be cached; the view then shows one of the two.
     known = plan.round.slices if plan.round is not None else {}
@@ -107,78 +109,79 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     if chips != view.capacity.chips:
         yield f"chips by state are {view.capacity.chips}, those of pools and slices together {chips}"
     for limit in view.capacity.limits:
-        if limit.name == "MAX_CHIPS" and limit.used != sum(each.chips for each in view.pools):
-            yield f"of {limit.name} {limit.used} are used, the pools have {sum(each.chips for each in view.pools)}"
+        if limit.name == "MAX_CHIPS" and limit.used != sum(pool.chips for pool in view.pools):
+            yield f"of {limit.name} {limit.used} are used, the pools have {sum(pool.chips for pool in view.pools)}"
 
 
-def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:
-    if not each.reason:
+def _untrue_of_slice(slice_: SliceView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:
+    if not slice_.reason:
         yield "nothing says why"
-    if each.since is not None and each.since - view.at > _ROUNDING:
-        yield f"it is so from {each.since} on, which is yet to come"
-    if each.next_try_at is not None and (
-        each.next_try_at <= view.at or each.state not in (State.WAITING, State.REJECTED)
+    if slice_.since is not None and slice_.since - view.at > _ROUNDING:
+        yield f"it is so from {slice_.since} on, which is yet to come"
+    if slice_.next_try_at is not None and (
+        slice_.next_try_at <= view.at or slice_.state not in (State.WAITING, State.REJECTED)
     ):
-        yield f"the next try was at {each.next_try_at}"
-    pool = next((one for one in view.pools if one.name == each.pool), None)
-    if each.pool and pool is None:
-        yield f"it is shown on pool {each.pool}, which is not"
-    at_home = bound.pools.get(each.id, set())
-    if each.state in (State.RUNNING, State.DRAINING) and each.pool not in at_home:
-        yield f"it is shown on {each.pool}, its pods are on {at_home or 'none'}"
-    is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
-    if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
-        yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
+        yield f"the next try was at {slice_.next_try_at}"
+    pool = next((pool for pool in view.pools if pool.name == slice_.pool), None)
+    if slice_.pool and pool is None:
+        yield f"it is shown on pool {slice_.pool}, which is not"
+    at_home = bound.pools.get(slice_.id, set())
+    if slice_.state in (State.RUNNING, State.DRAINING) and slice_.pool not in at_home:
+        yield f"it is shown on {slice_.pool}, its pods are on {at_home or 'none'}"
+    is_next = slice_.unschedulable_since is not None and slice_.state in _WAITS_FOR_THE_NEXT
+    if bound.staying.get(slice_.id) and slice_.pool not in at_home and not is_next:
+        yield f"its pods are on {at_home}, it is shown on {slice_.pool or 'none'}"
     # The states of a split slice and its pool may differ. A one-host slice may wait for a free node of a pool in use.
-    waits = pool is not None and each.id in (pool.slice, *pool.other_slices) and each.state in _WAITS_FOR_A_NODE
-    waits = waits and each.bound_pods == 0 and each.hosts == 1
-    if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state) and not waits:
+    waits = pool is not None and slice_.id in (pool.slice, *pool.other_slices) and slice_.state in _WAITS_FOR_A_NODE
+    waits = waits and slice_.bound_pods == 0 and slice_.hosts == 1
+    is_split = State.SPLIT in (slice_.state, pool.state if pool is not None else None)
+    if pool is not None and pool.state is not slice_.state and not is_split and not waits:
         yield f"its pool {pool.name} is {pool.state}"
-    if each.state is State.SPLIT and not at_home and pool is not None:
+    if slice_.state is State.SPLIT and not at_home and pool is not None:
         yield "it is shown as split, and none of its pods is on a pool"
-    if each.state is State.RUNNING and len(bound.staying.get(each.id, ())) > 1 and _is_one_unit(each, plan):
+    if slice_.state is State.RUNNING and len(bound.staying.get(slice_.id, ())) > 1 and _is_one_unit(slice_, plan):
         yield f"it is shown as running, and its pods are on {at_home}"
-    if each.state is State.RUNNING and each.reason == RUNS and each.bound_pods < each.pods:
-        yield f"{each.bound_pods} of {each.pods} pods are bound, and it is said to run"
-    if each.state is State.WAITING:
-        yield from _untrue_of_waiting(each, plan)
+    if slice_.state is State.RUNNING and slice_.reason == RUNS and slice_.bound_pods < slice_.pods:
+        yield f"{slice_.bound_pods} of {slice_.pods} pods are bound, and it is said to run"
+    if slice_.state is State.WAITING:
+        yield from _untrue_of_waiting(slice_, plan)
 
 
-def _is_one_unit(each: SliceView, plan: Plan) -> bool:
+def _is_one_unit(slice_: SliceView, plan: Plan) -> bool:
     """Return whether the view shows a multi-host slice that the provisioner serves."""
-    chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
-    served = (slice_ for slice_ in plan.decided.slices.values() if slice_.served)
-    return each.hosts > 0 and chips > each.chips // each.hosts and each.id in {slice_.shown_id for slice_ in served}
+    chips = math.prod(map(int, slice_.topology.split("x"))) if slice_.topology else 0
+    served = {known.shown_id for known in plan.decided.slices.values() if known.served}
+    return slice_.hosts > 0 and chips > slice_.chips // slice_.hosts and slice_.id in served
 
 
-def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
+def _untrue_of_waiting(slice_: SliceView, plan: Plan) -> Iterator[str]:
     """Compare a waiting slice in the view with its reason and queue position in the plan."""
-    if each.unschedulable_since is None:
+    if slice_.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
-    living = sorted(plan.decided.slices.values(), key=lambda slice_: slice_.leader is not None)
-    ids = {slice_.shown_id: slice_.id for slice_ in living}
-    slice_id = ids.get(each.id)
+    living = sorted(plan.decided.slices.values(), key=lambda known: known.leader is not None)
+    ids = {known.shown_id: known.id for known in living}
+    slice_id = ids.get(slice_.id)
     named = {state.name for state in planned if slice_id in (state.slice_id, *state.seated)}
     is_sent = any(create.request.name in named for create in plan.creates)
-    if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
-        yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
+    if is_sent != (slice_.reason == _ABOUT_TO_BE_SENT):
+        yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {slice_.reason!r}"
     wait = plan.waits.get(slice_id) if slice_id is not None else None
     if (wait is None) != is_sent:
         yield f"its create {'is' if is_sent else 'is not'} sent, and the record why it waits is {wait}"
     if wait is None:
         return
     note, message = waits.note(wait, plan.decided), waits.message(wait, plan.decided)
-    if each.reason != note.removesuffix(each.next_step).rstrip():
-        yield f"the record says {note!r}, the reason is {each.reason!r}"
-    told = [notice.message for notice in each.notices if notice.reason in _WAITS]
+    if slice_.reason != note.removesuffix(slice_.next_step).rstrip():
+        yield f"the record says {note!r}, the reason is {slice_.reason!r}"
+    told = [notice.message for notice in slice_.notices if notice.reason in _WAITS]
     false = [text for text in told if not text.startswith(message.rstrip("."))]
     if false:
         yield f"the record says {message!r}, the Events say {false}"
     if (wait.of == 0) != (wait.position == 0) or wait.position > wait.of or len(wait.ahead) >= max(1, wait.position):
         yield f"its place is {wait.position} of {wait.of}, ahead are {wait.ahead}"
     place = (wait.position, wait.of) if wait.kind in (WaitKind.LIMIT, WaitKind.CHOICES) and wait.of else None
-    shown = (each.queue.place, each.queue.length) if each.queue is not None else None
+    shown = (slice_.queue.place, slice_.queue.length) if slice_.queue is not None else None
     if shown != place:
         yield f"its place is {place} by the record, shown is {shown}"
 
