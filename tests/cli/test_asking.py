@@ -149,7 +149,7 @@ def test_pod_is_explained_only_by_its_own_slice(pod: str, groups: list[str]) -> 
 def test_pod_that_does_not_exist_may_be_of_any_subgroup_of_its_group(pod: str, groups: list[str]) -> None:
     """The name of a worker has the number of its group, and not that of its subgroup."""
     (group,) = make_lws("a").groups
-    world = World(make_lws("a", uid="lws", groups=tuple(replace(group, name=f"subgroup-{each}") for each in (0, 1))))
+    world = World(make_lws("a", uid="lws", groups=tuple(replace(group, name=f"subgroup-{index}") for index in (0, 1))))
     found = explanations(document_of(world), f"pod/{pod}", "")
     assert [explanation.id.rpartition("/")[2] for explanation in found] == groups
 
@@ -580,7 +580,7 @@ def test_output_of_a_follower_names_the_leader(wire: WireServer, capsys: pytest.
     """A user may give the address of a follower, which has no decisions to show."""
     board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
     other.leader = lambda: "pod-b"
-    wire.answer(f"GET {_BOARD}", *(Answer(body=each.everything()[1]) for each in (board, board, other)))
+    wire.answer(f"GET {_BOARD}", *(Answer(body=source.everything()[1]) for source in (board, board, other)))
     for words in (("status",), ("explain", "train")):
         assert run(*words, "--server", wire.url, "-o", "json") == 1
         assert "here does not lead; ask the process that holds the Lease tpu-provisioner" in capsys.readouterr().err

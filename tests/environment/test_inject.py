@@ -80,7 +80,7 @@ def injected(
     after = apply_patch(pod, found.patch)
     spec = after["spec"]
     everything = [*spec.get("initContainers", []), *spec["containers"]]
-    return [{each["name"]: each.get("value", "?") for each in one.get("env") or []} for one in everything], found
+    return [{entry["name"]: entry.get("value", "?") for entry in one.get("env") or []} for one in everything], found
 
 
 def names(start: int, end: int, suffix: str = ".workers") -> str:
@@ -396,7 +396,7 @@ def test_existing_variable_of_any_form_is_kept(given: dict[str, Any]):
     read = read_pod(pod, "ml")
     assert read is not None
     after = apply_patch(pod, inject(read, owner, ALL).patch)["spec"]["containers"][0]["env"]
-    assert [each for each in after if each["name"] == "TPU_WORKER_ID"] == [{"name": "TPU_WORKER_ID", **given}]
+    assert [entry for entry in after if entry["name"] == "TPU_WORKER_ID"] == [{"name": "TPU_WORKER_ID", **given}]
 
 
 @pytest.mark.parametrize("selector", [TPU7X_2X2X2, {"cloud.google.com/gke-nodepool": "ours"}], ids=["", "a node pool"])
@@ -531,7 +531,7 @@ def test_variables_of_a_group_are_set_together_or_not_at_all(given: dict[str, st
     begun = ("TPU_PROCESS_", "MEGASCALE_")["MEGASCALE_NUM_SLICES" in found or "MEGASCALE_COORDINATOR_ADDRESS" in found]
     assert {name: value for name, value in after.items() if name.startswith(begun)} == found
     assert {"TPU_PROCESS_PORT", "MEGASCALE_NUM_SLICES"} - given.keys() & after.keys()
-    assert [" and lacks " in each for each in said.problems] == [True] * (len(given) == 1 and "" not in given.values())
+    assert [" and lacks " in text for text in said.problems] == [True] * (len(given) == 1 and "" not in given.values())
 
 
 def test_port_of_the_user_is_kept_in_a_one_host_slice():
@@ -586,7 +586,7 @@ def replicated(
     """Return a replicated job; `after` has the names and status of the replicated jobs that it depends on."""
     notes = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": multislice}} if multislice else {}
     template = {"metadata": notes, "spec": {"containers": [container(chips)], "nodeSelector": selector or {}}}
-    needs = [{"name": each, "status": status} for each, status in after.items()]
+    needs = [{"name": other, "status": status} for other, status in after.items()]
     job = {"spec": {"template": template, **({"parallelism": parallelism} if parallelism > 1 else {})}}
     return {"name": name, "replicas": replicas, "template": job, "dependsOn": needs}
 
@@ -624,13 +624,13 @@ def test_containers_of_a_multislice_get_different_ports():
     for index in (0, 1):
         raw = pod_of_jobset("a", 1, index, **pods)
         found, said = injected(raw, owner)
-        assert [each["MEGASCALE_PORT"] for each in found] == ["8080", "8081"]
-        assert {each["MEGASCALE_COORDINATOR_ADDRESS"] for each in found} == {"js-a-0-0.js:8080"}
+        assert [variables["MEGASCALE_PORT"] for variables in found] == ["8080", "8081"]
+        assert {variables["MEGASCALE_COORDINATOR_ADDRESS"] for variables in found} == {"js-a-0-0.js:8080"}
         assert not injected(apply_patch(raw, said.patch), owner)[1].patch
     ports = ([{"name": "MEGASCALE_PORT", "value": value}] for value in ("9000", "9001"))
     pods["containers"] = [container(2, env=env) for env in ports]
     found, _ = injected(pod_of_jobset("a", 1, **pods), owner)
-    assert [(each["MEGASCALE_SLICE_ID"], each["MEGASCALE_COORDINATOR_ADDRESS"]) for each in found] == [
+    assert [(variables["MEGASCALE_SLICE_ID"], variables["MEGASCALE_COORDINATOR_ADDRESS"]) for variables in found] == [
         ("1", "js-a-0-0.js:9000")
     ] * 2
 

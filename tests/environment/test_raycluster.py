@@ -132,9 +132,9 @@ def test_containers_of_a_multislice_get_the_ports_of_kuberays_webhook() -> None:
     first["resources"] = {"limits": {constants.TPU_RESOURCE: "2"}}
     raw["spec"]["containers"].append({**first, "name": "second"})
     pod, _ = reviewed(raw)
-    found = [{each["name"]: each["value"] for each in one["env"]} for one in pod["spec"]["containers"]]
-    assert [each["MEGASCALE_PORT"] for each in found] == ["8081", "8082"]
-    assert {each["MEGASCALE_COORDINATOR_ADDRESS"] for each in found} == {"tpus-0-0.ray-headless:8081"}
+    found = [{variable["name"]: variable["value"] for variable in one["env"]} for one in pod["spec"]["containers"]]
+    assert [environment["MEGASCALE_PORT"] for environment in found] == ["8081", "8082"]
+    assert {environment["MEGASCALE_COORDINATOR_ADDRESS"] for environment in found} == {"tpus-0-0.ray-headless:8081"}
 
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])

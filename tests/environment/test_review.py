@@ -27,8 +27,8 @@ def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: in
     if size:
         metadata["labels"] = {**ASKS, f"{LWS}/name": "train", f"{LWS}/worker-index": "3", f"{LWS}/group-index": "0"}
         metadata["annotations"] = {f"{LWS}/size": str(size)}
-    each = {"resources": {"limits": {"google.com/tpu": "4"}}}
-    spec = {"nodeSelector": selector or {}, "subdomain": "train", "containers": [each] * containers}
+    container = {"resources": {"limits": {"google.com/tpu": "4"}}}
+    spec = {"nodeSelector": selector or {}, "subdomain": "train", "containers": [container] * containers}
     return {"metadata": metadata, "spec": spec}
 
 

@@ -192,7 +192,7 @@ def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, k
     assert event["reason"] == "IncompleteTPUEnvironment"
     assert event["involvedObject"]["uid"] == "u"
     assert "has no spec.serviceName" in event["message"]
-    [line] = [each for each in lines if each["event"] == "environment.problem"]
+    [line] = [line for line in lines if line["event"] == "environment.problem"]
     assert line["owner"] == "StatefulSet ml/train"
 
 
@@ -330,7 +330,7 @@ def test_server_stops_while_the_api_server_hangs(
         bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
         asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
         sent = [hanging.accept()[0] for _ in (*names, "machineconfigs")]
-        assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
+        assert {connection.recv(4096).split(b" ", 1)[0] for connection in sent} == {b"GET"}
         capfd.readouterr()
         webhook.stop(drain=lambda _seconds: None)
         assert [future.result(10)[0] for future in asked] == [500] * 3

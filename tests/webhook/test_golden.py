@@ -45,7 +45,7 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_review_of_each_version_gets_the_expected_answer(path: Path, version: str):
     case = json.loads(path.read_text(encoding="utf-8"))
-    review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
+    review, want = ({**case[part], "apiVersion": version} for part in ("review", "answer"))
     answer = answer_to(case, review)
     assert answer == want
     response, pod = answer["response"], review["request"]["object"]

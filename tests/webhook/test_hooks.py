@@ -236,7 +236,7 @@ def test_unreadable_reviews_are_denied_by_placement_and_partitions() -> None:
 
 def _workers(value: str) -> list[Json]:
     values = {"TPU_WORKER_ID": "7", "TPU_WORKER_HOSTNAMES": value, "TPU_PROCESS_ADDRESSES": value}
-    return [{"name": name, "value": each} for name, each in values.items()]
+    return [{"name": name, "value": text} for name, text in values.items()]
 
 
 def _pod(containers: int = 1, metadata: Json | None = None, **container: Any) -> Json:
@@ -317,7 +317,7 @@ def test_calls_of_a_quick_review_are_bounded_by_the_size_of_the_pod(pod: Json) -
                 "IPU_INIT_IMAGE": "i",
             }
         )
-        quick = [each for each in make_hooks(settings, FakeKube(), {}) if each.quick]
+        quick = [hook for hook in make_hooks(settings, FakeKube(), {}) if hook.quick]
         assert len(quick) == 5
         for hook in quick:
             begin = begin_of(hook, lambda *_: None)

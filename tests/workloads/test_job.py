@@ -145,7 +145,7 @@ def test_number_of_concurrent_pods_is_that_of_the_job_controller(spec: dict[str,
 def test_job_lives_unless_it_ended_or_is_suspended(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
     """The result is the same for the complete object, as in a watch, and without its template, as before a delete."""
     raw = sweep(metadata=changes.get("metadata"), **changes.get("spec", {}))
-    raw["status"]["conditions"] = [{"type": type_, "status": each} for type_, each in changes.get("conditions", ())]
+    raw["status"]["conditions"] = [{"type": type_, "status": status} for type_, status in changes.get("conditions", ())]
     assert parsed(PLAIN_JOB.without_templates(raw) if live else raw).lives is lives
 
 

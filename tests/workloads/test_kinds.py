@@ -34,7 +34,7 @@ def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
 def test_kinds_on_request_are_not_served_by_default_settings() -> None:
     """The manifests always grant the rights to read the other kinds."""
     not_served = KINDS.keys() - kinds_served(settings()).keys()
-    assert {kind for kind, each in KINDS.items() if each.on_request} == not_served
+    assert {kind for kind, described in KINDS.items() if described.on_request} == not_served
 
 
 def test_templates_of_every_kind_are_found() -> None:

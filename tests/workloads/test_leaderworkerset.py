@@ -375,7 +375,7 @@ def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
 ) -> None:
     """The affinity is that of LeaderWorkerSet 0.10 for its placementPolicy."""
     raw = raw_set()
-    rules = [{"key": each, "operator": "In", "values": ["x"]} for each in (label, "disaggregatedset.x-k8s.io/slice")]
+    rules = [{"key": name, "operator": "In", "values": ["x"]} for name in (label, "disaggregatedset.x-k8s.io/slice")]
     term = {"labelSelector": {"matchExpressions": rules}, "topologyKey": key}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["affinity"] = affinity
