@@ -58,7 +58,7 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
 
 
 @pytest.mark.parametrize(
-    "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
+    "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda recipe: recipe.module
 )
 def test_kubernetes_parts_all_have_the_stamped_release(recipe: Recipe) -> None:
     """The release v1.N.P of k8s.io/kubernetes needs its parts, such as k8s.io/api, in version v0.N.P."""

@@ -225,7 +225,7 @@ def test_delete_is_not_sent_if_its_proof_does_not_hold(world: World) -> None:
 @pytest.mark.parametrize(
     "error",
     [Unavailable("no answer"), Forbidden("no"), TypeError("a mistake")],
-    ids=lambda each: type(each).__name__,
+    ids=lambda error: type(error).__name__,
 )
 def test_delete_is_not_sent_if_its_proof_cannot_be_checked(world: World, error: Exception) -> None:
     world.put_group()

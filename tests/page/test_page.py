@@ -86,18 +86,18 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
         assert [part for part in parts if part not in rows[slice_.group]] == [], rows[slice_.group]
     assert "1 waiting" in browser.execute_script("return document.querySelector('.workload').textContent")
 
-    for each in slices:
-        open_page(browser, f"{url}?view=detail&id={each.id}")
+    for slice_ in slices:
+        open_page(browser, f"{url}?view=detail&id={slice_.id}")
         parts = [
-            each.group,
-            _WORDS[each.state],
-            each.reason,
+            slice_.group,
+            _WORDS[slice_.state],
+            slice_.reason,
             "ct5p-hightpu-4t, tpu-v5p-slice, 2x2x4",
             "JobSet team-a/train",
         ]
-        parts += ["4 of 4 bound to a node" if each.state is State.RUNNING else "0 of 4 bound to a node", each.leader]
-        if each.pool:
-            parts += [each.pool, "gke-node-7", "4 hosts: 1 running, 1 ready, 1 chips missing, 1 joining"]
+        parts += [f"{4 if slice_.state is State.RUNNING else 0} of 4 bound to a node", slice_.leader]
+        if slice_.pool:
+            parts += [slice_.pool, "gke-node-7", "4 hosts: 1 running, 1 ready, 1 chips missing, 1 joining"]
         else:
             parts += ["4 hosts: 4 absent"]
         shown = text_of(browser, "#detail")

@@ -363,7 +363,8 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
     long = _long()
     capacity = replace(long["view"].capacity, creation_paused=True)
     tracks = [
-        a_track(each, (each.state, 30, None), pool=each.group) for each in (*slices, a_slice(workload, 99, State.IDLE))
+        a_track(slice_, (slice_.state, 30, None), pool=slice_.group)
+        for slice_ in (*slices, a_slice(workload, 99, State.IDLE))
     ]
     board.show(
         problems=("p",),

@@ -21,9 +21,9 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
     for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
-    for each in for_each:
-        assert each(lambda number: number * number, range(20)) == [number * number for number in range(20)]
-        assert each(str, []) == []
+    for run in for_each:
+        assert run(lambda number: number * number, range(20)) == [number * number for number in range(20)]
+        assert run(str, []) == []
 
 
 def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> None:

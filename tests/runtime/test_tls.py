@@ -93,7 +93,7 @@ def test_new_certificate_is_served_from_the_next_connection_on(
         with pytest.raises(ssl.SSLCertVerificationError):
             encrypted(server, keys)
     with ThreadPoolExecutor(1) as threads:
-        replaced = threads.submit(lambda: [load(context, each) for each in (keys, new) * 200])
+        replaced = threads.submit(lambda: [load(context, pair) for pair in (keys, new) * 200])
         while not replaced.done():
             with contextlib.suppress(ssl.SSLCertVerificationError):
                 encrypted(server, new).close()

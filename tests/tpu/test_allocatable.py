@@ -37,7 +37,9 @@ def test_prediction_never_exceeds_the_node_of_the_simulator(name: str, max_pods:
     """The simulator was written separately. Versions from 1.37 on reserve less memory, so their nodes offer more."""
     found, simulated = tpu.allocatable(machine(name), max_pods=max_pods), find_machine(name)
     assert simulated is not None
-    old, new = (resources_of(simulated, version=each, max_pods=max_pods, disk_gib=100) for each in ("1.34.1", "1.37.0"))
+    old, new = (
+        resources_of(simulated, version=version, max_pods=max_pods, disk_gib=100) for version in ("1.34.1", "1.37.0")
+    )
     assert found.cpu_millicores == pytest.approx(old.milli_cpu, abs=1)
     assert found.memory_bytes == pytest.approx(old.memory_kib * 1024, abs=2**20)
     assert found.ephemeral_bytes == pytest.approx(old.disk_bytes, abs=2**10)

@@ -609,9 +609,9 @@ def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:
     """For each token, Kubernetes writes the key jws-kubeconfig-ID and a JWS without payload into cluster-info."""
     header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"abcdef"}')
     signature = base64.urlsafe_b64encode(hashlib.sha256(b"").digest()).rstrip(b"=")
-    each = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
-    assert each == 106
-    assert tokens.MOST * each < 2**20 / 2
+    size = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
+    assert size == 106
+    assert tokens.MOST * size < 2**20 / 2
 
 
 def test_ready_node_without_a_machine_is_deleted_by_force() -> None:

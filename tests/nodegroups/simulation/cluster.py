@@ -89,8 +89,8 @@ class Kube:
     def snapshot(self, live: frozenset[str]) -> Snapshot:
         by_kind: defaultdict[str, list[Any]] = defaultdict(list)
         for key in sorted(self.cached):
-            each = self.cached[key]
-            by_kind[key[0]].append(replace(each, spec=None) if key[2] in self.poisoned else each)
+            cached = self.cached[key]
+            by_kind[key[0]].append(replace(cached, spec=None) if key[2] in self.poisoned else cached)
 
         def of(kind: str) -> tuple[Any, ...]:
             return tuple(by_kind[kind])

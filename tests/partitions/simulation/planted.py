@@ -65,8 +65,8 @@ def _broken_is_on_its_way(original: Any) -> Any:
 
 
 def _where_gated(original: Any) -> Any:
-    def make_anew(each: Any, pod: Any, ctx: Any, notice: Any) -> Any:
-        return original(each, replace(pod, begun=not pod.gated), ctx, notice)
+    def make_anew(state: Any, pod: Any, ctx: Any, notice: Any) -> Any:
+        return original(state, replace(pod, begun=not pod.gated), ctx, notice)
 
     return make_anew
 

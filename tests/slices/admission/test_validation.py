@@ -804,7 +804,7 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
 def test_work_is_bounded_for_many_slices_with_many_choices_of_capacity(memory: str) -> None:
     """Reviews of all namespaces share a few threads, and a review that waits for more than 4 s gets 503."""
     raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot, reservation/a, reservation/b"}})
-    raw["metadata"]["annotations"][constants.ZONES] = ",".join(f"us-central2-{each}" for each in "abcdefghijklmnop")
+    raw["metadata"]["annotations"][constants.ZONES] = ",".join(f"us-central2-{letter}" for letter in "abcdefghijklmnop")
     selectors = ({**ONE_HOST["nodeSelector"], f"own-{number}": "x"} for number in range(60))
     pods = [{"spec": {**with_memory(memory), "nodeSelector": selector}} for selector in selectors]
     raw["spec"]["replicatedJobs"] = [

@@ -108,8 +108,8 @@ def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
     cpu = pod_spec(topology="2x2x1")
     cpu["containers"][0]["resources"]["requests"]["cpu"] = "2"
     for other in ({"metadata": wishes}, {"spec": cpu}, {"namespace": "other"}):
-        (each,) = slices(*pods_of(reference("ReplicaSet", "other"), 1, **other))
-        assert each.share not in shared
+        (slice_,) = slices(*pods_of(reference("ReplicaSet", "other"), 1, **other))
+        assert slice_.share not in shared
 
 
 def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() -> None:

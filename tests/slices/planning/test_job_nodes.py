@@ -108,7 +108,7 @@ def test_forged_job_gets_no_pool_and_is_an_invalid_request(workload: Workload, v
     world.put(make_pod(workload, requirements=asked))
     plan = world.step()
     assert plan.creates == ()
-    (notice,) = [each for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    (notice,) = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
     assert f"the pod selects {_LABEL}={value}, the node has no label" in notice.message
 
 

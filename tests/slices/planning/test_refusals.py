@@ -202,7 +202,7 @@ def test_workload_that_waits_for_its_turn_refuses_every_pool() -> None:
 
 def test_every_refusal_has_a_case() -> None:
     """A refusal that no test produces may be unreachable code."""
-    (mark,) = (each for each in test_waiting_slice_refuses_a_pool_for_one_reason.pytestmark)  # type: ignore[attr-defined]
+    (mark,) = test_waiting_slice_refuses_a_pool_for_one_reason.pytestmark  # type: ignore[attr-defined]
     cases = {case.values[1] for case in mark.args[1]}
     assert cases | {Refusal.TURN} == {*Refusal}
 

@@ -94,6 +94,6 @@ def test_pool_of_an_ended_reservation_is_deleted_once_its_nodes_are_gone() -> No
     world.end_pods(workload)
     world.start_pods(workload)
     world.run(2)
-    (delete,) = [each for plan in world.plans for each in plan.deletes]
+    (delete,) = [delete for plan in world.plans for delete in plan.deletes]
     assert (delete.name, delete.reason) == (name, DeleteReason.RESERVATION_ENDED)
     assert len(world.created) == 2
