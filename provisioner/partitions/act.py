@@ -109,10 +109,10 @@ def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
-def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
+def save_ledger(api: Api, namespace: str, write: actions.SaveLedger) -> Ledger:
     """Write the changed entries; return the new ledger. Raises Conflict if the ledger was changed after the read."""
-    before = what.before
-    old, new = encode(before.entries), encode(what.entries)
+    before = write.before
+    old, new = encode(before.entries), encode(write.entries)
     if not before.resource_version:
         labels = {"app.kubernetes.io/managed-by": constants.MANAGER}
         body = {
@@ -129,15 +129,15 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
         path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=namespace)
         written = api.patch(path, patch, timeouts=_LEDGER_TIMEOUTS)
     version = fields.text(fields.mapping(written.get("metadata")).get("resourceVersion"))
-    return Ledger(entries=what.entries, resource_version=version, unreadable=before.unreadable)
+    return Ledger(entries=write.entries, resource_version=version, unreadable=before.unreadable)
 
 
-def open_gate(api: Api, what: actions.OpenGate) -> None:
+def open_gate(api: Api, write: actions.OpenGate) -> None:
     """Annotate a pod with its partition and remove its gate.
 
     Raises Conflict if the pod was replaced, has no gate, or selects other nodes than those of the server.
     """
-    pod = what.pod
+    pod = write.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
@@ -148,25 +148,25 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
     if len(left) == len(gates):
         raise Conflict(f"pod {pod.namespace}/{pod.name} no longer has the scheduling gate", status=409)
     change: dict[str, Any] = {"schedulingGates": left or None}
-    if what.server.node_selector is not None:
-        key, value = what.server.node_selector
+    if write.server.node_selector is not None:
+        key, value = write.server.node_selector
         if fields.mapping(spec.get("nodeSelector")).get(key, value) != value:
             # The API server would reject the whole patch, because a node selector can be extended, but not changed.
             raise Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
         change["nodeSelector"] = {key: value}
-    told = {
-        names.PARTITION_ID: what.partition_id,
-        names.PARTITION_HOST: what.server.host,
-        names.PARTITION_PORT: str(what.server.port),
+    annotations = {
+        names.PARTITION_ID: write.partition_id,
+        names.PARTITION_HOST: write.server.host,
+        names.PARTITION_PORT: str(write.server.port),
     }
     version = fields.text(metadata.get("resourceVersion"))
-    metadata = {"uid": pod.uid, "resourceVersion": version, "annotations": told}
+    metadata = {"uid": pod.uid, "resourceVersion": version, "annotations": annotations}
     api.patch(path, {"metadata": metadata, "spec": change}, timeouts=_POD_TIMEOUTS)
 
 
-def take_back(api: Api, what: actions.TakeBack) -> None:
+def take_back(api: Api, write: actions.TakeBack) -> None:
     """Release a pod's partition. Raises Conflict if the pod has changed since the decision, for example got a node."""
-    pod = what.pod
+    pod = write.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}
     api.patch(object_path("pods", pod.name, namespace=pod.namespace), {"metadata": metadata}, timeouts=_POD_TIMEOUTS)

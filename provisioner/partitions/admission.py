@@ -101,34 +101,34 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     """Return a user's container with the additions of IPU_INJECTION. A value that is not an object is kept."""
     if not isinstance(container, dict):
         return container
-    found = dict(container)
+    result = dict(container)
     env = fields.sequence(container.get("env"))
     there = {fields.text(variable.get("name")) for variable in fields.mappings(env)}
     new = [variable for variable in _variables(settings) if variable["name"] not in there]
     if new:
         # New variables come first, because the container's own may refer to them. Existing names are not replaced.
-        found["env"] = [*new, *env]
+        result["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [mount for mount in mounts if _path_of(mount) == names.CONFIG_DIRECTORY] != [_MOUNT]:
-            found["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
+            result["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
         # A container that gives up privileges, as sidecars do, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
         if security.get("privileged") is None and not gives_up:
-            found["securityContext"] = {**security, "privileged": True}
+            result["securityContext"] = {**security, "privileged": True}
     elif settings.ipu_rdma_resource:
         # RDMA needs the devices and the capability to lock memory.
         if not {_IPC_LOCK, "ALL"} & _capabilities(security, "add"):
             capabilities = fields.mapping(security.get("capabilities"))
             added = [*fields.sequence(capabilities.get("add")), _IPC_LOCK]
-            found["securityContext"] = {**security, "capabilities": {**capabilities, "add": added}}
+            result["securityContext"] = {**security, "capabilities": {**capabilities, "add": added}}
         resources = fields.mapping(container.get("resources"))
         limits, requests = (fields.mapping(resources.get(part)) for part in ("limits", "requests"))
         if settings.ipu_rdma_resource not in limits:
-            one = {settings.ipu_rdma_resource: "1"}
-            found["resources"] = {**resources, "limits": {**limits, **one}, "requests": {**requests, **one}}
-    return found
+            rdma = {settings.ipu_rdma_resource: "1"}
+            result["resources"] = {**resources, "limits": {**limits, **rdma}, "requests": {**requests, **rdma}}
+    return result
 
 
 def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
@@ -152,10 +152,10 @@ def _volumes(settings: WebhookSettings) -> list[dict[str, Any]]:
         items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.ipu_api_ca_config_map, "items": items}})
     # defaultMode has the API server's default, so that a second review finds no difference.
-    found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
+    volumes: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.ipu_injection == _COMPATIBLE:
-        found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
-    return found
+        volumes.append({"name": CONFIG_VOLUME, "emptyDir": {}})
+    return volumes
 
 
 def _init_container(size: int, settings: WebhookSettings) -> dict[str, Any]:
@@ -202,12 +202,12 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
 
 def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
     """Return the list with the `wanted` items: each replaces the item of the same name, or is appended."""
-    found = {item["name"]: item for item in wanted}
+    missing = {item["name"]: item for item in wanted}
     kept = [
-        found.pop(name, item) if (name := fields.text(fields.mapping(item).get("name"))) else item
+        missing.pop(name, item) if (name := fields.text(fields.mapping(item).get("name"))) else item
         for item in fields.sequence(there)
     ]
-    return [*kept, *found.values()]
+    return [*kept, *missing.values()]
 
 
 def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
@@ -298,9 +298,9 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )
         added = _capabilities(fields.mapping(container.get("securityContext")), "add")
-        if not of_author and (found := [capability for capability in _NETWORK_CAPABILITIES if capability in added]):
+        if not of_author and (forbidden := [capability for capability in _NETWORK_CAPABILITIES if capability in added]):
             yield (
-                f"{where}, {bounds.quoted(fields.text(container.get('name')))}, has the capability {found[0]}, and "
+                f"{where}, {bounds.quoted(fields.text(container.get('name')))}, has the capability {forbidden[0]}, and "
                 f"{why}, which it could change; keep service meshes out of the pod (Istio: label "
                 'sidecar.istio.io/inject: "false", Linkerd: annotation linkerd.io/inject: disabled), or set '
                 "hostNetwork: true in its template if this container is meant to change the network of the node."
@@ -346,8 +346,8 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
         return _static(title) if names.MIRROR in annotations else Answer(denied=f"{title}: {error}")
     if size is None:
         if names.STATUS in annotations:
-            said = f"{names.STATUS} is written by the webhook, and the pod asks for no IPUs"
-            return Answer(denied=f'{title}: {said}; leave it out, or add {names.IPUS}: "4" for four IPUs.')
+            reason = f"{names.STATUS} is written by the webhook, and the pod asks for no IPUs"
+            return Answer(denied=f'{title}: {reason}; leave it out, or add {names.IPUS}: "4" for four IPUs.')
         return Answer()
     if names.MIRROR in annotations:
         return _static(title)

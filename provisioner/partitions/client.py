@@ -59,10 +59,10 @@ class Reply:
     def json(self) -> Mapping[str, Any]:
         """Return the body as a JSON object, empty if it is not one."""
         try:
-            found = json.loads(self.body)
+            document = json.loads(self.body)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
 
 #: Arguments: token, body, time-out in seconds. Raises Unreachable unless the whole response arrives in time.
@@ -102,10 +102,10 @@ class Client:
             except (Unreachable, OSError) as error:
                 why, wait_seconds = str(error), self._back_off()
             else:
-                found = self._take(reply)
-                if isinstance(found, str):
-                    return found
-                why, wait_seconds = found
+                outcome = self._take(reply)
+                if isinstance(outcome, str):
+                    return outcome
+                why, wait_seconds = outcome
             self._tell(why)
             if self.monotonic() + wait_seconds >= until:
                 raise GaveUp(f"there is no partition after {self.patience_seconds:g} s: {why}")
@@ -144,9 +144,9 @@ class Client:
         return most * (0.5 + self.chance() / 2)
 
     def _tell(self, why: str) -> None:
-        said, at = self._said
+        last, at = self._said
         now = self.monotonic()
-        if why != said or now - at >= _SAY_SECONDS:
+        if why != last or now - at >= _SAY_SECONDS:
             self.say(why)
             self._said = (why, now)
 
@@ -189,25 +189,25 @@ def sender(server: str, ca_file: str | None = None) -> Send:
 
     def send(token: str, body: bytes, seconds: float) -> Reply:
         connection = connect(seconds)
-        found: list[Reply | Exception] = []
+        outcomes: list[Reply | Exception] = []
 
         def run() -> None:
             try:
-                found.append(exchange(connection, token, body))
+                outcomes.append(exchange(connection, token, body))
             except Exception as error:  # noqa: BLE001 - it is raised below
-                found.append(error)
+                outcomes.append(error)
 
         # The request runs in a thread, because the socket's time-out covers neither the name lookup nor a slow answer.
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(seconds)
-        if not found:
+        if not outcomes:
             with contextlib.suppress(OSError, AttributeError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
             raise Unreachable(f"{server} has not answered in {seconds:g} s")
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+        return outcomes[0]
 
     return send
 

@@ -47,59 +47,59 @@ class Reporter(PlanReporter):
 
     def _tell_call(self, answer: actions.CallAnswer) -> None:
         call, key, failure = answer.call, answer.call.key, answer.failure
-        said: dict[str, object] = {"server": call.server}
+        details: dict[str, object] = {"server": call.server}
         if isinstance(call, actions.CreatePartition):
-            said |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
+            details |= {"partition": call.request.id, "size": call.request.size, "allocation": call.request.allocation}
         elif isinstance(call, actions.RemovePartition):
-            said["partition"] = call.id
+            details["partition"] = call.id
             if call.pod is not None:
-                said |= {"namespace": call.pod[0], "pod": call.pod[1]}
+                details |= {"namespace": call.pod[0], "pod": call.pod[1]}
         if answer.kept:
             self.metrics.kept.inc()
             if self._lasting.fails(key, answer.kept):
-                _log.warning("partition.kept", **said, reason=answer.kept)
+                _log.warning("partition.kept", **details, reason=answer.kept)
         elif failure is None:
-            self._tell_done(call, said, failed_before=self._lasting.ended(key))
+            self._tell_done(call, details, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
             # No other cluster uses this id, so an earlier create of this controller took effect.
             self._lasting.ended(key)
-            _log.info("partition.exists", **said)
+            _log.info("partition.exists", **details)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
-            said |= {"kind": failure.kind.value, "message": failure.message}
+            details |= {"kind": failure.kind.value, "message": failure.message}
             match call:
                 case actions.ReadServer():
-                    _log.warning("server.not_read", **said)
+                    _log.warning("server.not_read", **details)
                 case actions.CreatePartition():
-                    _log.warning("partition.create_failed", **said)
+                    _log.warning("partition.create_failed", **details)
                 case actions.RemovePartition():
-                    _log.warning("partition.remove_failed", **said)
+                    _log.warning("partition.remove_failed", **details)
 
-    def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
+    def _tell_done(self, call: actions.Call, details: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
             case actions.CreatePartition():
-                _log.info("partition.created", **said)
+                _log.info("partition.created", **details)
             case actions.RemovePartition():
-                _log.info("partition.removed", **said)
+                _log.info("partition.removed", **details)
                 if call.pod is None:
                     self.metrics.orphans.inc()
             case actions.ReadServer() if failed_before:
-                _log.info("server.read_again", **said)
+                _log.info("server.read_again", **details)
 
     def _tell_write(self, answer: actions.WriteAnswer) -> None:
-        write, said = answer.write, dict[str, object]()
+        write, details = answer.write, dict[str, object]()
         if not isinstance(write, actions.SaveLedger):
-            said = {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
-        is_new_failure = self._count_write(answer, write.name, **said)
-        said |= {"write": write.name, "object": write.key}
+            details = {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
+        is_new_failure = self._count_write(answer, write.name, **details)
+        details |= {"write": write.name, "object": write.key}
         if answer.failure is None and isinstance(write, actions.TakeBack):
-            _log.info("partition.taken_back", **said)
+            _log.info("partition.taken_back", **details)
             message = (
                 f"The scheduler has found no node for it, and others wait for IPUs: partition {write.partition_id} is "
                 "given to them. Create the pod again when a node fits it."
             )
             self.recorder.emit(_ref(write.pod), RELEASED, message, warning=True)
         elif answer.failure is None and isinstance(write, actions.OpenGate):
-            _log.info("pod.released_to_scheduler", **said)
+            _log.info("pod.released_to_scheduler", **details)
             self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
         elif is_new_failure and answer.failure is WriteFailure.REFUSED and isinstance(write, actions.OpenGate):
             # The pod occupies its IPUs and waits until a user corrects the cause, so an Event is necessary.

@@ -66,7 +66,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     writes, later = _writes(
         entries, (step for step in steps if isinstance(step, actions.OpenGate | actions.TakeBack)), ctx
     )
-    told, known, more = events.choose(
+    chosen, known, more = events.choose(
         (*(step for step in steps if isinstance(step, Event)), *late, *_notices(picture, unrecorded, ctx)),
         memory.told,
         ctx.pods,
@@ -81,7 +81,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
         memory=replace(_remembered(picture, ctx, calls, writes), told=known),
         calls=calls,
         writes=tuple(proposed.write for proposed in writes),
-        events=tuple(told),
+        events=tuple(chosen),
         view=guard.run("view", partial(view_of, picture, reasons, ctx), View()),
         faults=tuple(guard.faults),
         wake_at=min((moment for moment in moments if moment > now), default=None),

@@ -84,8 +84,8 @@ def failed(pod: Pod, entry: Entry, failure: Failure) -> Event:
 def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
     """Return the Event for a partition that exists but is unusable."""
     state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
-    what = "The pod may be using it, so it stays." if pod.begun else "It is removed and created again."
-    message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
+    outcome = "The pod may be using it, so it stays." if pod.begun else "It is removed and created again."
+    message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {outcome}"
     return Event("broken", pod, FAILED, message, warning=True)
 
 
@@ -120,11 +120,11 @@ def unnamed(pod: Pod, entry: Entry) -> Event:
 def unreadable(pod: Pod, entry: Entry, failure: Failure, max_seconds: float) -> Event:
     """Return the Event for a partition on a server that cannot be read while the pod waits for it."""
     if pod.gated:
-        what = f"After {max_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
+        outcome = f"After {max_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
     else:
-        what = "The pod waits for it on its node; delete it and create it again to get IPUs of another server."
+        outcome = "The pod waits for it on its node; delete it and create it again to get IPUs of another server."
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
-    message = f"Partition {entry.id} is for {entry.server}, which cannot be read ({words}). {what}"
+    message = f"Partition {entry.id} is for {entry.server}, which cannot be read ({words}). {outcome}"
     return Event("unreadable", pod, FAILED, message, warning=True)
 
 
@@ -134,13 +134,13 @@ def released(pod: Pod, entry: Entry) -> Event:
 
 
 def choose(
-    events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
+    events: Iterable[Event], emitted: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
     """Return Events to emit now, topics emitted so far by UID, and whether Events are left for later rounds.
 
     `uids` are the UIDs of all pods, `active` those of pods whose partition is active (`_REPEATABLE`).
     """
-    known = {uid: told[uid] for uid in uids if uid in told}
+    known = {uid: emitted[uid] for uid in uids if uid in emitted}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE
     chosen: list[Event] = []

@@ -170,7 +170,7 @@ class Stray:
 def strays_of(ctx: Round) -> Sequence[Stray]:
     """Return the strays on all servers that can be read."""
     prefix = names.id_prefix(ctx.snapshot.cluster_uid)
-    found = [
+    listed = [
         (address, partition)
         for address in sorted(ctx.servers)
         if ctx.reading(address) is not None
@@ -179,7 +179,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
         and partition.id not in ctx.ledger.unreadable
         and ((entry := ctx.entries.get(partition.id)) is None or entry.server != address)
     ]
-    if not found:
+    if not listed:
         return []
     owners = {names.owner_id(ctx.snapshot.cluster_uid, uid): pod for uid, pod in ctx.pods.items()}
     return [
@@ -190,7 +190,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
             pod=owners.get(names.owner_of(partition.id)),
             known=ctx.memory.strays.get((address, partition.id)) or PartitionMemory(since=ctx.now),
         )
-        for address, partition in found
+        for address, partition in listed
     ]
 
 
@@ -198,16 +198,16 @@ def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
     """Return new ledger entries, by id, for the strays that living pods need or use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     #: Entries by UID of the pod, because each pod has one entry.
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
         if pod is None or not _may_be_in_use(stray, ctx) or ctx.told_elsewhere(pod, stray.server):
             continue
         # The server in the pod's annotation takes precedence over the ledger: the pod uses the partition there.
-        told = pod.told_server == stray.server
-        if told or (pod.uid not in found and pod.uid not in has_place):
-            found[pod.uid] = _restored(stray, pod, ctx)
-    return {entry.id: entry for entry in found.values()}
+        is_told_here = pod.told_server == stray.server
+        if is_told_here or (pod.uid not in entries and pod.uid not in has_place):
+            entries[pod.uid] = _restored(stray, pod, ctx)
+    return {entry.id: entry for entry in entries.values()}
 
 
 def clear(stray: Stray, ctx: Round) -> Iterator[Step]:

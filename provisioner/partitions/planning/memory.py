@@ -154,8 +154,8 @@ def _removed(memory: Memory, call: actions.RemovePartition, answer: actions.Call
     if known is None:
         return memory
     if answer.kept:
-        said = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
-        wait = failed(known.removing, said, call.key, answer.at, _KEPT)
+        kept = Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=answer.kept)
+        wait = failed(known.removing, kept, call.key, answer.at, _KEPT)
     else:
         gone = failure is None or failure.kind is FailureKind.NOT_FOUND
         wait = failed(known.removing, _STILL_LISTED if failure is None or gone else failure, call.key, answer.at)

@@ -55,7 +55,7 @@ class SiteSupply:
 
 def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, SiteSupply]:
     """Return the supply of all allocations that servers have listed, even if these servers cannot be read now."""
-    found: dict[Site, SiteSupply] = {}
+    supply: dict[Site, SiteSupply] = {}
     at: dict[Site, list[Standing]] = {}
     on: dict[str, list[Standing]] = {}
     for standing in standings.values():
@@ -82,7 +82,7 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
             # A partition of unknown allocation counts, like a foreign one, in each allocation that may contain it.
             theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
             listed = [standing.partition.id for standing in own if standing.partition is not None]
-            found[site] = SiteSupply(
+            supply[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
                 ours=tuple((standing.ipus, _ends_in(standing, ctx)) for standing in own),
@@ -92,7 +92,7 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
                 listed=frozenset((*listed, *(partition.id for partition in theirs))),
                 trying=frozenset(standing.entry.pod_uid for standing in own if _is_tried(standing)),
             )
-    return found
+    return supply
 
 
 def _is_tried(standing: Standing) -> bool:
@@ -183,7 +183,7 @@ class Candidate:
 
 def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
     """Return the memory with the failed creates of existing pods, until a partition of the pod is active."""
-    found = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
+    by_pod = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
     stockouts = {
         key: refusal
         for key, refusal in ctx.memory.stockouts.items()
@@ -193,11 +193,11 @@ def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteS
         known, uid = standing.known, standing.entry.pod_uid
         site = (standing.entry.server, standing.entry.allocation)
         key = (standing.entry.namespace, site)
-        if standing.phase is Phase.ACTIVE and site in found.pop(uid, {}):
+        if standing.phase is Phase.ACTIVE and site in by_pod.pop(uid, {}):
             stockouts.pop(key, None)
         if standing.phase is not Phase.WITHDRAWN or known.backoff is None:
             continue
-        failure, before = known.backoff.failure, found.get(uid, {}).get(site)
+        failure, before = known.backoff.failure, by_pod.get(uid, {}).get(site)
         if before is not None and before.backoff.at >= known.backoff.at:
             continue
         last = before.backoff if before is not None else None
@@ -210,18 +210,18 @@ def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteS
             listed=listed,
             in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),
         )
-        found[uid] = {**found.get(uid, {}), site: refusal}
+        by_pod[uid] = {**by_pod.get(uid, {}), site: refusal}
         if listed is not None:
             stockouts[key] = refusal
-    return replace(ctx.memory, refusals=found, stockouts=stockouts)
+    return replace(ctx.memory, refusals=by_pod, stockouts=stockouts)
 
 
 def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSupply]:
     """Return the supply, completed with the sizes and pods that servers rejected for lack of space."""
-    found = dict(supply)
+    completed = dict(supply)
     for uid, refusals in ctx.memory.refusals.items():
         for site, refusal in refusals.items():
-            at = found.get(site)
+            at = completed.get(site)
             if at is None or refusal.listed is None:
                 continue
             size, seconds = ctx.pods[uid].size, (refusal.backoff.at - refusal.since).total_seconds()
@@ -232,8 +232,8 @@ def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSup
             at = replace(at, refused=at.refused | {uid})
             if uid not in at.trying and ctx.now < refusal.backoff.until and refusal.listed <= at.listed:
                 at = replace(at, crowded_from=min(at.crowded_from, size))
-            found[site] = at
-    return found
+            completed[site] = at
+    return completed
 
 
 def queue_of(
@@ -248,11 +248,11 @@ def queue_of(
     choose = cache(partial(_choose, supply, ctx))
     # A pod cannot use the server of its old partition, because a new partition there would have the same id.
     stay = {standing.entry.pod_uid: standing for standing in standings.values() if standing.phase is Phase.RELEASING}
-    found = []
+    candidates = []
     for pod in ordered:
         part = partial(_candidate, pod, stay.get(pod.uid), choose, ctx)
-        found.append(guard.run(f"pod {pod.uid}", part, None))
-    return [candidate for candidate in found if candidate is not None]
+        candidates.append(guard.run(f"pod {pod.uid}", part, None))
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], ctx: Round) -> Candidate:
@@ -287,13 +287,13 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 
 
 def _choose(
-    supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told: str, size: int
+    supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told_server: str, size: int
 ) -> _Choice:
-    """Return why a pod waits, and the allocations that it may use. `told` is the server in its annotation, or empty."""
+    """Return why a pod waits, and the allocations that it may use. `told_server` is in its annotation, or empty."""
     servers = {
         server
         for server in ctx.servers
-        if (server == told if told in ctx.servers else allowed is None or server in allowed)
+        if (server == told_server if told_server in ctx.servers else allowed is None or server in allowed)
     }
     if not servers:
         return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()

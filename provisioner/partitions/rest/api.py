@@ -84,12 +84,12 @@ class Shared:
             task.add_done_callback(partial(self._end, key))
         try:
             # A client that disconnects must not cancel the call for the other clients.
-            found: tuple[float, _T] = await asyncio.shield(task)
+            answer: tuple[float, _T] = await asyncio.shield(task)
         finally:
             # Otherwise, the traceback of a failure would refer through `task` to the failure itself, and this cycle
             # would keep the request in memory.
             del task
-        return found[1]
+        return answer[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
         # Retrieve the exception: asyncio logs an unretrieved one, and all clients may have disconnected.
@@ -123,10 +123,10 @@ class Access:
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
         # The rejection of a token is also reused.
-        found = await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_token_review(ask()), client))
-        if isinstance(found, str):
-            raise Refused(401, found)
-        return found
+        verdict = await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_token_review(ask()), client))
+        if isinstance(verdict, str):
+            raise Refused(401, verdict)
+        return verdict
 
     async def may(self, caller: Caller, verb: str, pod: tuple[str, str], client: str) -> bool:
         """Return whether a caller may perform a verb on a pod (namespace, name). Raises Busy or ClusterError."""
@@ -159,9 +159,9 @@ class Servers:
         threads, shared = self._by_address[address]
 
         async def ask() -> tuple[float, tuple[Phase, str, str]]:
-            found = await asyncio.get_running_loop().run_in_executor(threads, _read, vipu, partition_id)
+            result = await asyncio.get_running_loop().run_in_executor(threads, _read, vipu, partition_id)
             # Do not reuse an empty configuration: the partition may become active at any moment.
-            return (time.monotonic() if found[-1] else -inf), found
+            return (time.monotonic() if result[-1] else -inf), result
 
         try:
             return await asyncio.wait_for(shared.once(partition_id, ask), _READ_PATIENCE_SECONDS)
@@ -206,12 +206,12 @@ class PartitionsApi:
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the API."""
-        one = f"{names.ROOT}/{{name}}"
+        path = f"{names.ROOT}/{{name}}"
         return (
             Route(names.ROOT, self._known_to(self._ask), methods=["POST"]),
-            Route(one, self._known_to(self._get)),
-            Route(one, self._known_to(self._delete), methods=["DELETE"]),
-            Route(f"{one}/{names.CONFIG}", self._known_to(self._config)),
+            Route(path, self._known_to(self._get)),
+            Route(path, self._known_to(self._delete), methods=["DELETE"]),
+            Route(f"{path}/{names.CONFIG}", self._known_to(self._config)),
             Route(names.HEALTH, self._health),
         )
 
@@ -251,11 +251,11 @@ class PartitionsApi:
         if not is_json(request):
             raise Refused(415, "the content type must be application/json")
         asked = wire.read_ask(await request.body())
-        whose = PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid)
-        if caller.pod != whose:
+        pod_id = PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid)
+        if caller.pod != pod_id:
             raise Refused(403, "only the pod itself may ask for its partition, with a token that is bound to it")
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
-        pod = self._pod(whose)
+        pod = self._pod(pod_id)
         if pod is None:
             # The token proves that the pod exists, so the watch has not delivered the pod yet.
             raise Refused(
@@ -311,9 +311,9 @@ class PartitionsApi:
         return Response(configuration, 200, {"Cache-Control": "no-store"}, "application/json")
 
     async def _delete(self, request: Request, caller: Caller) -> Response:
-        whose, pod, entry = await self._known(request, caller, "delete")
+        pod_id, pod, entry = await self._known(request, caller, "delete")
         if pod is None or not pod.released:
-            release = partial(self._release, request.path_params["name"], whose, caller.username)
+            release = partial(self._release, request.path_params["name"], pod_id, caller.username)
             try:
                 await self._access.in_turn(release, client_of(request))
             except (errors.NotFound, errors.Conflict):
@@ -321,11 +321,11 @@ class PartitionsApi:
                 pod = None
         return wire.answer(202, wire.described(pod, entry, "releasing", "the partition is given back"))
 
-    def _release(self, partition_id: str, whose: PodIdentity, by: str) -> None:
-        _log.info("partition.release_asked", partition=partition_id, namespace=whose.namespace, pod=whose.name, by=by)
+    def _release(self, partition_id: str, pod_id: PodIdentity, by: str) -> None:
+        _log.info("partition.release_asked", partition=partition_id, namespace=pod_id.namespace, pod=pod_id.name, by=by)
         # Because of the UID, the patch fails if a new pod has this name.
-        body = {"metadata": {"uid": whose.uid, "annotations": {names.RELEASE: "true"}}}
-        self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
+        body = {"metadata": {"uid": pod_id.uid, "annotations": {names.RELEASE: "true"}}}
+        self._api.patch(object_path("pods", pod_id.name, namespace=pod_id.namespace), body, timeouts=_TIMEOUTS)
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
         """Return a partition's pod (identity, watched state) and entry. Raises Refused if unknown or forbidden."""
@@ -333,18 +333,18 @@ class PartitionsApi:
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
             raise nothing
-        ledger, cluster_uid, whose = self._ledger(), self._cluster_uid(), caller.pod
+        ledger, cluster_uid, pod_id = self._ledger(), self._cluster_uid(), caller.pod
         entry = next((entry for entry in ledger.entries if entry.id == found_id), None)
-        if whose is None or names.owner_id(cluster_uid, whose.uid) != names.owner_of(found_id):
+        if pod_id is None or names.owner_id(cluster_uid, pod_id.uid) != names.owner_of(found_id):
             client = client_of(request)
             if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), client):
                 # Answer as for an unknown id, so that callers do not learn whether the partition exists.
                 raise nothing
-            whose = PodIdentity(namespace=entry.namespace, name=entry.pod, uid=entry.pod_uid)
-        pod = self._pod(whose)
+            pod_id = PodIdentity(namespace=entry.namespace, name=entry.pod, uid=entry.pod_uid)
+        pod = self._pod(pod_id)
         if pod is None and entry is None:
             raise nothing
-        return whose, pod, entry
+        return pod_id, pod, entry
 
     async def _read(self, entry: Entry) -> tuple[Phase, str, str]:
         vipu = self._sources.vipu(entry.server)
@@ -361,15 +361,15 @@ class PartitionsApi:
         return self._sources.ledger()
 
     def _cluster_uid(self) -> str:
-        found = self._sources.cluster_uid()
-        if not found:
+        uid = self._sources.cluster_uid()
+        if not uid:
             raise Refused(503, "the cluster's UID is not known yet", retry_after_seconds=_UNKNOWN_SECONDS)
-        return found
+        return uid
 
-    def _pod(self, whose: PodIdentity) -> Pod | None:
+    def _pod(self, pod_id: PodIdentity) -> Pod | None:
         """Return a pod; None if it is unknown, or if another pod has its name."""
-        pod = self._sources.pod(whose.namespace, whose.name)
-        return pod if pod is not None and pod.uid == whose.uid else None
+        pod = self._sources.pod(pod_id.namespace, pod_id.name)
+        return pod if pod is not None and pod.uid == pod_id.uid else None
 
 
 def _creating(pod: Pod, entry: Entry, message: str) -> Response:

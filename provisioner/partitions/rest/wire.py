@@ -63,12 +63,12 @@ _SHOWN = ("id", "namespace", "pod", "size", "server", "allocation", "reconfigura
 
 def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
     """Return the fields of a response that describe a partition. At least one of `pod` and `entry` is not None."""
-    found: dict[str, Any] = {"state": state, "message": message}
+    body: dict[str, Any] = {"state": state, "message": message}
     if entry is not None:
-        found |= {name: getattr(entry, name) for name in _SHOWN} | {"uid": entry.pod_uid}
+        body |= {name: getattr(entry, name) for name in _SHOWN} | {"uid": entry.pod_uid}
     elif pod is not None:
-        found |= {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size}
-    return found
+        body |= {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size}
+    return body
 
 
 def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | None = None) -> Response:

@@ -224,8 +224,8 @@ class _Answer:
 
     def words(self) -> str:
         """Return the command's output as a message for users, without secrets."""
-        said = self.ended.stderr.strip() or self.ended.stdout.strip()
-        return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and no output")
+        output = self.ended.stderr.strip() or self.ended.stdout.strip()
+        return self.known.hidden(output or f"vipu ended with exit code {self.ended.code} and no output")
 
     def failed(self) -> VipuError:
         return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)

@@ -87,38 +87,38 @@ _RULES: Sequence[_Rule] = (
 _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE)
 
 
-def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that the message `said` means.
+def failure_of(verb: Verb, message: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
+    """Return the failure that `message` means.
 
     The names `asked` in the message are ignored. If `whole` is false, the command did not exit, so its message does not
     determine the kind of failure.
     """
-    return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
+    return Failure(kind=_kind_of(verb, without(message, asked) if whole else ""), message=message_of(message))
 
 
-def unsent(said: str) -> Failure:
+def unsent(message: str) -> Failure:
     """Return the failure of a command that did not run, so that the server received no request."""
-    return Failure(kind=FailureKind.UNAVAILABLE, message=message_of(said))
+    return Failure(kind=FailureKind.UNAVAILABLE, message=message_of(message))
 
 
-def is_success(said: str) -> bool:
+def is_success(output: str) -> bool:
     """Return whether a create or remove reports success."""
-    return re.search(r"\): success\b", said) is not None and re.search(r"\bfailed\b", said) is None
+    return re.search(r"\): success\b", output) is not None and re.search(r"\bfailed\b", output) is None
 
 
-def is_unsupported(said: str) -> bool:
+def is_unsupported(output: str) -> bool:
     """Return whether the output says that this version of V-IPU lacks the command."""
-    return _UNSUPPORTED.search(said) is not None
+    return _UNSUPPORTED.search(output) is not None
 
 
-def message_of(said: str) -> str:
+def message_of(output: str) -> str:
     """Return the message for users: printable, in one line, of bounded length."""
-    return bounds.cut(" ".join(_UNPRINTABLE.sub(" ", said[:_LONGEST_READ]).split()), _LONGEST_MESSAGE)
+    return bounds.cut(" ".join(_UNPRINTABLE.sub(" ", output[:_LONGEST_READ]).split()), _LONGEST_MESSAGE)
 
 
-def without(said: str, names: Iterable[str]) -> str:
+def without(message: str, names: Iterable[str]) -> str:
     """Return a text with the given names replaced, unless they are parts of longer names."""
-    text = said[:_LONGEST_READ]
+    text = message[:_LONGEST_READ]
     for name in sorted((name for name in names if name), key=len, reverse=True):
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _GAP, text)
     return text

@@ -46,19 +46,19 @@ def partitions(text: str) -> tuple[Partition, ...]:
     """Read the output of `vipu list partitions`. Raises TableError."""
     table = _Table(text, needed={"Partition": _PARTITION, "Size": _SIZE, "State": _STATE})
     cluster, allocation = table.column(_CLUSTER), table.column(_ALLOCATION)
-    found: dict[str, Partition] = {}
+    by_id: dict[str, Partition] = {}
     for row in table.rows():
         name = row.text(table.needed["Partition"])
         if not name or name.split() != [name]:
             raise row.error("has no id of a partition")
-        if name in found:
+        if name in by_id:
             raise row.error(f"has partition {name} a second time")
         size, state = row.number(table.needed["Size"]), row.text(table.needed["State"])
         if size < 1:
             raise row.error("has no size")
         if not state:
             raise row.error("has no state")
-        found[name] = Partition(
+        by_id[name] = Partition(
             id=name,
             size=size,
             state=state_of(state),
@@ -66,7 +66,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
             cluster=row.text(cluster),
             allocation=row.text(allocation),
         )
-    return tuple(found.values())
+    return tuple(by_id.values())
 
 
 def state_of(word: str) -> PartitionState:
@@ -81,7 +81,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
     """Read `vipu list allocations`. A row with only agents continues the row above. Raises TableError."""
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
-    found: dict[str, tuple[Allocation, list[str]]] = {}
+    by_name: dict[str, tuple[Allocation, list[str]]] = {}
     name = ""
     for row in table.rows():
         agents = row.text(table.needed["Agents"]).replace(",", " ").split()
@@ -89,16 +89,16 @@ def allocations(text: str) -> tuple[Listed, ...]:
         if not named:
             if not name or not agents or sum(map(bool, row.cells)) != 1:
                 raise row.error("has no id of an allocation")
-            found[name][1].extend(agents)
+            by_name[name][1].extend(agents)
             continue
         name = named
         if name.split() != [name]:
             raise row.error("has no id of an allocation")
-        if name in found:
+        if name in by_name:
             raise row.error(f"has allocation {name} a second time")
-        told = row.number(ipus) if row.text(ipus) else None
-        found[name] = (Allocation(name=name, cluster=row.text(cluster), ipus=told), agents)
-    return tuple((allocation, tuple(agents)) for allocation, agents in found.values())
+        total = row.number(ipus) if row.text(ipus) else None
+        by_name[name] = (Allocation(name=name, cluster=row.text(cluster), ipus=total), agents)
+    return tuple((allocation, tuple(agents)) for allocation, agents in by_name.values())
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
@@ -169,10 +169,10 @@ class _Table:
 
     def column(self, names: Sequence[str]) -> int | None:
         """Return the index of the column with one of these names; None if missing. Raises TableError if two exist."""
-        found = [index for index, name in enumerate(self._names) if name in names]
-        if len(found) > 1:
+        indexes = [index for index, name in enumerate(self._names) if name in names]
+        if len(indexes) > 1:
             raise self._header.error(f"has two columns {names[0]}")
-        return found[0] if found else None
+        return indexes[0] if indexes else None
 
     def rows(self) -> Iterator[_Row]:
         # Number of lines of dashes still to come: after the header and at the end, even in a table without rows.
