@@ -76,10 +76,10 @@ class Gate:
 
     def _selected(self, proof: Proof) -> list[Node]:
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
-        found: list[Node] = []
+        nodes: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
-            found += list_all(self.api, collection_path("nodes"), {"labelSelector": selector}, parse_node)
-        return found
+            nodes += list_all(self.api, collection_path("nodes"), {"labelSelector": selector}, parse_node)
+        return nodes
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
         """Return the node of a machine by name: an empty record if missing, None if the node is another machine's."""
@@ -92,8 +92,8 @@ class Gate:
         return node if node.provider_id in ("", provider_id) else None
 
     def _refuse_if_used(self, proof: Proof, nodes: list[str]) -> None:
-        found = self.for_each(lambda node: self._blocking_pods(proof, node), nodes)
-        blocking = [pod for pods in found for pod in pods]
+        by_node = self.for_each(lambda node: self._blocking_pods(proof, node), nodes)
+        blocking = [pod for pods in by_node for pod in pods]
         if blocking:
             listed = first_of([f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking])
             what = "with chips " if all(pod.chips for pod in blocking) else ""

@@ -195,14 +195,14 @@ class ClusterReader(Rereading):
         return self.problem or "what machines have to know of the cluster is not read yet"
 
     def _read(self) -> None:
-        found = Cluster(
+        cluster = Cluster(
             uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
             ca_hash=ca_hash_of(self._config_map(_ROOT_CA)),
             api_server=api_server_of(self._config_map(_CLUSTER_INFO)),
             kubernetes_version=self.kubernetes_version
             or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )
-        self.cluster = self.cluster if found == self.cluster else found
+        self.cluster = self.cluster if cluster == self.cluster else cluster
 
     def _config_map(self, place: tuple[str, str]) -> object:
         """Read a ConfigMap; empty if it does not exist, as on a cluster that was not created by kubeadm."""

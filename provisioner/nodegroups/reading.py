@@ -47,15 +47,15 @@ def parse_node(raw: object) -> Node:
     name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
     if not (name and uid):
         raise fields.MalformedObject(f"node {name or '?'} with uid {uid or '?'}: name or uid is missing")
-    what = f"node {name}"
+    title = f"node {name}"
     capacity, allocatable = (
-        int(podspec.quantity_of(what, role, constants.TPU_RESOURCE, fields.mapping(status.get(role))))
+        int(podspec.quantity_of(title, role, constants.TPU_RESOURCE, fields.mapping(status.get(role))))
         for role in ("capacity", "allocatable")
     )
     labels = fields.mapping(metadata.get("labels"))
     ready = fields.conditions(status).get("Ready", {})
-    reported, found = (fields.parse_timestamp(ready.get(f"last{what}Time")) for what in ("Heartbeat", "Transition"))
-    was_silent = reported is not None and found is not None and found - reported > _SILENCE
+    reported, changed = (fields.parse_timestamp(ready.get(f"last{event}Time")) for event in ("Heartbeat", "Transition"))
+    was_silent = reported is not None and changed is not None and changed - reported > _SILENCE
     return Node(
         name=name,
         uid=uid,
@@ -81,18 +81,18 @@ def parse_pod(raw: object) -> Pod:
     """Read a pod."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
-    what = f"pod {namespace}/{name}"
+    title = f"pod {namespace}/{name}"
     return Pod(
         namespace=namespace,
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
         # The devices of ResourceClaims are not read, so all claims of a pod together count as one chip.
-        chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
+        chips=podspec.requested_chips(title, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         started=fields.parse_timestamp(status.get("startTime")) is not None,
-        deletion_deadline=fields.deletion_deadline(what, metadata),
+        deletion_deadline=fields.deletion_deadline(title, metadata),
         bound_to_node=_is_bound_to_node(metadata),
     )
 

@@ -59,8 +59,8 @@ class Reporter(PlanReporter):
         return oldest
 
     def _tell_strays(self, strays: Mapping[str, tuple[Manager, ...]]) -> None:
-        for project, found in strays.items():
-            self.metrics.strays.labels(project).set(len(found))
+        for project, managers in strays.items():
+            self.metrics.strays.labels(project).set(len(managers))
         for stray in itertools.chain.from_iterable(strays.values()):
             if self._lasting.fails(stray.url, stray.description):
                 _log.warning("resource.orphaned", resource=stray.url, mark=stray.description)
@@ -84,8 +84,8 @@ class Reporter(PlanReporter):
         if left_out is None:
             return
         about = crashed.object
-        said = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
-        _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
+        details = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
+        _log.error("node_group.decide_crashed", **details, left_out=left_out, exc_info=crashed.error)
 
     def tell_answer(self, answer: actions.Answer) -> None:
         """Report the result of a call or a write."""
@@ -106,73 +106,73 @@ class Reporter(PlanReporter):
                 self._tell_event(event)
 
     def _tell_call(self, answer: actions.CallAnswer) -> None:
-        key, failure, said = answer.call.key, answer.failure, _of(answer)
+        key, failure, details = answer.call.key, answer.failure, _of(answer)
         if answer.kept:
             self.metrics.kept.inc()
             if self._lasting.fails(key, answer.kept):
-                _log.warning("resource.delete_kept", **said)
+                _log.warning("resource.delete_kept", **details)
         elif failure is None:
             self._lasting.ended(key)
             _tell_success(answer)
         elif failure.kind in _PASSING:
-            _log.info("call.postponed", **said, kind=failure.kind.value)
+            _log.info("call.postponed", **details, kind=failure.kind.value)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
-            said["kind"] = failure.kind.value
+            details["kind"] = failure.kind.value
             match answer.call:
                 case actions.Insert():
-                    _log.warning("resource.create_failed", **said)
+                    _log.warning("resource.create_failed", **details)
                 case actions.Delete():
-                    _log.warning("resource.delete_failed", **said)
+                    _log.warning("resource.delete_failed", **details)
                 case actions.SetMetadata():
-                    _log.warning("machine.metadata_failed", **said)
+                    _log.warning("machine.metadata_failed", **details)
                 case _:
-                    _log.warning("compute.read_failed", **said)
+                    _log.warning("compute.read_failed", **details)
 
     def _tell_event(self, event: actions.Event) -> None:
-        said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
+        details = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
         if event.warning:
-            _log.warning("node_group.notice", reason=event.reason, message=event.message, **said)
+            _log.warning("node_group.notice", reason=event.reason, message=event.message, **details)
         else:
-            _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
+            _log.info("node_group.changed", reason=event.reason, message=event.message, **details)
         self.recorder.emit(event.object, event.reason, event.message, warning=event.warning)
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:
     operation = answer.result if isinstance(answer.result, Operation) else None
-    said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
+    details = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:
         case actions.Insert():
-            _log.info("resource.create_accepted", **said)
+            _log.info("resource.create_accepted", **details)
         case actions.Delete() if operation is None:
-            _log.info("resource.gone", **said)
+            _log.info("resource.gone", **details)
         case actions.Delete():
-            _log.info("resource.delete_accepted", **said)
+            _log.info("resource.delete_accepted", **details)
         case actions.SetMetadata():
-            _log.info("machine.metadata_set", **said)
+            _log.info("machine.metadata_set", **details)
         case actions.Poll(type=kind) if operation is not None and operation.done:
             if operation.failure is None:
-                _log.info("operation.done", type=kind.value, **said)
+                _log.info("operation.done", type=kind.value, **details)
             else:
                 failure = operation.failure
                 _log.warning(
-                    "operation.failed", type=kind.value, **said, kind=failure.kind.value, message=failure.message
+                    "operation.failed", type=kind.value, **details, kind=failure.kind.value, message=failure.message
                 )
 
 
 def _of(answer: actions.CallAnswer) -> dict[str, str]:
     """Return the keys of a log line about a call. Metadata is left out, because it contains tokens."""
     call, failure = answer.call, answer.failure
-    said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
+    details = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
     if isinstance(call, actions.SetMetadata):
-        said["machine"] = call.machine.provider_id
+        details["machine"] = call.machine.provider_id
     if call.sort is not actions.Sort.CHANGE:
-        said["call"] = _label(call)
+        details["call"] = _label(call)
     if failure is not None:
-        said["message"] = failure.message
+        details["message"] = failure.message
     if answer.kept:
-        said["reason"] = answer.kept
-    return said
+        details["reason"] = answer.kept
+    return details
 
 
-def _label(what: object) -> str:
-    return actions.words_of(type(what).__name__).replace(" ", "_")
+def _label(call: object) -> str:
+    return actions.words_of(type(call).__name__).replace(" ", "_")

@@ -43,39 +43,39 @@ class Writer:
     device_plugin: Mapping[str, Any] = field(default_factory=dict)
     draw_token: Callable[[], str] = draw_token
 
-    def write(self, what: actions.Write) -> None:
+    def write(self, write: actions.Write) -> None:
         """Make one write. The delete of a missing object and the create of an existing child count as done."""
-        match what:
+        match write:
             case actions.CreateChild():
-                self._create_child(what.record)
+                self._create_child(write.record)
             case actions.DeleteChild():
-                self._delete(_path(what.record), what.record.meta.uid)
+                self._delete(_path(write.record), write.record.meta.uid)
             case actions.SetFinalizers():
-                patch = documents.finalizers_patch(what.record.meta, what.finalizers)
-                self.api.patch(_path(what.record), patch, timeouts=_TIMEOUTS)
+                patch = documents.finalizers_patch(write.record.meta, write.finalizers)
+                self.api.patch(_path(write.record), patch, timeouts=_TIMEOUTS)
             case actions.PatchStatus():
-                differing = documents.status_patch(what.record, what.new)
+                differing = documents.status_patch(write.record, write.new)
                 if differing is not None:
-                    self.api.patch(f"{_path(what.record)}/status", differing, timeouts=_TIMEOUTS)
+                    self.api.patch(f"{_path(write.record)}/status", differing, timeouts=_TIMEOUTS)
             case actions.PatchNode():
-                self._patch_node(what)
+                self._patch_node(write)
             case actions.DeleteNode():
-                self._delete(object_path("nodes", what.name), what.uid)
+                self._delete(object_path("nodes", write.name), write.uid)
             case actions.EvictPod():
-                self._evict(what)
+                self._evict(write)
             case actions.CreateToken():
-                self._create_token(what)
+                self._create_token(write)
             case actions.DeleteToken():
-                self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
+                self._delete(object_path("secrets", write.name, namespace=tokens.NAMESPACE), write.uid)
             case actions.ApproveRequest():
-                path = object_path("certificatesigningrequests", what.name, root=tokens.CERTIFICATES_ROOT)
-                patch = tokens.approval_patch(what.uid, what.resource_version)
+                path = object_path("certificatesigningrequests", write.name, root=tokens.CERTIFICATES_ROOT)
+                patch = tokens.approval_patch(write.uid, write.resource_version)
                 self.api.patch(f"{path}/approval", patch, timeouts=_TIMEOUTS)
             case actions.ApplyDevicePlugin():
                 manifest = dict(self.device_plugin)
                 self.api.apply(_DEVICE_PLUGIN_PATH, manifest, manager=constants.MANAGER, timeouts=_TIMEOUTS)
             case actions.DeleteDevicePlugin():
-                self._delete(_DEVICE_PLUGIN_PATH, what.uid)
+                self._delete(_DEVICE_PLUGIN_PATH, write.uid)
 
     def _create_child(self, child: Child) -> None:
         path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
@@ -89,14 +89,14 @@ class Writer:
         with contextlib.suppress(NotFound):
             self.api.delete(path, uid=uid, timeouts=_TIMEOUTS)
 
-    def _patch_node(self, what: actions.PatchNode) -> None:
-        path = object_path("nodes", what.name)
+    def _patch_node(self, write: actions.PatchNode) -> None:
+        path = object_path("nodes", write.name)
         # This precondition also fails if the node was recreated under the same name.
-        patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
-        if what.labels:
-            patch["metadata"]["labels"] = dict(what.labels)
-        spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
-        if what.taint:
+        patch: dict[str, Any] = {"metadata": {"resourceVersion": write.resource_version}}
+        if write.labels:
+            patch["metadata"]["labels"] = dict(write.labels)
+        spec: dict[str, Any] = {"unschedulable": True} if write.cordon else {}
+        if write.taint:
             # The patch replaces the whole list of taints, and fails if another client adds a taint after this read.
             node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
@@ -104,41 +104,41 @@ class Writer:
             patch["spec"] = spec
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
-    def _evict(self, what: actions.EvictPod) -> None:
+    def _evict(self, write: actions.EvictPod) -> None:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": what.name, "namespace": what.namespace},
-            "deleteOptions": {"preconditions": {"uid": what.uid}},
+            "metadata": {"name": write.name, "namespace": write.namespace},
+            "deleteOptions": {"preconditions": {"uid": write.uid}},
         }
-        path = object_path("pods", what.name, namespace=what.namespace)
+        path = object_path("pods", write.name, namespace=write.namespace)
         with contextlib.suppress(NotFound):
             self.api.post(f"{path}/eviction", body, timeouts=_TIMEOUTS)
 
-    def _create_token(self, what: actions.CreateToken) -> None:
+    def _create_token(self, write: actions.CreateToken) -> None:
         path = collection_path("secrets", namespace=tokens.NAMESPACE)
         secret = tokens.secret_of(
             self.draw_token(),
-            group={names.GROUP_NAMESPACE: what.namespace, names.GROUP_NAME: what.name},
-            machine=what.machine,
-            machine_id=what.machine_id,
-            expires_at=what.expires_at,
+            group={names.GROUP_NAMESPACE: write.namespace, names.GROUP_NAME: write.name},
+            machine=write.machine,
+            machine_id=write.machine_id,
+            expires_at=write.expires_at,
         )
         # Raises Conflict if another token has the same id. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
-        self._keep_if_clocks_agree(what, fields.mapping(made.get("metadata")))
+        self._keep_if_clocks_agree(write, fields.mapping(made.get("metadata")))
 
-    def _keep_if_clocks_agree(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
+    def _keep_if_clocks_agree(self, write: actions.CreateToken, made: Mapping[str, Any]) -> None:
         """Delete a new token and raise Invalid if the API server's clock differs by over half of the token's life."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
-        behind = now - (what.expires_at - tokens.LIFE) if now is not None else timedelta()
+        behind = now - (write.expires_at - tokens.LIFE) if now is not None else timedelta()
         if abs(behind) <= tokens.LIFE / 2:
             return
         path = object_path("secrets", fields.name(made.get("name")), namespace=tokens.NAMESPACE)
         self.api.delete(path, uid=fields.name(made.get("uid")), timeouts=_SHORT_TIMEOUTS)
         minutes, order = abs(behind).total_seconds() / 60, "behind" if behind > timedelta() else "ahead of"
         raise Invalid(
-            f"the token of machine {what.machine} was deleted: the clock of this controller is {minutes:.0f} minutes "
+            f"the token of machine {write.machine} was deleted: the clock of this controller is {minutes:.0f} minutes "
             f"{order} that of the API server; set the clock of its machine",
             status=0,
         )

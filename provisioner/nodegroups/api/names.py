@@ -177,12 +177,12 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 def parse_labels(text: str) -> dict[str, str]:
     """Return the labels of a kube-labels value. Malformed parts are left out."""
-    found = {}
+    labels = {}
     for part in text.split(","):
         key, separator, value = part.strip().partition("=")
         if separator and key:
-            found[key] = value
-    return found
+            labels[key] = value
+    return labels
 
 
 def taints_text(taints: Iterable[Taint]) -> str:
@@ -192,10 +192,10 @@ def taints_text(taints: Iterable[Taint]) -> str:
 
 def parse_taints(text: str) -> tuple[Taint, ...]:
     """Return the taints of a kube-taints value. Malformed parts are left out."""
-    found = []
+    taints = []
     for part in text.split(","):
         name, separator, effect = part.strip().rpartition(":")
         key, _, value = name.partition("=")
         if separator and key and effect:
-            found.append(Taint(key=key, value=value, effect=effect))
-    return tuple(found)
+            taints.append(Taint(key=key, value=value, effect=effect))
+    return tuple(taints)

@@ -71,9 +71,9 @@ def of_status(status: TpuNodeGroupStatus) -> GroupShape | None:
 
 
 def _offered(machine_type: str) -> tuple[Accelerator, MachineType]:
-    found = tpu.machine_type(machine_type)
-    if found is not None and machine_type in _OFFERED:
-        return found
+    machine = tpu.machine_type(machine_type)
+    if machine is not None and machine_type in _OFFERED:
+        return machine
     close = difflib.get_close_matches(machine_type[: bounds.LABEL_VALUE], _OFFERED, n=_SUGGESTIONS)
     raise ShapeError(
         f"there is no machine type {bounds.quoted(machine_type)} that a TPUNodeGroup can have; "

@@ -95,8 +95,8 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datet
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
     if old is not None and kept is not None:
-        said = (old.reason, old.message, old.observed_generation)
-        if said == (new.reason, message, new.observed_generation):
+        previous = (old.reason, old.message, old.observed_generation)
+        if previous == (new.reason, message, new.observed_generation):
             return conditions
     new = replace(new, message=message, last_transition_time=kept or now.astimezone(UTC).replace(microsecond=0))
     if old is None:

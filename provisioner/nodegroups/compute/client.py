@@ -141,8 +141,8 @@ class ComputeClient:
     def get(self, sort: type[records.R], scope: records.Scope, name: str) -> records.R:
         """Return a policy (regional scope), a template (global or regional) or a managed instance group (zonal)."""
         of = _SORTS[sort]
-        found: records.R = self._get(scope, of.collection, name, of.fields, of.read)
-        return found
+        resource: records.R = self._get(scope, of.collection, name, of.fields, of.read)
+        return resource
 
     def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
         """Submit the creation of a resource. A policy is usable when its status is READY; machines follow later."""
@@ -176,11 +176,11 @@ class ComputeClient:
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
         read = partial(resources.managed_instances_of, scope=scope)
-        found = {
+        machines = {
             machine.name: machine
             for machine in self._pages(subject, _Request("POST", path, params), read, said=(name,))
         }
-        return tuple(found[key] for key in sorted(found))
+        return tuple(machines[key] for key in sorted(machines))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
         """Return the machines with these names in a zone, with their metadata. Missing machines are left out."""
@@ -196,8 +196,8 @@ class ComputeClient:
         shared: dict[str, str] = {}
         read = partial(resources.instances_of, shared=shared)
         pages = self._pages(subject, _Request("GET", f"{scope.path}/{_INSTANCES}", params), read, said=wanted)
-        found = {instance.name: instance for instance in pages if instance.name in wanted}
-        return tuple(found[key] for key in sorted(found))
+        instances = {instance.name: instance for instance in pages if instance.name in wanted}
+        return tuple(instances[key] for key in sorted(instances))
 
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str

@@ -72,10 +72,10 @@ def failure_of_work(
     if kind is FailureKind.UNKNOWN_OUTCOME:
         kind = FailureKind.UNAVAILABLE
     words = (": ".join(filter(None, error)) or "no reason is given" for error in errors)
-    said = "; ".join(words) or (f"HTTP {http_code}" if http_code else "no reason is given")
+    message = "; ".join(words) or (f"HTTP {http_code}" if http_code else "no reason is given")
     if kind is FailureKind.PERMISSION:
-        said = f"{said} {help_of(said)}"
-    return Failure(kind=kind, message=said[:_LONGEST_MESSAGE])
+        message = f"{message} {help_of(message)}"
+    return Failure(kind=kind, message=message[:_LONGEST_MESSAGE])
 
 
 def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> FailureKind | None:

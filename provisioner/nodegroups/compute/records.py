@@ -200,13 +200,13 @@ def region_of(zone: str) -> str:
 
 def parse_link(url: str) -> Link | None:
     """Read a URL of any host and API version, or a path that begins with projects/. Return None for other texts."""
-    found = _PATH.search(url)
-    if found is None:
+    parts = _PATH.search(url)
+    if parts is None:
         return None
-    location, kind = found["location"] or "", found["kind"]
+    location, kind = parts["location"] or "", parts["kind"]
     in_zone = kind == "zones" or (kind == "locations" and _ZONE.fullmatch(location) is not None)
-    scope = Scope(project=found["project"], region="" if in_zone else location, zone=location if in_zone else "")
-    return Link(scope=scope, collection=found["collection"], name=found["name"])
+    scope = Scope(project=parts["project"], region="" if in_zone else location, zone=location if in_zone else "")
+    return Link(scope=scope, collection=parts["collection"], name=parts["name"])
 
 
 def same_resource(url: str, other: str) -> bool:

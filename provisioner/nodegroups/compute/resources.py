@@ -160,22 +160,22 @@ def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
     """Read a page of the managed instance groups in all zones. Return the groups and the token of the next page."""
     body = fields.mapping(raw)
     zones = map(fields.mapping, fields.mapping(body.get("items")).values())
-    found = [manager_of(manager) for zone in zones for manager in fields.mappings(zone.get("instanceGroupManagers"))]
-    return tuple(found), fields.text(body.get("nextPageToken"))
+    managers = [manager_of(manager) for zone in zones for manager in fields.mappings(zone.get("instanceGroupManagers"))]
+    return tuple(managers), fields.text(body.get("nextPageToken"))
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
     """Read a page of a group's machines. Return the machines that have a name, and the token of the next page."""
     body = fields.mapping(raw)
-    found = (_managed_instance_of(instance, scope) for instance in fields.mappings(body.get("managedInstances")))
-    return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))
+    instances = (_managed_instance_of(instance, scope) for instance in fields.mappings(body.get("managedInstances")))
+    return tuple(instance for instance in instances if instance.name), fields.text(body.get("nextPageToken"))
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
     """Read a page of machines. Return the machines and the next page's token. `shared` deduplicates metadata values."""
     body = fields.mapping(raw)
-    found = (_instance_of(item, shared) for item in fields.mappings(body.get("items")))
-    return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))
+    instances = (_instance_of(item, shared) for item in fields.mappings(body.get("items")))
+    return tuple(instance for instance in instances if instance.name), fields.text(body.get("nextPageToken"))
 
 
 def operation_of(raw: object, scope: records.Scope) -> records.Operation:

@@ -105,7 +105,7 @@ def _denied(child: Child, known: memory.ResourceMemory) -> bool:
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
-    waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
+    waits_of = [known.backoffs[kind] for kind in (memory.READ, memory.POLL, memory.DELETE) if kind in known.backoffs]
     lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= memory.LASTING_FAILURES)
     return deleted_at is not None and any(wait.at >= deleted_at for wait in lasting)
 
@@ -155,13 +155,13 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
     return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
 
 
-def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
-    """Return a condition if calls of the kind `what` (read, list or poll) fail, None to keep the current condition.
+def _unknown(child: Child, known: memory.ResourceMemory, kind: str, words: str) -> Condition | None:
+    """Return a condition if calls of a kind (read, list or poll) fail, None to keep the current condition.
 
     An existing condition is kept for the first two failures. Before a delete request, a true condition is also kept
     later, unless calls for a managed instance group are rejected: its machines could be lost unnoticed.
     """
-    wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
+    wait, ready = known.backoffs.get(kind), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:
         return None
     passing = wait.failure.kind in _PASSING

@@ -74,9 +74,9 @@ def report(sightings: Sightings, ctx: Round) -> Step:
     step = events.propose(group, status, (*_of_children(sightings), ready), now)
     loss, fleet = sightings.loss, sightings.fleet
     moments = [loss.due_at] if loss is not None else []
-    told = {machine.name: machine for machine in group.status.machines}
+    machines = {machine.name: machine for machine in group.status.machines}
     members = fleet.members if fleet is not None else ()
-    moments += [repair.joins_until(told.get(member.machine.name), member, ctx) for member in members]
+    moments += [repair.joins_until(machines.get(member.machine.name), member, ctx) for member in members]
     return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
 
 

@@ -176,14 +176,14 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
 
 def _apply_device_plugin(ctx: Round) -> Step:
     version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
-    found = plugin.version if plugin is not None else ""
+    installed = plugin.version if plugin is not None else ""
     needed = any(
         names.CLEANUP_DEVICE_PLUGIN in group.meta.finalizers and not group.meta.deleting
         for group in ctx.groups.values()
     )
-    if not version or not needed or found == version:
+    if not version or not needed or installed == version:
         return NOTHING
-    return to_write(actions.ApplyDevicePlugin(version=version), found)
+    return to_write(actions.ApplyDevicePlugin(version=version), installed)
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:

@@ -73,15 +73,15 @@ def propose(
     if status == record.status:
         return NOTHING
     pause = 0.0
-    told: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
     if isinstance(record.status, TpuNodeGroupStatus) and isinstance(status, TpuNodeGroupStatus):
-        told = _of_group(reference(record), record.status, status)
+        events = _of_group(reference(record), record.status, status)
         if _stages(record.status) == _stages(status):
             pause = min(_PAUSE_SECONDS * len(status.machines), _MAX_PAUSE_SECONDS)
     elif isinstance(record.status, ResourceStatus) and isinstance(status, ResourceStatus):
-        told = _of_child(reference(record), record.status, status)
+        events = _of_child(reference(record), record.status, status)
     write = PatchStatus(record=record, new=status)
-    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told, pause_seconds=pause),))
+    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=events, pause_seconds=pause),))
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:

@@ -184,20 +184,20 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
         script = ctx.settings.startup_script if group.spec.bootstrap_kubernetes is not None else ""
         wanted[Kind.INSTANCE_TEMPLATE] = instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
-    found = {kind: child for kind in needed if (child := ctx.child_of(group, kind)) is not None}
-    manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
-    template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
-    policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
+    children = {kind: child for kind in needed if (child := ctx.child_of(group, kind)) is not None}
+    manager = children.get(Kind.MANAGED_INSTANCE_GROUP)
+    template_url = seen.external_url or _url(children.get(Kind.INSTANCE_TEMPLATE))
+    policy_url = _url(children.get(Kind.WORKLOAD_POLICY))
     # Without a managed instance group, all nodes of the group are of earlier machines.
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     # Nodes are deleted before machines are created, because a new machine of the same name could take over a node.
     step = nodes.remove(() if nodes.silent_node(old, ctx.oldest_ready) else old)
     refusal = no_room(group.meta.uid, group.meta.namespace, resolved.node_count, ctx)
     counted = not ctx.settings.machines_per_namespace or group.meta.uid in ctx.machines_before
-    if not found and (refusal is not None or not counted):
+    if not children and (refusal is not None or not counted):
         return replace(seen, needed=needed, no_room=refusal, step=seen.step + step)
     for kind, child in wanted.items():
-        there = found.get(kind)
+        there = children.get(kind)
         if there is None:
             step += _create(child, notes, ctx)
         elif differs(there, child):
@@ -207,7 +207,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
-        deleting = any(existing.meta.deleting for existing in found.values())
+        deleting = any(existing.meta.deleting for existing in children.values())
         # Machines that could not join would only cost money.
         in_vain = joining.problem_of(group, ctx)
         # While the status has the reason Recreating, a new managed instance group would be deleted again (`repair`).
@@ -217,7 +217,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
         step += delete_child(manager)
-    return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
+    return replace(seen, children=children, needed=needed, notes=tuple(notes), step=seen.step + step)
 
 
 def _create(child: Child, notes: list[str], ctx: Round) -> Step:
@@ -291,20 +291,20 @@ def managed_instance_group(
     return ManagedInstanceGroup(meta=_meta(group, Kind.MANAGED_INSTANCE_GROUP), spec=spec)
 
 
-def differs(found: Child, wanted: Child) -> bool:
+def differs(existing: Child, wanted: Child) -> bool:
     """Return whether a child's spec differs from the wanted spec. A field that is unset equals its default."""
-    match found, wanted:
+    match existing, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
-            return found.spec != wanted.spec
+            return existing.spec != wanted.spec
         case InstanceTemplate(), InstanceTemplate():
-            config = found.spec.config
+            config = existing.spec.config
             if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
                 # tpu-operator writes the bare name of the subnetwork, which counts as equal.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
             config = replace(config, provisioning_model=config.effective_provisioning_model)
-            return replace(found.spec, config=config) != wanted.spec
+            return replace(existing.spec, config=config) != wanted.spec
         case ManagedInstanceGroup(), ManagedInstanceGroup():
-            return replace(found.spec, target_size_policy_mode=found.spec.effective_mode) != wanted.spec
+            return replace(existing.spec, target_size_policy_mode=existing.spec.effective_mode) != wanted.spec
     return True
 
 

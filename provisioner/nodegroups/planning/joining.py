@@ -119,9 +119,9 @@ def join_machines(
         for machine in call.machines
     }
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
-    found = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
-    existing = grouped(found, lambda token: (token.machine, token.machine_id))
-    plan = tokens.plan_tokens(found, free if bootstrapped else (), ctx.now)
+    of_group = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
+    existing = grouped(of_group, lambda token: (token.machine, token.machine_id))
+    plan = tokens.plan_tokens(of_group, free if bootstrapped else (), ctx.now)
     steps, unread = [], []
     for key in plan.create:
         # The node of an earlier machine of this name must be deleted before the machine gets a token.
@@ -154,11 +154,11 @@ def join_machines(
 
 def approvals(ctx: Round) -> Step:
     """Return a step that approves one certificate request of each machine without a node, by the machine's token."""
-    found = {token.name: token for token in ctx.snapshot.tokens}
+    by_name = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}
     for request in sorted(ctx.snapshot.requests, key=lambda request: request.name):
-        token = found.get(request.token)
+        token = by_name.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
         if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, ctx.now):
             continue

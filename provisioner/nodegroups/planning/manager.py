@@ -89,9 +89,9 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
         )
         return not_ready(Reason.RECONCILE_ERROR, message)
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
-        said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MAX_FAILURES]))
+        cause = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MAX_FAILURES]))
         return not_ready(
-            Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{_since(resource.created_at)}, Google says: {said}"
+            Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{_since(resource.created_at)}, Google says: {cause}"
         )
     if failures:
         name, failure = failures[0]
@@ -183,8 +183,8 @@ def machines_before(ctx: Round) -> dict[str, int]:
     turns: list[tuple[bool, datetime, bool, datetime, str, str, str, int]] = []
     for child in ctx.snapshot.managers:
         group = ctx.parent_of(child)
-        found = without.pop(group.meta.uid, None) if group is not None else None
-        is_anew = found is not None and bool(found.status.recreated_at)
+        living = without.pop(group.meta.uid, None) if group is not None else None
+        is_anew = living is not None and bool(living.status.recreated_at)
         try:
             made, size = _is_made(child, ctx), child.spec.target_size
             has_turn = made or (size <= limit and (is_anew or _waits(child, ctx)))

@@ -187,13 +187,13 @@ def _of_resource(known: ResourceMemory, call: actions.Call, answer: actions.Call
     return known
 
 
-def _failing(known: ResourceMemory, what: str, failure: Failure, answer: actions.CallAnswer) -> ResourceMemory:
-    wait = failed(known.backoffs.get(what), failure, f"{what} {answer.call.key}", answer.at, answer.retry_after_seconds)
-    return replace(known, backoffs={**known.backoffs, what: wait})
+def _failing(known: ResourceMemory, kind: str, failure: Failure, answer: actions.CallAnswer) -> ResourceMemory:
+    wait = failed(known.backoffs.get(kind), failure, f"{kind} {answer.call.key}", answer.at, answer.retry_after_seconds)
+    return replace(known, backoffs={**known.backoffs, kind: wait})
 
 
-def _without(backoffs: Mapping[str, Backoff], what: str) -> Mapping[str, Backoff]:
-    return {attempt: wait for attempt, wait in backoffs.items() if attempt != what}
+def _without(backoffs: Mapping[str, Backoff], kind: str) -> Mapping[str, Backoff]:
+    return {attempt: wait for attempt, wait in backoffs.items() if attempt != kind}
 
 
 def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:

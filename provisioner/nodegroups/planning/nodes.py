@@ -84,12 +84,12 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node,
     """Return the nodes of listed machines that may run, and all ready nodes with the group's labels, sorted by name."""
     # Nodes of earlier machines with the same names are included, because pods may be bound to them.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
-    found = {node.name: node for node in map(ctx.nodes.get, ids) if node is not None}
+    by_name = {node.name: node for node in map(ctx.nodes.get, ids) if node is not None}
     # A labelled node may belong to a machine that was created after the list.
     for node in ctx.labelled_of(group) if group is not None else ():
         if node.ready:
-            found.setdefault(node.name, node)
-    return tuple(found[name] for name in sorted(found))
+            by_name.setdefault(node.name, node)
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
@@ -248,16 +248,16 @@ def left_over(
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     whole = fleet is None or len(known) >= count
     key = (group.meta.namespace, group.meta.name)
-    found = {node.name: node for node in own}
+    by_name = {node.name: node for node in own}
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in ctx.tokens.get(key, ())}:
         node = ctx.nodes.get(f"{zone_of(group)}/{machine}")
         # The labels of another group take precedence over a token or a status that names the node.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
-            found[node.name] = node
+            by_name[node.name] = node
     return tuple(
         node
-        for _, node in sorted(found.items())
+        for _, node in sorted(by_name.items())
         if names.manager_of(node.provider_id) == place
         and (_is_over(known[node.provider_id], node) if node.provider_id in known else whole or node.name in lost)
         and (fleet is None or not node.ready)

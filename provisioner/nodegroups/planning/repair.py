@@ -54,8 +54,8 @@ class Loss:
 
 def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, ctx: Round) -> Loss | None:
     """Return the lost machines of a group, None if no machine is lost. `manager` is the resource as last read."""
-    told = {machine.name: machine for machine in group.status.machines}
-    reasons = ((member, _why_lost(group, member, told.get(member.machine.name), ctx)) for member in fleet.members)
+    machines = {machine.name: machine for machine in group.status.machines}
+    reasons = ((member, _why_lost(group, member, machines.get(member.machine.name), ctx)) for member in fleet.members)
     lost = [(member, words) for member, words in reasons if words]
     words = tuple(text for _, text in lost)
     missing = 0
@@ -112,7 +112,7 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     # An earlier process may have seen the loss first, so the time in the status counts. Times longer ago than
     # REPAIR_AFTER do not count: the slice was not recreated, so its zone was doubtful or its machines lacked tokens.
     long_ago = _long_ago(ctx)
-    told = {
+    reported = {
         machine.name: machine.since
         for machine in group.status.machines
         if not machine.ready and machine.since is not None and machine.since > long_ago
@@ -120,7 +120,7 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     lost = {}
     for name, runs in reports.items():
         known = before.get(name)
-        since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
+        since = known.since if known is not None else min(reported.get(name, ctx.now), ctx.now)
         # `stopped_since` begins now, because an earlier process may only have seen missing chips.
         stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
@@ -171,16 +171,16 @@ def recreating(group: TpuNodeGroup) -> bool:
     return ready is not None and ready.reason == Reason.RECREATING
 
 
-def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | None:
-    """Return the deadline for a machine to become a ready node, None if unknown. `told` is its entry in the status."""
-    if told is None or told.since is None or told.ready or not member.machine.has_machine:
+def joins_until(entry: Machine | None, member: Member, ctx: Round) -> datetime | None:
+    """Return the deadline for a machine to become a ready node, None if unknown. `entry` is its entry in the status."""
+    if entry is None or entry.since is None or entry.ready or not member.machine.has_machine:
         return None
     # Times of earlier states do not count, because the machine may have waited for capacity for days.
-    return waits.after(told.since, ctx.settings.join_seconds) if told.state == member.machine.status else None
+    return waits.after(entry.since, ctx.settings.join_seconds) if entry.state == member.machine.status else None
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Round) -> str:
-    """Return why a machine counts as lost, empty if it does not. `told` is its entry in the status."""
+def _why_lost(group: TpuNodeGroup, member: Member, entry: Machine | None, ctx: Round) -> str:
+    """Return why a machine counts as lost, empty if it does not. `entry` is its entry in the status."""
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
@@ -193,12 +193,12 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Ro
         if not joining.may_join(group, member, ctx):
             # A new machine in its place could not join either, so the machine does not count as lost.
             return ""
-        until = joins_until(told, member, ctx)
+        until = joins_until(entry, member, ctx)
         if until is None or until > ctx.now:
             return ""
     if member.node is not None:
         return member.lacks
-    known = told is not None and told.node
+    known = entry is not None and entry.node
     return f"node {known} of machine {name} is gone" if known else f"machine {name} has not joined"
 
 

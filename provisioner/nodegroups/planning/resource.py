@@ -59,29 +59,29 @@ def asked_for(child: Child, mark: str) -> records.Resource:
             )
 
 
-def difference(child: Child, found: records.Resource) -> str:
+def difference(child: Child, actual: records.Resource) -> str:
     """Return how a resource differs from its object in the fields that Google returns; empty if it does not."""
-    match child, found:
+    match child, actual:
         case WorkloadPolicy(spec=policy), records.ResourcePolicy():
-            if (policy.type, policy.accelerator_topology) == (found.type, found.topology):
+            if (policy.type, policy.accelerator_topology) == (actual.type, actual.topology):
                 return ""
             return (
-                f"it has type {found.type or 'none'} and topology {found.topology or 'none'}, and cannot be changed; "
+                f"it has type {actual.type or 'none'} and topology {actual.topology or 'none'}, and cannot be changed; "
                 "delete this object to recreate it"
             )
         case InstanceTemplate(spec=template), records.Template():
-            config, model = template.config, found.provisioning_model or ProvisioningModel.STANDARD
+            config, model = template.config, actual.provisioning_model or ProvisioningModel.STANDARD
             same = {
-                "machine type": config.machine_type == found.machine_type,
+                "machine type": config.machine_type == actual.machine_type,
                 "provisioning model": config.effective_provisioning_model == model,
-                "metadata": dict(config.metadata) == dict(found.metadata),
+                "metadata": dict(config.metadata) == dict(actual.metadata),
             }
             advice = ", and cannot be changed; it is recreated with its slice"
         case ManagedInstanceGroup(spec=manager), records.Manager():
             same = {
-                "template": records.same_resource(manager.instance_template, found.template),
-                "mode": manager.effective_mode == (found.mode or SizePolicyMode.INDIVIDUAL),
-                "workload policy": records.same_resource(manager.workload_policy, found.policy),
+                "template": records.same_resource(manager.instance_template, actual.template),
+                "mode": manager.effective_mode == (actual.mode or SizePolicyMode.INDIVIDUAL),
+                "workload policy": records.same_resource(manager.workload_policy, actual.policy),
             }
             advice = "; delete this object to recreate it"
         case _:

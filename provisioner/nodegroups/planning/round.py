@@ -226,9 +226,9 @@ def merged(steps: Iterable[Step]) -> Step:
     )
 
 
-def to_write(what: Write, seen: str = "") -> Step:
+def to_write(write: Write, seen: str = "") -> Step:
     """Return a step with one write; `seen` is the state of the object on which the write is based (`Proposed.seen`)."""
-    return Step(writes=(Proposed(write=what, seen=seen),))
+    return Step(writes=(Proposed(write=write, seen=seen),))
 
 
 def delete_child(child: Child) -> Step:
@@ -356,10 +356,10 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
 
 def grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
     """Return the records by key. Records with the same key keep their order."""
-    found: defaultdict[K, list[T]] = defaultdict(list)
+    groups: defaultdict[K, list[T]] = defaultdict(list)
     for record in records:
-        found[key(record)].append(record)
-    return found
+        groups[key(record)].append(record)
+    return groups
 
 
 def _labels_and_place(node: Node) -> tuple[str, str, str]:
@@ -436,11 +436,11 @@ def _most(flags: Iterable[bool]) -> bool:
     return sum(flags) > len(flags) / 2
 
 
-def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Round) -> Step:
+def want(known: ResourceMemory, kind: str, call: Call, due_at: datetime, ctx: Round) -> Step:
     """Return a step with a call if it is due, otherwise with the due time; NOTHING if the call is in flight."""
     if call.key in ctx.memory.calls:
         return NOTHING
-    wait = known.backoffs.get(what)
+    wait = known.backoffs.get(kind)
     if wait is not None and wait.until > due_at:
         due_at = wait.until
     if due_at > ctx.now:

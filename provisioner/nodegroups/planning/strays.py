@@ -45,13 +45,13 @@ def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, 
 
     Two consecutive lists must contain the group: the first may show it while it is deleted together with its object.
     """
-    found, own = {}, _own(ctx)
+    groups, own = {}, _own(ctx)
     for target, project in projects.items():
         reading = project.reading
         if reading is not None and (ctx.now - reading.asked_at).total_seconds() < _MAX_AGE_SECONDS:
             sure = reading.repeated - own
-            found[target.scope.project] = tuple(manager for manager in _marked(reading, ctx) if manager.name in sure)
-    return found
+            groups[target.scope.project] = tuple(manager for manager in _marked(reading, ctx) if manager.name in sure)
+    return groups
 
 
 def _own(ctx: Round) -> frozenset[str]:
