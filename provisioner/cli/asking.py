@@ -69,12 +69,12 @@ def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
         # With --server, partitions would be read from the same address, which has just failed.
         raise failure
     try:
-        found = partitions(remote)
+        document = partitions(remote)
     except RemoteError as error:
         raise (failure if installed else error) from None
-    if found is None:
+    if document is None:
         raise failure
-    return Documents(slices=None, partitions=found, problem=str(failure) if installed else "")
+    return Documents(slices=None, partitions=document, problem=str(failure) if installed else "")
 
 
 def board(remote: Remote) -> Document:
@@ -96,8 +96,8 @@ def settings(remote: Remote) -> dict[str, str]:
 def partitions(remote: Remote) -> partitions_board.Document | None:
     """Return the document of the controller of IPU partitions; None if no such controller runs. Raises RemoteError."""
     raw = _ask_partitions(remote)
-    what = "what the controller of partitions answers"
-    return None if raw is None else _converted(raw, partitions_board.Document, what)
+    source = "what the controller of partitions answers"
+    return None if raw is None else _converted(raw, partitions_board.Document, source)
 
 
 def view_of(document: Document) -> View:

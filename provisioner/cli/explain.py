@@ -31,10 +31,10 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     """
     if form in FORMATS:
         document = board(remote)
-        found = explanations(document, name, namespace)
+        matches = explanations(document, name, namespace)
         view_of(document)
-        write([*found], form)
-        return ExitCode.OK if found else ExitCode.ERROR
+        write([*matches], form)
+        return ExitCode.OK if matches else ExitCode.ERROR
     answers = documents(remote)
     problems = [plain(f"ATTENTION: {answers.problem}")] if answers.problem else []
     explained: list[str] = []
@@ -43,8 +43,8 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
         explained += ipus.explain(answers.partitions, name, namespace)
     if answers.slices is not None:
         problems += attention(answers.slices)
-        found = explanations(answers.slices, name, namespace)
-        explained += [line for explanation in found for line in lines(explanation)]
+        matches = explanations(answers.slices, name, namespace)
+        explained += [line for explanation in matches for line in lines(explanation)]
         missing += nothing_found(answers.slices, name, namespace)
     elif not answers.problem:
         missing.append(f"tpu-provisioner: the controller of IPU partitions knows no pod or partition {name!r}")

@@ -165,9 +165,9 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
     The label MULTISLICE of the pod decides. Without it, several slices of a JobSet are a multislice. If the JobSet was
     not read (`owner` is empty), several slices are assumed.
     """
-    said = pod.marks.get(constants.MULTISLICE, "")
-    if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
-        return said == "true"
+    mark = pod.marks.get(constants.MULTISLICE, "")
+    if mark in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
+        return mark == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
     one_pod = (job for job in together if pods_of_job(_job_of(job)) == 1)

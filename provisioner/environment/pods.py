@@ -109,15 +109,15 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         raise MalformedObject(
             f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
         )
-    selector, owner, found = node_selector_of(spec), controller_of(metadata), marks(metadata)
+    selector, owner, pod_marks = node_selector_of(spec), controller_of(metadata), marks(metadata)
     if owner is not None and owner.type == RAY_CLUSTER_TYPE and any(map(_requests_multislice, containers)):
-        found.setdefault(constants.MULTISLICE, "true")
+        pod_marks.setdefault(constants.MULTISLICE, "true")
     return TpuPod(
         namespace=namespace or fields.name(metadata.get("namespace")),
         name=fields.name(metadata.get("name")),
         wish=wish_of(metadata),
         owner=owner,
-        marks=found,
+        marks=pod_marks,
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
         host_network=spec.get("hostNetwork") is True,
@@ -135,8 +135,8 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 def wish_of(metadata: Mapping[str, Any]) -> str:
     """Return "disabled" if a label or annotation in INJECT_KEYS has this value, otherwise "enabled" or empty."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
-    said = [where.get(key) for key in constants.INJECT_KEYS for where in (labels, annotations)]
-    return next((wish for wish in ("disabled", "enabled") if wish in said), "")
+    wishes = [where.get(key) for key in constants.INJECT_KEYS for where in (labels, annotations)]
+    return next((wish for wish in ("disabled", "enabled") if wish in wishes), "")
 
 
 def requests_chips(template: object) -> bool:
@@ -169,14 +169,14 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
 
 
 def _given(env: object) -> dict[str, Given]:
-    found = {}
+    given = {}
     for place, raw in enumerate(fields.sequence(env)):
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
             # A variable without `value` and `valueFrom` is empty, because Kubernetes omits empty values.
             elsewhere = raw.get("valueFrom") is not None
-            found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
-    return found
+            given[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
+    return given
 
 
 def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:

@@ -71,8 +71,8 @@ def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
     """Return the answer to a review. Objects of other kinds, and pods without chips, are admitted unchanged."""
-    found = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
-    return found(READ_BYTES) if callable(found) else found
+    answer = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
+    return answer(READ_BYTES) if callable(answer) else answer
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
@@ -83,8 +83,8 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         pod = read_pod(request.object, request.namespace)
     except MalformedObject as error:
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
-            told = f"Pod {request.namespace}/{request.name}: {error}"
-            return Answer(denied=told) if settings.wrong == "deny" else Answer(warnings=(told,))
+            message = f"Pod {request.namespace}/{request.name}: {error}"
+            return Answer(denied=message) if settings.wrong == "deny" else Answer(warnings=(message,))
         # Without a request for variables, invalid numbers of chips are left to the checks of Kubernetes.
         return Answer()
     if pod is None:
@@ -115,9 +115,9 @@ def _judged_by_owner(
         return _judged(pod, owner, settings)
     if is_complete(pod):
         return Answer()
-    told = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
+    problem = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
     # A StatefulSet that cannot be read may request no variables. The pod is rejected only if the pod or a setting does.
-    return _told(pod, (told,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
+    return _told(pod, (problem,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
 
 
 def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Answer:
@@ -130,8 +130,8 @@ def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) ->
 def _told(
     pod: TpuPod, problems: tuple[str, ...], settings: WebhookSettings, patch: tuple[Operation, ...] = ()
 ) -> Answer:
-    told = tuple(f"{pod.title}: {problem}" for problem in problems)
-    if not told:
+    messages = tuple(f"{pod.title}: {problem}" for problem in problems)
+    if not messages:
         return Answer(patch=patch)
     denied = settings.wrong == "deny"
     became = (
@@ -141,7 +141,9 @@ def _told(
     if pod.owner is not None:
         # The notice does not name the pod, so that all pods of an owner have the same notice.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
-    return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
+    if denied:
+        return Answer(denied=" ".join(messages), notice=notice)
+    return Answer(patch=patch, warnings=messages, notice=notice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +181,8 @@ def is_complete(pod: TpuPod) -> bool:
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
     """Return the patch that adds TPU variables, and problems. `owner` is the raw owner, empty if it was not read."""
     pod = replace(pod, wish=_wish(pod, owner))
-    found = _injected(pod, owner, settings)
-    return replace(found, problems=()) if found.problems and is_complete(pod) else found
+    injected = _injected(pod, owner, settings)
+    return replace(injected, problems=()) if injected.problems and is_complete(pod) else injected
 
 
 def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
@@ -444,6 +446,6 @@ def _pod(
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.at(template, "metadata")
     labels: dict[str, Any] = {**fields.mapping(metadata.get("labels")), **(marks or {})}
-    found = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
+    own = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
     place = {"subdomain": subdomain} if subdomain else {}
-    return {"metadata": found, "spec": {**fields.at(template, "spec"), **place}}
+    return {"metadata": own, "spec": {**fields.at(template, "spec"), **place}}

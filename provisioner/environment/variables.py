@@ -157,7 +157,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
         count: ",".join(f"{host}:{port}" for host in hosts for port in ports[count])
         for count in ({1, processes} if processes > 1 or all_have else ())
     }
-    found = []
+    by_container = []
     place = 0
     for container in pod.containers:
         together, own = (1, 0) if container.alone else (processes, place)
@@ -166,8 +166,8 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
         if together in addresses:
             variables[PROCESS_ADDRESSES] = addresses[together]
             variables[PROCESS_PORTS] = str(ports[together][own])
-        found.append(variables)
-    return found
+        by_container.append(variables)
+    return by_container
 
 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
@@ -222,8 +222,8 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     else:
         # Pods beyond the last whole slice form an incomplete slice, which counts.
         count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
-    said = pod.marks.get(constants.MULTISLICE, "")
-    if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
+    mark = pod.marks.get(constants.MULTISLICE, "")
+    if count <= 1 or not (mark == "true" if mark in ("true", "false") else numbering.together):
         return {}
     coordinator = numbering.coordinator or numbering.host(0)
     if len(pod.workers) > 1:

@@ -28,7 +28,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningClassName") != constants.PROVISIONING_CLASS:
         return None
-    found, reader = begin(WorkloadKind.PROVISIONING_REQUEST, raw)
+    workload, reader = begin(WorkloadKind.PROVISIONING_REQUEST, raw)
     conditions = _conditions(status)
     sets = reader.entries("spec.podSets", spec.get("podSets"), _POD_SETS)
     pools = fields.text(fields.mapping(status.get("provisioningClassDetails")).get(NODE_POOLS))
@@ -39,7 +39,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
         named=tuple(filter(None, pools.split(","))),
     )
     ended = next((state for condition, state in _ENDS.items() if ask.is_true(condition)), "")
-    return replace(found, terminal_state=ended, problem=reader.problem, ask=ask)
+    return replace(workload, terminal_state=ended, problem=reader.problem, ask=ask)
 
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
@@ -47,7 +47,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningStrategy") != constants.BUFFER_STRATEGY:
         return None
-    found, reader = begin(WorkloadKind.CAPACITY_BUFFER, raw)
+    workload, reader = begin(WorkloadKind.CAPACITY_BUFFER, raw)
     scalable, limits = fields.mapping(spec.get("scalableRef")), fields.mapping(spec.get("limits"))
     replicas = fields.count(spec["replicas"], default=0) if spec.get("replicas") is not None else None
     percentage = fields.count(spec["percentage"], default=0) if spec.get("percentage") is not None else None
@@ -62,14 +62,14 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
         max_chips=int(chips) if chips is not None else None,
         conditions=_conditions(status),
     )
-    return replace(found, terminal_state="", problem=reader.problem or problem, ask=ask)
+    return replace(workload, terminal_state="", problem=reader.problem or problem, ask=ask)
 
 
 def parse_pod_template(raw: object) -> Requirements:
     """Read the requirements in a PodTemplate. Raises MalformedObject."""
     namespace, name, _ = fields.identity("PodTemplate", fields.at(raw, "metadata"))
-    what = f"PodTemplate {namespace}/{name}"
-    return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
+    title = f"PodTemplate {namespace}/{name}"
+    return template_of(title, fields.mapping(raw).get("template"), podspec.reader_of_pod())
 
 
 BOUND_OF_TEMPLATES: NamespaceBound[Requirements] = NamespaceBound(

@@ -29,10 +29,10 @@ def parse_job(raw: object) -> Workload | None:
     owner = controller_of(metadata)
     if owner is not None and owner.kind == WorkloadKind.JOBSET.value:
         return None
-    found, reader = begin(WorkloadKind.JOB, raw, controller=constants.JOB_CONTROLLER)
+    workload, reader = begin(WorkloadKind.JOB, raw, controller=constants.JOB_CONTROLLER)
     pods = pods_of_job(spec)
-    what = f"Job {found.namespace}/{found.name}"
-    template = template_of(what, spec.get("template"), podspec.reader_of_pod(within=reader))
+    title = f"Job {workload.namespace}/{workload.name}"
+    template = template_of(title, spec.get("template"), podspec.reader_of_pod(within=reader))
     group = PodGroup(
         name="",
         replicas=1,
@@ -44,11 +44,10 @@ def parse_job(raw: object) -> Workload | None:
     )
     problem = reader.problem
     if not problem and template.chips > 0:
-        problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
+        problem = _not_served(spec, owner.kind if owner else "") or too_much(workload.kind, [group])
     # A parallelism of 0 counts as suspended: the Job controller deletes all pods in both cases.
-    return replace(
-        found, groups=(group,), suspended=found.suspended or fields.count(spec.get("parallelism")) == 0, problem=problem
-    )
+    suspended = workload.suspended or fields.count(spec.get("parallelism")) == 0
+    return replace(workload, groups=(group,), suspended=suspended, problem=problem)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

@@ -69,13 +69,13 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
     entries = fields.mappings(spec.get("replicatedJobs"))
     groups = [fields.name(job.get("groupName")) or DEFAULT_GROUP for job in entries]
     counts = [fields.count(job.get("replicas")) for job in entries]
-    found = []
+    jobs = []
     before: Counter[str] = Counter()
     in_all: Counter[str] = Counter()
     for group, count in zip(groups, counts, strict=True):
         in_all[group] += count
     for entry, group, count in zip(entries, groups, counts, strict=True):
-        found.append(
+        jobs.append(
             ReplicatedJob(
                 name=fields.name(entry.get("name")),
                 replicas=count,
@@ -90,7 +90,7 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
             )
         )
         before[group] += count
-    return found
+    return jobs
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
@@ -118,8 +118,8 @@ def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: boo
 def parse_jobset(raw: object) -> Workload:
     """Read a JobSet of API version v1alpha2. Raises MalformedObject."""
     spec, status = (fields.at(raw, part) for part in ("spec", "status"))
-    found, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
-    what = f"JobSet {found.namespace}/{found.name}"
+    workload, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
+    title = f"JobSet {workload.namespace}/{workload.name}"
     statuses = fields.mappings(status.get("replicatedJobsStatus"))
     succeeded = {fields.name(job.get("name")): fields.count(job.get("succeeded"), default=0) for job in statuses}
     groups: list[PodGroup] = []
@@ -134,7 +134,7 @@ def parse_jobset(raw: object) -> Workload:
         replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(need.get("name")) for need in fields.mappings(entry.get("dependsOn"))}
         first = (group.name for group in groups if (in_order or group.name in needs) and not group.template.chips)
-        template = template_of(what, job_spec.get("template"), of_pod)
+        template = template_of(title, job_spec.get("template"), of_pod)
         exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}
         hosts, pods = hosts_of(template), pods_of_job(job_spec)
         jobs = jobs_of_slice(replicas, pods, hosts, exclusive=exclusive)
@@ -152,8 +152,8 @@ def parse_jobset(raw: object) -> Workload:
                 template=template,
             )
         )
-    problem = reader.problem or too_much(found.kind, groups, part="replicated job")
-    return replace(found, groups=tuple(groups), problem=problem)
+    problem = reader.problem or too_much(workload.kind, groups, part="replicated job")
+    return replace(workload, groups=tuple(groups), problem=problem)
 
 
 def jobs_in_slice(jobset: object, name: str) -> int:

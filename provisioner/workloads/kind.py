@@ -144,11 +144,11 @@ def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[s
     return entries[: bounds.REPLICATED_JOBS]
 
 
-def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
+def template_of(title: str, raw: object, reader: BoundedReader) -> Requirements:
     """Read the requirements in a pod template. Raises MalformedObject."""
     template = fields.mapping(raw)
     spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
-    return podspec.requirements(what, spec, metadata, reader=reader)
+    return podspec.requirements(title, spec, metadata, reader=reader)
 
 
 def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:

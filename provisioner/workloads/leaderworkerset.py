@@ -48,12 +48,12 @@ def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> d
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:
         return {"": range(int(not leader_has_chips), size)}
-    found, end = ({_LEADER: range(1)} if excluded and leader_has_chips else {}), int(excluded)
-    while end < size and len(found) <= bounds.REPLICATED_JOBS:
+    slices, end = ({_LEADER: range(1)} if excluded and leader_has_chips else {}), int(excluded)
+    while end < size and len(slices) <= bounds.REPLICATED_JOBS:
         number, pods = subgroup_of(end, size, subgroup_size, with_leader=leader_has_chips and not excluded)
-        found |= {f"subgroup-{number}": pods} if pods else {}
+        slices |= {f"subgroup-{number}": pods} if pods else {}
         end = pods.stop
-    return found
+    return slices
 
 
 def _sizes(template: Mapping[str, Any]) -> tuple[int, int, bool]:
@@ -70,14 +70,14 @@ def is_excluded(metadata: Mapping[str, Any]) -> bool:
 
 def parse_leaderworkerset(raw: object) -> Workload:
     """Read a LeaderWorkerSet, which never ends and is never suspended. Raises MalformedObject."""
-    found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
-    what = f"{KIND} {found.namespace}/{found.name}"
+    workload, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
+    title = f"{KIND} {workload.namespace}/{workload.name}"
     spec = fields.at(raw, "spec")
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
-    worker = template_of(what, pods.get("workerTemplate"), podspec.reader_of_pod(within=reader))
+    worker = template_of(title, pods.get("workerTemplate"), podspec.reader_of_pod(within=reader))
     leader = worker
     if pods.get("leaderTemplate"):
-        leader = template_of(what, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
+        leader = template_of(title, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
     replicas = fields.count(spec.get("replicas"))
     # If the leader has no chips, only the workers are hosts of the slice.
     chipless = leader.chips == 0 < worker.chips and fields.count(pods.get("size")) > 1
@@ -96,12 +96,12 @@ def parse_leaderworkerset(raw: object) -> Workload:
     )
     problem = (
         reader.problem
-        or too_much(found.kind, groups)
-        or _not_slices(leader, worker, pods, found.annotations, slices)
-        or (_never_starts(leader, spec, found.annotations) if chipless else "")
+        or too_much(workload.kind, groups)
+        or _not_slices(leader, worker, pods, workload.annotations, slices)
+        or (_never_starts(leader, spec, workload.annotations) if chipless else "")
         or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
-    return replace(found, groups=groups, problem=problem)
+    return replace(workload, groups=groups, problem=problem)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
@@ -120,10 +120,10 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
         group, worker = ordinal, 0
     else:
         # The controller decides, because names are ambiguous: a-1-1 is a worker of set a, or a leader of set a-1.
-        found = _ordinal(owner.name, set_name)
-        if found is None or ordinal == 0:
+        of_owner = _ordinal(owner.name, set_name)
+        if of_owner is None or ordinal == 0:
             return None
-        group, worker = found, ordinal
+        group, worker = of_owner, ordinal
     # The annotation has the size of the pod's group; newer groups of the set may have another size.
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0

@@ -32,14 +32,14 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     served = not plain or is_asked_for(metadata, owner, serve_pods)
     if not served and not spec.get("nodeName"):
         return None
-    what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
+    title = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Chips are checked before other fields are read, because most pods of a cluster request none.
-    if podspec.requested_chips(what, spec) == 0:
+    if podspec.requested_chips(title, spec) == 0:
         if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None
         claim = replace(claim, group_size=max(0, claim.group_size - 1))
     namespace, name, uid = fields.identity("pod", metadata)
-    requirements = podspec.requirements(what, spec, metadata)
+    requirements = podspec.requirements(title, spec, metadata)
     status = fields.at(raw, "status")
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
@@ -75,7 +75,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         unschedulable_since=since,
         unschedulable_message=words,
         gated=gated,
-        deletion_deadline=fields.deletion_deadline(what, metadata),
+        deletion_deadline=fields.deletion_deadline(title, metadata),
     )
     return as_plain(pod) if plain and served else pod
 

@@ -21,8 +21,8 @@ MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 def parse_raycluster(raw: object) -> Workload:
     """Read a RayCluster, which ends only when it is deleted. Raises MalformedObject."""
-    found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
-    what = f"RayCluster {found.namespace}/{found.name}"
+    workload, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
+    title = f"RayCluster {workload.namespace}/{workload.name}"
     spec = fields.at(raw, "spec")
     groups = []
     for entry in entries_of("spec.workerGroupSpecs", spec.get("workerGroupSpecs"), reader):
@@ -34,11 +34,11 @@ def parse_raycluster(raw: object) -> Workload:
                 surge=max(0, bounds.CHILD_JOBS - replicas),
                 any_number=True,
                 parallelism=fields.count(entry.get("numOfHosts")),
-                template=template_of(what, entry.get("template"), podspec.reader_of_pod(within=reader)),
+                template=template_of(title, entry.get("template"), podspec.reader_of_pod(within=reader)),
             )
         )
-    problem = reader.problem or too_much(found.kind, groups, part="worker group")
-    return replace(found, groups=tuple(groups), terminal_state="", problem=problem)
+    problem = reader.problem or too_much(workload.kind, groups, part="worker group")
+    return replace(workload, groups=tuple(groups), terminal_state="", problem=problem)
 
 
 def replicas_of(entry: dict[str, Any]) -> int:
