@@ -299,7 +299,7 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
             id="a Job with more completions than parallelism",
         ),
         pytest.param(
-            bare_pod(ONE_HOST, labels=INJECTED, annotations={constants.MULTISLICE: "x"}),
+            bare_pod(ONE_HOST, labels=INJECTED, annotations={constants.MULTISLICE: "true"}),
             id="keys of the provisioner",
         ),
         pytest.param({"kind": "DaemonSet", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
