@@ -42,7 +42,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which the changes of an object must have failed before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of submitted writes of statuses. Deletes use the same threads, so more writes would delay them.
+#: Maximum number of submitted writes of statuses. Changes of nodes use the same threads: more would delay them.
 _MAX_WRITES = 64
 
 
@@ -61,8 +61,9 @@ class Actor(CallingActor[Answer]):
     api: Api
     gate: Gate
     executor: Executor
-    #: Runs deletes, and changes of nodes, pods and statuses, so that the long checks before deletes delay no create.
+    #: Runs deletes, so that their long checks delay no create, and no change of a node, pod or status.
     slow_executor: Executor
+    change_executor: Executor
     #: Nodes, pods and other objects with an unfinished change, which get no second change.
     _changing: set[str] = field(default_factory=set)
     #: Failed changes by node, pod or other object. Written by several threads.
@@ -108,7 +109,7 @@ class Actor(CallingActor[Answer]):
         if target in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False
         self._changing.add(target)
-        submitted = self.submit(functools.partial(self._change, change, target), self.slow_executor)
+        submitted = self.submit(functools.partial(self._change, change, target), self.change_executor)
         if not submitted:
             self._changing.discard(target)
         return submitted

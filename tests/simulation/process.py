@@ -129,6 +129,7 @@ class Process:
             on_answer=self.wake,
             executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             slow_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
+            change_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             monotonic=self._monotonic,
         )
         self.actor.process = self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp, Memory
-from provisioner.slices.planning.plan import Create, Plan, StatusWrite
+from provisioner.slices.planning.plan import Assignment, Create, Plan, StatusWrite
 from provisioner.workloads import PROVISIONING_REQUEST
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod, raw_request
@@ -34,6 +35,8 @@ CREATE = Create(
     pod=REF,
     workload=REF,
 )
+
+LABEL_CHANGE = Assignment(node=NODE, labels={"a": "b"})
 
 
 @pytest.fixture
@@ -294,18 +297,31 @@ def test_status_is_written_only_if_the_object_is_unchanged(world: World) -> None
     assert world.actor.alerts() == ()
 
 
-def test_delete_waits_for_at_most_64_status_writes_of_earlier_rounds(world: World) -> None:
-    """The ProvisioningRequests of one tenant must not delay deletes, which save money."""
+def test_label_change_waits_for_at_most_64_status_writes_of_earlier_rounds(world: World) -> None:
+    """The ProvisioningRequests of one tenant must not delay the assignment of node pools to other tenants."""
     put_pool(world)
     plan = Plan(memory=Memory(), statuses=tuple(status_of(number) for number in range(300)))
     busy = threading.Event()
-    world.actor.slow_executor.submit(busy.wait)
+    world.actor.change_executor.submit(busy.wait)
     for _ in range(2):
         world.actor.carry_out(plan)
-    world.actor.carry_out(Plan(memory=Memory(), deletes=(a_delete(),)))
+    world.actor.carry_out(Plan(memory=Memory(), assignments=(LABEL_CHANGE,)))
     busy.set()
     world.settle()
     assert len(world.calls("PATCH")) == 64 + 1
+    assert world.calls("PATCH")[-1] == object_path("nodes", NODE)
+
+
+def test_label_change_does_not_wait_for_deletes(world: World) -> None:
+    """The checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
+    put_pool(world)
+    busy = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as world.actor.slow_executor:
+        world.actor.slow_executor.submit(busy.wait)
+        world.actor.carry_out(Plan(memory=Memory(), deletes=(a_delete(),), assignments=(LABEL_CHANGE,)))
+        world.actor.change_executor.submit(str).result()
+        assert world.calls("PATCH") == [object_path("nodes", NODE)]
+        busy.set()
     assert world.gke.names_of("delete_node_pool") == [POOL]
 
 

@@ -174,6 +174,7 @@ class World:
             on_answer=self.wake.set,
             executor=executor,
             slow_executor=executor,
+            change_executor=executor,
             monotonic=self.clock,
         )
         self.board = make_board(self.time, self.clock)
