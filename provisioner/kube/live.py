@@ -1,11 +1,12 @@
 """Reads the cluster right before a delete, and writes to nodes. Raises Malformed if an object is unreadable."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
@@ -34,6 +35,44 @@ _REREAD_CAP_SECONDS = 60.0
 #: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
 _LAST_LOOKS = 3
+#: Maximum time in seconds between the request of a list and its last use. A list of 4,000 objects takes 1 s to read.
+_SHARED_SECONDS = 2.0
+#: Maximum number of shared lists in memory: the list of all nodes, and lists of namespaces, each with a few megabytes.
+_MAX_SHARED = 16
+#: Makes a read, or returns the result of a recent read with the same key, which callers must not change.
+Share: TypeAlias = Callable[[str, Callable[[], Any]], Any]
+
+
+def unshared(_key: str, read: Callable[[], Any]) -> Any:
+    """Implement Share without sharing."""
+    return read()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLists:
+    """Lists that concurrent checks share. Threads wait for a read in progress; if it fails, the next of them reads."""
+
+    #: Time of the request, lock of the read, and result (empty until the read succeeds), by key.
+    _reads: dict[str, tuple[float, threading.RLock, list[Any]]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def get(self, now: float, key: str, read: Callable[[], Any]) -> Any:
+        """Return the result of `read`, or of a read with this key that was requested at most 2 s before `now`."""
+        with self._lock:
+            self.forget_expired(now)
+            _, reading, results = self._reads.setdefault(key, (now, threading.RLock(), []))
+            if len(self._reads) > _MAX_SHARED:
+                del self._reads[next(iter(self._reads))]
+        with reading:
+            if not results:
+                results.append(read())
+            return results[0]
+
+    def forget_expired(self, now: float) -> None:
+        """Release the memory of lists that are too old."""
+        with self._lock:
+            for key in [key for key, (requested_at, *_) in self._reads.items() if now - requested_at > _SHARED_SECONDS]:
+                del self._reads[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +101,18 @@ class PoolNode:
 
 
 def find_nodes_of_pool(
-    api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = ""
+    api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = "", *, share: Share = unshared
 ) -> tuple[list[PoolNode], frozenset[str]]:
     """Return the nodes of a pool, and the names of all nodes whose pool is unknown or is not in `membership.listed`.
 
     If fewer than `hosts` nodes have the pool's label, labels may have been edited, so all nodes' metadata are read
-    (megabytes for 1,000 nodes); otherwise the second result is empty. `namespace` is the TPUNodeGroup's, empty on GKE.
+    through `share` (megabytes); otherwise the second result is empty. `namespace` is the TPUNodeGroup's, empty on GKE.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
         return nodes, frozenset()
-    every = (node for node in _list_metadata(api, {}) if node.namespace in ("", namespace))
-    pool_of = {node.name: node.pool_by(membership, namespace) for node in every}
+    every: list[PoolNode] = share(collection_path("nodes"), lambda: _list_metadata(api, {}))
+    pool_of = {node.name: node.pool_by(membership, namespace) for node in every if node.namespace in ("", namespace)}
     labelled = {node.name for node in nodes}
     strayed = [name for name, pool in pool_of.items() if pool == pool_name and name not in labelled]
     if strayed:

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
 from provisioner import constants
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.live import KeptError, PoolNode, find_nodes_of_pool, list_nodes_of_pool, look_last
+from provisioner.kube.live import KeptError, PoolNode, SharedLists, find_nodes_of_pool, list_nodes_of_pool, look_last
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
@@ -76,12 +76,18 @@ class Gate:
     #: Node with a pod that keeps the pool, by pool. No other node is checked until this node has no such pod.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
+    #: Lists of the cluster and of whole namespaces, which are read before the cordon. All later reads are live.
+    _lists: SharedLists = field(default_factory=SharedLists)
 
     def forget_all_but(self, planned: Collection[PoolName]) -> None:
         """Forget all pools except those in `planned`, whose delete is still planned."""
         for name in {*list(self._kept_on), *list(self._closed)}.difference(planned):
             self._kept_on.pop(name, None)
             self._closed.pop(name, None)
+        self._lists.forget_expired(self.monotonic())
+
+    def _share(self, key: str, read: Callable[[], Any]) -> Any:
+        return self._lists.get(self.monotonic(), key, read)
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool.
@@ -93,7 +99,8 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
+        pool = delete.name, delete.hosts, delete.membership, self.node_namespace
+        nodes, unknown = find_nodes_of_pool(self.api, *pool, share=self._share)
         names, checked = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Nodes that an earlier attempt cordoned are also uncordoned if the pool is kept.
@@ -127,7 +134,8 @@ class Gate:
         """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, whose pool is unknown."""
         if living is None or not unknown:
             return
-        for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name, living.uid):
+        # The nodes are not cordoned, so a pod may be bound to them after any list, also after a live one.
+        for pod in list_pods_of_workload(self.api, *living.full_name, living.uid, share=self._share):
             if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
                 label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
                 raise KeptError(
@@ -172,7 +180,7 @@ class Gate:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
         try:
-            workload = get_workload(self.api, *named)
+            workload = get_workload(self.api, *named, share=self._share)
         except NotFound:
             if not delete.kind_absent:
                 raise
@@ -183,6 +191,7 @@ class Gate:
         if living is not None and delete.reason in _ENDED:
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
+            # The list is not shared, because the checks after the cordon spare the pods of the stuck slice.
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
             if not any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in of_slice):
                 raise KeptError("no pod of the stuck slice is unschedulable any more")

@@ -1,6 +1,6 @@
 """Bounds the memory of cached pods, and reads objects live before a delete (raises MalformedObject)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -9,7 +9,7 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.errors import NotFound
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.kept import NamespaceBound
-from provisioner.kube.live import list_all, read_one
+from provisioner.kube.live import Share, list_all, read_one, unshared
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model import bounds
@@ -70,7 +70,9 @@ class BoundPod:
         return self.has_devices and not self.finished and not ended
 
 
-def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
+def get_workload(
+    api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "", *, share: Share = unshared
+) -> Workload | None:
     """Read a workload, without its templates; None if it does not exist.
 
     A workload of kind POD exists while it has unfinished pods. A workload of a kind without pods is found by
@@ -78,17 +80,12 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
     not keep a pool indefinitely. Raises NotFound if the API server does not serve the kind: the workload may exist.
     """
     if kind is WorkloadKind.POD:
-        living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
-        return next(living, None)
+        return next(workloads_of(list_pods_of_workload(api, kind, namespace, name, uid, share=share)), None)
     described = KINDS[kind]
     if uid and not kind.has_pods:
         path = collection_path(described.resource, namespace=namespace, root=described.root)
-
-        def of_uid(raw: object) -> Workload | None:
-            found = described.parse(raw)
-            return found if found is not None and found.uid == uid else None
-
-        return next(filter(None, list_all(api, path, {}, of_uid)), None)
+        listed: list[Workload | None] = share(path, lambda: list_all(api, path, {}, described.parse))
+        return next((found for found in listed if found is not None and found.uid == uid), None)
     try:
         raw = api.get(object_path(described.resource, name, namespace=namespace, root=described.root))
     except NotFound as error:
@@ -104,26 +101,38 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     return list_all(api, collection_path("pods"), query, _bound_pod)
 
 
-def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
+def list_pods_of_workload(
+    api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "", *, share: Share = unshared
+) -> list[Pod]:
     """Return the pods of a workload that request chips, without requirements; only unfinished pods if the kind is POD.
 
     Pods of kind POD are found by `uid` if it is given, because `name` may be cut. Others have a label with the `name`.
-    Requirements are dropped while the list is read, because all pods of a namespace may exceed the memory.
     """
-    if not kind.has_pods:
-        return []
-    plain = kind is WorkloadKind.POD
-    query = {"fieldSelector": UNFINISHED} if plain else {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
+    if kind is not WorkloadKind.POD:
+        query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
+        return _list_pods(api, namespace, query, jobs=True) if kind.has_pods else []
+    pods = share(collection_path("pods", namespace=namespace), lambda: _plain_pods(api, namespace))
+    named = pods.get(("", uid) if uid else (name, ""), ())
+    return [replace(pod, workload_uid=uid or pod.workload_uid) for pod in named]
+
+
+def _plain_pods(api: Api, namespace: str) -> Mapping[tuple[str, str], list[Pod]]:
+    """Return the unfinished pods of kind POD in a namespace that request chips, by name or UID of the workload."""
+    by_workload: dict[tuple[str, str], list[Pod]] = {}
+    for pod in _list_pods(api, namespace, {"fieldSelector": UNFINISHED}, jobs=False):
+        if pod.kind is WorkloadKind.POD:
+            # If a UID belongs to another namespace, the workload has a derived UID (`plain.apart`), so both are keys.
+            for key in ((pod.workload_name, ""), ("", pod.workload_uid), ("", uid_in(namespace, pod.workload_uid))):
+                by_workload.setdefault(key, []).append(pod)
+    return by_workload
+
+
+def _list_pods(api: Api, namespace: str, query: Mapping[str, str], *, jobs: bool) -> list[Pod]:
+    """List pods that request chips. Requirements are dropped while the list is read, because they may be large."""
 
     def parse(raw: Any) -> Pod | None:
-        pod = parse_pod(raw, jobs=not plain)
-        if pod is None or (plain and pod.kind is not kind):
-            return None
-        # If the UID belongs to another namespace, the workload has a derived UID (`plain.apart`), so both are compared.
-        named = uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)) if uid else pod.workload_name == name
-        if plain and not named:
-            return None
-        return replace(pod, workload_uid=uid if plain and uid else pod.workload_uid, requirements=Requirements())
+        pod = parse_pod(raw, jobs=jobs)
+        return replace(pod, requirements=Requirements(), unschedulable_message="") if pod is not None else None
 
     return [pod for pod in list_all(api, collection_path("pods", namespace=namespace), query, parse) if pod is not None]
 

@@ -166,9 +166,11 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
     # GKE's record shows that the node belongs to another pool, so the pod does not keep POOL.
     record(world, NODE, "other-pool")
+    world.clock.advance(2.1)
     world.gate.pass_through(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})
     world.kube.put_object(path, {**leader, "status": {"phase": "Succeeded"}})
+    world.clock.advance(2.1)
     world.gate.pass_through(unknown)
 
 
