@@ -1,10 +1,10 @@
 """Simulates the placement policy, which reviews new pods in most runs.
 
-The policy reviews pods with chips, and pods with the labels of a LeaderWorkerSet. If the namespace has the label
-`tpu-provisioner/placement: assign`, pods that select a topology get the node selectors of a slice ("marks"). All other
-reviewed pods are kept off marked nodes; in a namespace without the label, a pod that selects a mark is rejected. Some
-runs install the policy when pods already exist. This module uses no code of the product, so that it does not repeat a
-mistake of the product.
+The policy reviews pods with chips, and pods of LeaderWorkerSets that select an accelerator. If the namespace has the
+label `tpu-provisioner/placement: assign`, pods that select a topology get the node selectors of a slice ("marks"). In a
+namespace without the label, a pod that selects a mark is rejected. All other reviewed pods are kept off marked nodes.
+Some runs install the policy when pods already exist. The rules are not imported from the product, so that this module
+does not repeat a mistake of the product.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _CHANCE = 0.75
 _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
-#: Probability that a namespace has the label `tpu-provisioner/placement: assign`.
+#: Probability of each namespace to have the label `tpu-provisioner/placement: assign`.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
 _ASSIGNS_PODS_CHANCE = 0.7
 #: Probability that a workload requests exclusive placement although the policy marks its pods.
@@ -93,7 +93,6 @@ class Admission:
         return self.installed or not self.present or namespace not in self._assigns
 
     def namespace(self) -> str:
-        """Draw the namespace of a new workload."""
         return self.rng.choice((NAMESPACE, SECOND_NAMESPACE)) if self.present else NAMESPACE
 
     def exclusive(self, namespace: str) -> bool:
@@ -127,7 +126,7 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record the workload of a pod, or the shape of a pod without a workload, under the pod's marks."""
+        """Record which workload or shape selects the marks of a slice in its own namespace."""
         mark = mark_of(pod.selector)
         if not is_assigned(mark) or mark[1] != pod.namespace:
             return

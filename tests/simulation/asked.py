@@ -114,7 +114,7 @@ class Asked:
                     and pod.deadline is None
                 ):
                     yield f"and pod {pod.name} is on {name}"
-            # A pod that used the pool after `other` was provisioned may be of `other`, which then needs no pool.
+            # A pod that used the pool after `other` was provisioned may belong to `other`, which then needs no pool.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))
@@ -139,7 +139,7 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
 
     def judge_refill(self, process: Process, pool: Pool) -> bool:
-        """Return whether a new pool is for a buffer; if so, check that fewer pools are idle than slices wait."""
+        """Return whether a new pool is for a buffer; if so, check that more slices wait than pools are idle."""
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((workload for workload in self._simulation.cluster.every_workload if workload.uid == uid), None)
         if not isinstance(run, BufferRun):
@@ -174,6 +174,7 @@ class Asked:
             if checker.healthy(pools[name])
             and (name not in registered or cluster.pool_changed.get(name, 0.0) <= long_ago)
         ]
+        # Caches may not show a recent change yet.
         if not recent and len(up) >= waiting:
             text = f"{process.name} makes {pool.name} for {run.name}, and {len(up)} pools are idle for {waiting} slices"
             self._stage.violate(TWICE, text)
@@ -186,7 +187,7 @@ class Asked:
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UID of `run`; for a buffer, also of buffers of its shape, whose Events may explain its wait."""
+        """Return the UID of `run`; for a buffer, the UIDs of all buffers of its shape, because Events may be on any."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),

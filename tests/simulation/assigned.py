@@ -1,6 +1,7 @@
 """Checks placement by the policy: the pods of a group are on one pool, and no other pod is on that pool.
 
-Placement is checked when a pod is bound, and when a process changes the labels of a node. A wrong binding is excused:
+Placement is checked when a pod is bound, and when a process creates a pool or changes the labels of a node. A wrong
+binding is excused:
 
 - if one of the pods was created before the policy was installed;
 - before, or at most `EDITED_SECONDS` after, a user edits labels of the pool;
@@ -34,7 +35,7 @@ EDITED_SECONDS = 300.0
 #: Seconds after the last change of a slice for which its last pool must be kept for its restart.
 _RESTART_SECONDS = 300.0
 
-#: Key that is equal for all pods of a group: the mark, an exclusive key, or for a bare pod the pod itself.
+#: Key that is equal for all pods of a group: the mark, the exclusive key, or (without a workload) the pod itself.
 _Group = object
 
 
@@ -50,7 +51,6 @@ class Assigned:
         self._labelled_at: dict[str, float] = {}
 
     def edited(self, pool: str) -> None:
-        """Record that a user has edited labels of nodes of a pool."""
         self._edited_at[pool] = self._stage.agenda.now
 
     def bound(self, pod: PodRun) -> None:
@@ -96,7 +96,7 @@ class Assigned:
         if before == after or pool is None or pool.status is PoolStatus.STOPPING:
             return
         for pod in self._cluster.pods_on_pool(node.pool_name):
-            # A pod outlives its node if GKE recreates the node soon. Until then, the pod holds no pool.
+            # If GKE recreates a node soon, its pods survive; they hold no pool until the node is back.
             seen_since = max(pod.bound_at, self._cluster.recreated_at.get(pod.node, pod.bound_at))
             known = now - seen_since > self._checker.stale_seconds()
             if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
@@ -107,7 +107,7 @@ class Assigned:
             if lost or (own != after and is_assigned(after) and not self._was_edited(pod)):
                 text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
                 self._stage.violate(KEPT, text)
-        # The pool of a restarting slice may be labelled free: it is assigned again as soon as the slice has a pod.
+        # The pool of a restarting slice may be labelled free: it is assigned again when the slice has a pod.
         takes = is_assigned(before) and after[0] != FREE
         if takes and all(pod.is_guest for pod in self._cluster.pods_on_pool(pool.name)):
             for workload in self._simulation.admission.granted.get(before, {}):
@@ -122,7 +122,6 @@ class Assigned:
         self._labelled_at[node.name] = now
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Check the labels of a new pool."""
         labels = pool.body["config"]["labels"]
         mark = mark_of(labels)
         if bool(mark[0]) is not bool(mark[1]) or (is_assigned(mark) and mark[1] != namespace_of(labels)):
@@ -131,7 +130,6 @@ class Assigned:
             self._judge_assignment(process, pool, mark)
 
     def _is_excused(self, *pods: PodRun) -> bool:
-        """Whether the pool of one of `pods` has edited labels, has a recreated node, or is being deleted."""
         return any(self._was_edited(pod) or self._was_recreated(pod) or self._is_going(pod.pool) for pod in pods)
 
     def _was_edited(self, pod: PodRun) -> bool:
@@ -180,7 +178,7 @@ class Assigned:
                 self._stage.violate(LABELS, text)
 
     def _restarting(self, workload: WorkloadRun, pool: Pool) -> Iterator[int]:
-        """Yield the slices of a workload whose pods ran on a pool, and restart there without another disturbance."""
+        """Yield the restarting slices whose last pool was `pool`, if nothing else disturbed the slice or the pool."""
         now = self._stage.agenda.now
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)

@@ -1,8 +1,8 @@
 """Checks the invariants against the simulated world, never against the provisioner's view of it.
 
 Each call that changes something is checked when it takes effect. A process may not know the latest changes. A second
-pool for a slice is therefore reported only if the first pool has not changed for `STALE_SECONDS`. Other checks have no
-such delay: foreign pools, the lease, the proof of the cluster, the limit on chips.
+pool for a slice is therefore reported only if the first pool has not changed for `STALE_SECONDS`, has no nodes yet, or
+is being repaired. Foreign pools, the lease, the proof of the cluster and the limit on chips are checked without delay.
 """
 
 from __future__ import annotations
@@ -215,7 +215,6 @@ class Checker:
         return self.told_of(workload.uid).union(*map(self.told_of, pods))
 
     def told_of(self, uid: str) -> set[str]:
-        """Return the reasons of the Events on one object."""
         return self._notices.get(uid, set())
 
     def decided(self, process: Process, plan: Plan) -> None:
@@ -237,7 +236,7 @@ class Checker:
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
 
     def healthy(self, pool: Pool) -> bool:
-        """Whether all hosts of a pool are usable, or are still being created."""
+        """Whether all hosts of a pool are usable, or the pool is still being created."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
             return True
@@ -308,7 +307,7 @@ class Checker:
                 workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
                 for workload, job in self.slices()
             ):
-                # The pool does not count: another slice ran on it last, and waits for its nodes to return.
+                # The pool does not count: another slice ran on it last, and may restart there.
                 continue
             user, left_at = self.simulation.cluster.left_by.get(other.name, (owner[0], 0.0))
             if user != owner[0] and self.stage.agenda.now - left_at < STALE_SECONDS:
@@ -497,7 +496,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Return whether a slice can keep a pool, if necessary after other slices change to other pools."""
+            """Assign a pool to a slice that can keep it, if necessary moving other slices; return whether one can."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue

@@ -72,7 +72,6 @@ class Controller:
 
     @property
     def ready(self) -> list[PodRun]:
-        """Active pods that are bound."""
         return [pod for pod in self.active if pod.node]
 
     def kick(self) -> None:

@@ -23,9 +23,9 @@ _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
 #: The only cause that GKE reports as a missing permission; it reports all other causes as invalid requests.
 _FORBIDDEN = "service account forbidden"
-#: State of the service account in the simulated GKE, by kind of refusal.
+#: State of the service account in the simulated GKE, by cause.
 _ACCOUNTS = {_FORBIDDEN: "forbidden", "service account missing": "missing"}
-#: Responses to every create in one zone, by kind of refusal. The last two texts are invented.
+#: Responses to every create in one zone, by cause. The last two texts are invented.
 _ANSWERS = {
     "policy of the organisation": says(
         412, f"Constraint constraints/gcp.resourceLocations violated for projects/project-1: {ZONE} is not allowed."

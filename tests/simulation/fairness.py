@@ -44,7 +44,7 @@ _BURST, _PER_SECOND = 8, 1 / 60
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
 #: Number of creates that are allowed in excess of the bound.
 _SLACK = 2
-#: Maximum time in seconds of a pool in one status before it is reported, and seconds that the report takes.
+#: Seconds in each status after which a pool must be reported; the report may take `_TELLING_SECONDS` more.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
 _TELLING_SECONDS = 180.0
 POOL_STUCK = "pool_stuck"

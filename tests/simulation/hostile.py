@@ -186,7 +186,7 @@ class Hostile:
             faults.add(_fault_of("hangs", self.hang))
 
     def begin_calm(self) -> None:
-        """Start the tenants that need a working GKE, when all faults are repaired."""
+        """Start the tenants that need a working GKE, after all faults are repaired."""
         # Few honest JobSets make the check strict, because the bound on a wait depends on the number of waiting slices.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0

@@ -21,7 +21,7 @@ _KINDS = ("forges owners", "squats", "crowd", "distinct", "misfits", "predicted 
 _CROWD, _DISTINCT = (18, 40), 10
 #: Requests for a resource that only the scheduler knows to be missing, and requests that exceed every machine.
 _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
-#: Seconds for which squatting pods stay on their nodes, and seconds between deletes of a pod that is recreated.
+#: Seconds until a bare pod ends, and seconds between deletes of a pod that is recreated.
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
 #: Seconds between deletes of pods that fit no host; a pod counts as refused after a minute.
 _REPLACED_SECONDS = (100.0, 900.0)

@@ -62,7 +62,7 @@ class JobRun(WorkloadRun):
         return left[min(left)] if left else None
 
     def pods_due(self, job: int) -> int:
-        """Return the number of pods that a running Job should have; it falls when few completions are left."""
+        """Return the number of pods that a running Job should have: the parallelism, or fewer at the end of the Job."""
         return min(self.shape.parallelism, self.completions - len(self.ended))
 
     def group_name(self, job: int) -> str:

@@ -162,7 +162,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(*_ASKS_AGAIN_SECONDS), lambda: self._ask(run))
 
     def _drop(self, run: QueuedRun) -> None:
-        """Delete the request of a JobSet, now or up to 400 s later."""
+        """Delete the request of a JobSet and its templates, now or up to 400 s later."""
         request, run.request = run.request, None
         if request is None:
             return

@@ -63,7 +63,7 @@ class Line:
                 and own != mark
                 and is_assigned(own)
                 and fits(workload, job, pool)
-                # A pool of another workload does not have the service account.
+                # A workload with its own service account cannot use the pool of another workload.
                 and not workload.service_account
                 and self._seconds(workload, job) > self._checker.stale_seconds()
                 and not self._has_pool(process, workload, job, own)

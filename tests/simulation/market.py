@@ -81,7 +81,7 @@ class Market:
 
     @property
     def spot_listed(self) -> bool:
-        """Whether any slice may run on spot nodes: then every pod tolerates them."""
+        """Whether any slice may run on spot nodes; if so, every pod tolerates spot nodes."""
         return "spot" in self.choices
 
     def settings(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class Market:
         # A pool for which GKE found no capacity has no chips.
         used = sum(chips_in(pool) for pool in same if zone in pool.plan.zones and pool.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
-        # A create of this name that GKE rejected for too many operations left its fault unused.
+        # An earlier create of this name left its fault unused if GKE rejected it for too many operations.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)

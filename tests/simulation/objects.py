@@ -254,14 +254,14 @@ class WorkloadRun(abc.ABC):
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Record a change of a slice, or of all slices without `job`."""
+        """Record a change of a slice, or of all slices if `job` is None."""
         self.shapes.add(self.shape)
         self.max_replicas = max(self.max_replicas, len(self.slots()))
         for slot in self.slots() if job is None else (job,):
             self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that a slice, or without `job` each slice, no longer needs a pool."""
+        """Record that a slice, or each slice if `job` is None, no longer needs a pool."""
         for slot in self.slots() if job is None else (job,):
             self.released_at[slot] = now
 

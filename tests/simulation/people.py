@@ -73,7 +73,7 @@ class People:
         agenda.after(rng.uniform(5.0, 20.0), self.act)
 
     def come_late(self) -> None:
-        """Create a few JobSets after the storm, while GKE may still refuse creates of earlier JobSets."""
+        """Create a few JobSets after the storm, while GKE may still reject creates of earlier JobSets."""
         rng, earliest = self.stage.rng, self.stage.rng.choice(_LATE_SECONDS)
         for number in range(1, _LATECOMERS + 1):
             self.still_to_come += 1

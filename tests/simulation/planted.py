@@ -188,7 +188,7 @@ def _following_without_a_word(original: Any) -> Any:
 
 
 def _by_label(_original: Any) -> Any:
-    """Trusts the UID and the job key on a pod in any namespace."""
+    """Trusts the UID of the workload in a pod's labels in any namespace."""
     return lambda _self, pod: WorkloadUid(pod.workload_uid)
 
 

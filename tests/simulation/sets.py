@@ -204,7 +204,6 @@ class SetController(ScalingController):
         self._orphans_end(run, group)
 
     def _orphans_end(self, run: SetRun, group: int) -> None:
-        """Delete the workers whose leader no longer exists."""
         leader = run.pods.get((group, 0))
         for (owner, index), pod in list(run.pods.items()):
             if owner == group and index and pod.leader is not leader:

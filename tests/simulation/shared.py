@@ -1,8 +1,9 @@
 """Checks pods that have no workload, and the pools of single hosts that these pods share.
 
-The pods of one namespace, accelerator and topology are a class. A new pool must not give the class more nodes than it
-had pods at any time within the lag of a cache. A rolling update thus buys at most maxSurge more hosts, and a burst no
-more hosts than pods. These pools and nodes of the class do not count:
+The pods of one namespace, accelerator and topology are a class. With a new pool, the class must not have more nodes
+than its maximum number of pods within the lag of a cache, plus one for each waiting pod of another namespace that may
+take a node. A rolling update thus buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools
+and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within the lag of a cache;
 - pools with labels of one slice or another namespace;
@@ -126,7 +127,7 @@ class Shared:
         return uid, uid_in(pod.namespace, uid)
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Check a new pool for pods without a workload."""
+        """Check a new pool that was created for pods without a workload."""
         owner = owner_of(pool.body["config"]["labels"])
         class_ = self._classes.get(owner)
         made = f"{process.name} creates {pool.name} of {hosts(pool)} hosts"
@@ -169,7 +170,7 @@ class Shared:
     def _most_wanted(self, process: Process, class_: _Class) -> int:
         """Return the maximum number of pods of a class within the time that the cache of a process may lag."""
         now, stale_seconds, most = self._stage.agenda.now, self._checker.stale_seconds(), 0
-        # Several pauses of the process may follow each other.
+        # The time is doubled for a paused process, because several pauses may follow each other.
         paused = process.paused_until > now - stale_seconds
         since = now - (2 * stale_seconds if paused else self.lag_seconds())
         for at, count in reversed(self._wanted[class_]):
@@ -194,7 +195,7 @@ class Shared:
             others = {pod.node for pod in pods if self._blocks(process, pod, class_)}
             taken += len(others)
             if self._is_steady(pool, class_[0]) and not self._checker._in_flight_of_another(process, pool):
-                # Only used nodes of an unmarked pool count, because marked pods cannot be bound to its other nodes.
+                # Marked pods cannot be bound to an unmarked pool, so only its used nodes count if other pods are on it.
                 used = {pod.node for pod in pods if not pod.finished}
                 found[pool.name] = (len(used) if others and self._is_open(pool) else hosts(pool)) - len(others)
         return {name: count for name, count in found.items() if count}, taken
@@ -210,7 +211,7 @@ class Shared:
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether a pod of another class, or past its grace period (or if a clock is wrong, in it), occupies a node."""
+        """Whether an unfinished pod is of another class, or terminating past its grace period or with a wrong clock."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
@@ -248,7 +249,7 @@ class Shared:
             self._stage.violate(CHARGED, f"{made}, which brings {namespace} to {total} chips of {most}: {used}")
 
     def _charge(self, pool: Pool, namespace: str) -> int:
-        """Return the least number of chips that count against a namespace at any time within a cache's lag."""
+        """Return the chips of the nodes on which pods of a namespace have been for longer than a cache may lag."""
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         if not is_ours(pool):
             return 0

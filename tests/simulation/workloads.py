@@ -114,7 +114,7 @@ class Cluster:
         self.kick(workload)
 
     def delete(self, workload: WorkloadRun) -> None:
-        """Delete a workload in the foreground."""
+        """Delete a workload in the foreground: its object is removed after its pods."""
         workload.deleting = True
         workload.touch(self.stage.agenda.now)
         self.stage.note("user", "deletes %s %s (%s)", workload.kind, workload.name, workload.uid)
@@ -472,7 +472,7 @@ class Cluster:
         self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
 
     def terminate(self, pod: PodRun, *, stuck: bool = False) -> None:
-        """Delete a pod: immediately if it is not bound, otherwise within its grace period, or much later if `stuck`."""
+        """Delete a pod; a pod on an existing node remains for about its grace period, or for 60 to 200 s if `stuck`."""
         if pod.deadline is not None or pod.gone:
             return
         rng, now = self.stage.rng, self.stage.agenda.now

@@ -774,7 +774,7 @@ def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
     ],
 )
 def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, kind: str, *, is_judged: bool) -> None:
-    """A kind of another API group, such as a Job of Volcano, is not sent to the webhook."""
+    """The webhook does not receive a Job of Volcano, so it must validate the pods of that Job."""
     reference = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u", "controller": True}
     assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
 

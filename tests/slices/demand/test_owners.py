@@ -113,7 +113,7 @@ def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
 
 
 def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() -> None:
-    """Each pod of a StatefulSet has claims of its own, whose volumes may be in equal or different zones."""
+    """Each pod of a StatefulSet has its own claims, whose volumes may be in the same zone or in different zones."""
     zones = (("a",), ("a",), ("b",), None)
     volumes = [Volumes(claims=(f"data-{number}",), zones=allowed) for number, allowed in enumerate(zones)]
     pods = [

@@ -78,7 +78,7 @@ class AppliedWorld(World):
         return super().look(namespace_labels=self.namespace_labels, **changes)
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the snapshot, in which pods whose kind is not served are workloads of their own."""
+        """Return the snapshot, in which pods of unserved kinds have workloads of their own."""
         serve_pods = self.settings.serve_pods
         pods = [pod for pod in self.pods.values() if serve_pods != "none" or pod.kind is not WorkloadKind.POD]
         owned, pods_of_them = with_owners(self.workloads, pods, serve_pods=serve_pods)

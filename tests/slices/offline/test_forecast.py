@@ -719,7 +719,7 @@ def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> No
 
 
 def test_template_that_pods_share_is_read_once() -> None:
-    """Otherwise 2,000 containers of each of 4,096 pods would be read, which takes longer than the time-out."""
+    """Reading the 2,000 containers for each of the 4,096 pods would exceed the time-out of this test."""
     container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
     raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
     (remark,) = plan(raw).remarks
