@@ -72,12 +72,10 @@ class Admission:
 
     @property
     def present(self) -> bool:
-        """Whether the run has the policy, now or later."""
         return self.since < math.inf
 
     @property
     def installed(self) -> bool:
-        """Whether the policy applies to pods that are created now."""
         return self.stage.agenda.now >= self.since
 
     def marks(self, namespace: str) -> bool:

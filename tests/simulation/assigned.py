@@ -86,7 +86,6 @@ class Assigned:
                         self._stage.violate(KEPT, text)
 
     def before_labels(self, process: Process, node: Node, labels: Mapping[str, str | None]) -> None:
-        """Check a process's change of a node's labels before the change takes effect."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(node.pool_name)
         before = mark_of(node.labels)
         after = mark_of({key: value for key, value in {**node.labels, **labels}.items() if value is not None})

@@ -85,7 +85,6 @@ class Calls:
         return self.stage.rng.uniform(0.0, 0.05 if not self.stage.stormy else 0.5)
 
     def crashes(self, process: Process) -> bool:
-        """Draw whether the process crashes during a call; at most `_MAX_CRASHES` times in a run."""
         if not self.stage.stormy or not self._crash_chance or self._crashes_left == 0:
             return False
         if self.stage.rng.random() >= self._crash_chance:

@@ -192,7 +192,6 @@ class Chaos:
         self._end_later(fault.fault_id)
 
     def _end_later(self, fault_id: str) -> None:
-        """Remove a fault after 20 to 120 s, and let hanging operations continue."""
         world = self.simulation.cloud.world
 
         def let_go() -> None:

@@ -86,7 +86,6 @@ class Checker:
         self.opened_by_hand: dict[str, float] = {}
         #: Time since which GKE has reported each pool as being repaired.
         self.repaired_since: dict[str, float] = {}
-        #: Process that created each pool, and the time of the create.
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.max_calls_per_minute = 0
         self.changed_at = 0.0
@@ -111,7 +110,6 @@ class Checker:
             )
 
     def before_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Check a change in GKE before it takes effect."""
         if not self.simulation.same_cluster:
             self.stage.violate(ONE, f"{process.name} sends {method} although the kubeconfig is of another cluster")
         for other in self.simulation.processes:
@@ -163,7 +161,6 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Check a write to a node, a pod or a status before it takes effect."""
         if "status" in body:
             self.asked.before_status(process, path, body["status"])
             return

@@ -49,7 +49,6 @@ class Deletes:
             process.expected[delete.name] = leaders if promised else frozenset()
 
     def judge(self, process: Process, pool: Pool, *, healthy: bool) -> None:
-        """Check a delete that GKE accepted."""
         now = self._stage.agenda.now
         # If the clock of a process is ahead, grace periods end too early for the process, which is no violation.
         ahead = process.clock_ahead_seconds

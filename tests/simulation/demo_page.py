@@ -103,7 +103,6 @@ class Demo(Simulation):
         self._teams: tuple[Callable[[], WorkloadRun], ...] = (self._research, self._vision, self._serving, self._batch)
 
     def begin(self) -> Board:
-        """Start the controller and the teams; return the controller's board."""
         self._start_process()
         (process,) = self.processes
         # Browsers compare times of the page with the real clock, so the board uses the real clock.

@@ -67,7 +67,6 @@ class Controller:
 
     @property
     def active(self) -> list[PodRun]:
-        """Pods that count as replicas: neither finished nor being deleted."""
         return [pod for pod in self.pods if not pod.gone and pod.deadline is None and not pod.finished]
 
     @property
@@ -102,7 +101,6 @@ class Controller:
         return bool(pod.node), int(cost or 0), self.rng.random()
 
     def create(self, name: str, *, index: int | None = None) -> None:
-        """Create a pod; if the API server rejects the pod, try again later."""
         reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
         metadata: JsonObject = {"ownerReferences": [reference]}
         if index is not None:

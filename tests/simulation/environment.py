@@ -134,7 +134,6 @@ class Singled:
         self.met = False
 
     def begin(self) -> None:
-        """Make GKE run out of stock for this JobSet's pools, if the run has drawn a stockout."""
         if self.name and self._kind == _STOCKOUT:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))

@@ -59,7 +59,6 @@ class Market:
         self._shortages: dict[str, str] = {}
         # A separate source, so that these draws do not change the other draws of a seed.
         own = random.Random(f"market {stage.seed}")
-        #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
         #: Status with which creates for a permanently full reservation are rejected; 0 if the pool fails instead.
         self._full_code = own.choice((0, 400, 429, 429))

@@ -57,7 +57,6 @@ class People:
             feasible = tuple(shape for shape in FEASIBLE if shape.accelerator not in _NOT_ON_FLEX_START)
             shapes = [shape for shape in shapes if shape in feasible] or [feasible[0]]
         self.shapes = as_here(shapes)
-        #: Shapes of the JobSets that come after the storm.
         self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
             # Late JobSets have one shape, so that all of them request the same capacity as the rejected JobSet.

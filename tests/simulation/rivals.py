@@ -100,7 +100,6 @@ class Rivals:
             self._hostile.come("forged", extra_selector=marks)
 
     def _keep_warm(self) -> None:
-        """Fill the limit on chips with warm slices."""
         hostile, store = self._hostile, self._stage.store
         shape = hostile.shapes[0]
         uid, name = store.new_uid("buffer"), "warm"

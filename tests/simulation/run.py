@@ -289,7 +289,6 @@ def told_to(stage: Stage) -> Iterator[None]:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed, with a planted bug if `bug` is set."""
     with planted(BUGS, bug) as storm:
         simulation = Simulation(seed, recording=recording, storm=storm)
         with told_to(simulation.stage):

@@ -210,7 +210,6 @@ class SetController(ScalingController):
                 self.cluster.terminate(pod)
 
     def _roll(self, run: SetRun) -> None:
-        """Replace the next group of an update, if all groups of the new template run."""
         if not run.updating:
             return
         run.outdated &= set(run.slots())

@@ -60,7 +60,6 @@ class Store:
         return self._objects.get(resource_of(path), {}).get(path)
 
     def get(self, path: str) -> JsonObject:
-        """Return an object. Raises NotFound as the API server does."""
         found = self.find(path)
         if found is None:
             raise errors.NotFound(f"{path} not found", status=404, reason="NotFound")

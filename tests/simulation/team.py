@@ -25,7 +25,6 @@ _INSTALLED_LATE = 0.2
 class Team(ABC, Generic[_R]):
     """A team of one run."""
 
-    #: Type of the team's workloads.
     run_type: type[_R]
     #: Name of the team, and seed of its random source.
     title: ClassVar[str]
@@ -93,7 +92,6 @@ class Team(ABC, Generic[_R]):
             cluster.create(run)
 
     def _suspend(self, run: _R) -> None:
-        """Suspend a workload for at most 60 s."""
         self.simulation.cluster.suspend(run, suspended=True)
         self.stage.agenda.after(self._rng.uniform(0.5, 60.0), lambda: self._resume(run))
 

@@ -42,7 +42,6 @@ class Waiting:
         self._taken_away: Counter[_SliceKey] = Counter()
 
     def create_sent(self, body: dict[str, Any]) -> None:
-        """Record a create, with any outcome."""
         self._since.pop(_owner(body), None)
 
     def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:

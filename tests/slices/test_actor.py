@@ -246,7 +246,7 @@ def test_node_change_in_flight_is_not_sent_again(world: World) -> None:
 
 
 def test_rejected_node_change_is_repeated_with_growing_gaps(world: World) -> None:
-    """The gap grows from a second to a minute. Only the first failure of each node and its recovery are logged."""
+    """The gap between attempts grows from 1 s to 60 s. Only the first failure and the recovery are logged."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=10**6)
@@ -396,7 +396,7 @@ class Exhausted:
 
 
 def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> None:
-    """The executor of deletes cannot start a thread; creates have an executor of their own."""
+    """The executor of deletes cannot start a thread; creates have their own executor."""
     world = World()
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]

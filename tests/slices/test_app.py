@@ -41,7 +41,6 @@ class Kube(FakeKube):
         self.renewing = threading.Event()
 
     def put(self, path: str, *arguments: Any, **options: Any) -> Any:
-        """Replace an object. A write of the Lease waits until `answers` is set, for at most 10 s."""
         if path == LEASE:
             self.renewing.set()
             self.answers.wait(10)

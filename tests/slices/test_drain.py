@@ -258,7 +258,6 @@ def test_drain_while_gke_is_unavailable_waits_and_never_reports_success(world: W
 
 
 def test_pools_and_waiting_pods_that_cannot_be_checked_are_reported_as_unknown(world: World) -> None:
-    """Pools are reported even if the workloads that may need them cannot be read."""
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1

@@ -146,7 +146,7 @@ def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: boo
     """A slow check is repeated, because the process may have been suspended. Three slow checks keep the pool."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    # The gate lists nodes twice before the last check and twice in each try of it; the first `slow` lists take 3 s.
+    # The gate lists nodes twice before the last check and twice in each of its tries; the first `slow` lists take 3 s.
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:

@@ -129,7 +129,6 @@ def test_cause_of_a_wait_remains_stockout_until_the_pool_is_ready(world: World) 
 
 
 def test_pool_not_deleted_after_its_delay_is_measured_as_overdue(world: World) -> None:
-    """The metric is the time since the end of the pool's deletion delay, and 0 before."""
     world.run_to_use()
     world.vanish()
     world.round(after_seconds=1)

@@ -266,7 +266,7 @@ def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
 def test_ready_node_counts_with_its_chips_while_resource_slices_are_unknown(
     changes: dict[str, Any], chips: int
 ) -> None:
-    """In the past, a missing right made a request create 162 pools in 24 h, because no pool became ready."""
+    """In the past, a ProvisioningRequest got 162 pools in 24 h: a right was missing, so no pool became ready."""
     world = World()
     labels = {constants.INSTANCE_TYPE: "ct4p-hightpu-4t"}
     for name, more, ready in (("driver", DRIVER, "True"), ("unready", DRIVER, "False"), ("plugin", {}, "True")):

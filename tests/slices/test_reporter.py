@@ -37,7 +37,6 @@ def metric(world: World, line: str) -> bool:
 
 
 def test_events_of_a_pool_have_the_reasons_of_the_go_provisioner(world: World) -> None:
-    """Events about creates are on the leader pod, Events about deletes on the JobSet."""
     pool = world.run_to_use()
     world.complete()
     world.rounds(8, every_seconds=5)
@@ -99,7 +98,7 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
 
 
 def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> None:
-    """Settling causes no Event and does not count as blocked. The status page shows it until the delete."""
+    """A pool settles while a pod may still be bound to its cordoned nodes, which is normal before each delete."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
     pending = leader_of("other", uid="uid-of-other")
@@ -198,7 +197,6 @@ def test_chips_and_pools_are_counted_by_state(world: World) -> None:
 
 
 def test_slice_in_back_off_counts_as_blocked_without_a_pool(world: World) -> None:
-    """A planned pool counts as a waiting slice, not as a node pool."""
     world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
     world.rounds(2, every_seconds=1)

@@ -75,7 +75,6 @@ def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
 
 @pytest.mark.parametrize("source", ["provisioningrequests", "podtemplates"])
 def test_pods_of_a_request_get_no_second_pool_while_requests_are_unknown(source: str) -> None:
-    """The right to list requests or templates is missing after a restart."""
     world = requesting(topology="2x2x1", count=1)
     for _ in range(3):
         world.round(after_seconds=10)

@@ -153,7 +153,6 @@ def test_slice_that_runs_at_the_first_round_is_not_measured() -> None:
 
 
 def test_restarted_job_on_its_old_pool_is_measured_only_until_it_runs() -> None:
-    """The pool existed before, so only the wait of the new leader until it runs is measured."""
     jobset = make_jobset()
     world = Watched(jobset)
     world.live(4)

@@ -126,7 +126,6 @@ def no_account() -> World:
 
 
 def too_large() -> World:
-    """Set MAX_CHIPS to fewer chips than the slice has."""
     world = beside_a_healthy_one(max_chips=4)
     world.put_jobset("train", topology="2x2x2")
     world.rounds(2, every_seconds=3)

@@ -149,7 +149,6 @@ class Wire:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._lock = threading.Lock()
-        #: Method and path of each request.
         self.sent: list[tuple[str, str]] = []
 
     def request(

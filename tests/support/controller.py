@@ -61,7 +61,6 @@ class FakeWatch(Generic[T]):
         self.last_contact_monotonic: float | None = None
         self.silent = False
         self.deleted: set[str] = set()
-        #: Number of requests for a new list.
         self.invalidations = 0
         self._invalid = False
         self._kept: Mapping[tuple[str, str], T] | None = None

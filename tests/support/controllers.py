@@ -63,8 +63,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # The provisioner counts the pods of a plain Job, so the default of _MOST_OF_A_GROUP would make a Job look too
-    # small.
+    # The provisioner counts the pods of a plain Job: with at most _MOST_OF_A_GROUP pods, a Job would look too small.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 

@@ -77,8 +77,7 @@ class _Injected:
 class FakeGke:
     """Methods of a `GkeClient` that call GKE. A create adds a PROVISIONING pool, and a delete makes a pool STOPPING.
 
-    Only methods for tests, such as `finish_create` and `set_pool`, make other changes of pools. As in GKE, deletes of
-    STOPPING pools are rejected. Workload policies do not change.
+    Only methods for tests, such as `finish_create`, make other changes. As in GKE, deletes of STOPPING pools fail.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
@@ -263,7 +262,6 @@ class FakeGke:
             self._raise(lost)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Return a reservation with status READY for any name."""
         with self._lock:
             lost = self._record("get_reservation", name)
             self._raise(lost)

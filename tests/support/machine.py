@@ -39,7 +39,6 @@ _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
 
 _FAKES = {
     **dict.fromkeys(_SILENT, ""),
-    # `sleep` returns immediately; the n-th call runs the action that the test planned for it.
     "sleep": """
 n=$(cat "$FAKE/sleeps"); n=$((n + 1)); echo $n > "$FAKE/sleeps"
 [ $n -lt 80 ] || { touch "$FAKE/endless"; kill $PPID; }

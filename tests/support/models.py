@@ -143,10 +143,7 @@ def make_pod(
     marked: bool = False,
     **changes: Any,
 ) -> Pod:
-    """Return a pod of one child Job or group, by default an unschedulable one if `node` is empty.
-
-    A `marked` pod has the selectors that admission adds.
-    """
+    """Return a pod, by default unschedulable if `node` is empty; a `marked` pod has the selectors of admission."""
     is_lws = workload.kind is WorkloadKind.LEADER_WORKER_SET
     group_name = _group_name(workload, job)
     if requirements is None:
@@ -260,10 +257,9 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 
 
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
-    """Return a pool of the Go provisioner.
+    """Return a pool of the Go provisioner, which has no labels for UID, job key and attempt.
 
-    The pool has no labels for UID, job key and attempt. Its placement is compact even with one host. Exceptions are one
-    host of v6e, machines with one chip, and tpu7x, which has a workload policy.
+    The placement is compact, except for one host of v6e, machines with one chip, and tpu7x (with a workload policy).
     """
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]

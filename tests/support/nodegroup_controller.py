@@ -51,7 +51,7 @@ from tests.support.kube import FakeKube
 Json = dict[str, Any]
 
 NAMESPACE, GROUP, PROJECT, ZONE = "research", "slice", "research-project", "us-east5-a"
-#: Four machines of four chips.
+#: Spec of a node group of four machines with four chips each.
 SPEC: Json = {
     "project": PROJECT,
     "nodeLocation": ZONE,
@@ -86,13 +86,11 @@ class Cluster(FakeKube):
         return super().post(path, body, **parts)
 
     def patch(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
-        """Change an object; remove a deleted object with its last finalizer."""
         answer = super().patch(path, body, **parts)
         self._collect(path.removesuffix("/status"))
         return answer
 
     def delete(self, path: str, *, uid: str = "", **_: Any) -> JsonObject:
-        """Delete an object, or mark it as deleted if it has finalizers."""
         with self._call("DELETE", path):
             current = self._existing(path)
             if uid and current["metadata"]["uid"] != uid:

@@ -151,7 +151,6 @@ class Controller:
             self.clock.advance(seconds)
 
     def restarted(self) -> Controller:
-        """Return a new controller process with the same cluster, V-IPU server and clock."""
         return Controller(self.kube, self.vipu, self.clock)
 
     def create_pod(self, name: str, size: int = 4) -> str:

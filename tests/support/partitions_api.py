@@ -67,7 +67,6 @@ class ReviewingKube(FakeKube):
         return token
 
     def post(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Process token reviews and access reviews; pass other requests to the fake API server."""
         if path not in (TOKEN_REVIEWS, ACCESS_REVIEWS):
             return super().post(path, body, **options)
         self.reviews.append(path)

@@ -58,5 +58,4 @@ class Cluster(World):
 
     @property
     def sizes(self) -> list[int]:
-        """Number of hosts of each pool, largest first."""
         return sorted((pool.hosts for pool in self.pools.values()), reverse=True)

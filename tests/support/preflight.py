@@ -114,7 +114,6 @@ class World:
         )
 
     def find(self) -> dict[str, Finding]:
-        """Run all checks; return the findings by name. Fails if two findings have one name."""
         found = list(run_checks(self.subject))
         named = {finding.name: finding for finding in found}
         assert len(named) == len(found)

@@ -36,7 +36,6 @@ class WireServer:
             )
 
     def close(self) -> None:
-        """End the server, including its open streams."""
         self._server.__exit__(None, None, None)
 
     def _next(self, request: Recorded) -> Answer:

@@ -66,18 +66,16 @@ class World:
         #: Returns the failure of a create or delete, or None if GKE accepts the call.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
-        #: Sort key of pod UIDs, in whose order `live` binds pods; None to sort by UID.
+        #: Sort key for UIDs of pods: `live` binds pods in this order; None to sort by UID.
         self.order: Callable[[str], Any] | None = None
         self.add(*workloads)
 
     def add(self, *workloads: Workload) -> None:
-        """Add JobSets with their leader pods."""
         for workload in workloads:
             self.workloads[workload.uid] = workload
             self.start_pods(workload)
 
     def start_pods(self, workload: Workload) -> None:
-        """Create the leader pods of a JobSet, unschedulable."""
         for job in range(workload.groups[0].replicas):
             self.put(make_pod(workload, job=job, unschedulable_since=self.now, marked=self.marked))
 

@@ -752,7 +752,6 @@ def test_region_is_taken_from_the_settings_if_they_have_one() -> None:
 
 
 def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
-    """The webhook for pods must report the problem in the same words as the webhook for StatefulSets."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
@@ -780,7 +779,6 @@ def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, 
 
 
 def many_jobs(count: int) -> Json:
-    """Return a JobSet of `count` replicated jobs, each with the same mistake."""
     job = raw_jobset(pod=WRONG)["spec"]["replicatedJobs"][0]
     return raw_jobset(spec={"replicatedJobs": [{**job, "name": f"job-{number}"} for number in range(count)]})
 

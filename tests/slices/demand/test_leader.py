@@ -57,7 +57,6 @@ def test_lowest_unfinished_index_leads_unless_placement_is_exclusive(
 
 @pytest.mark.parametrize("on_slice", [True, False], ids=["leader on a host of the slice", "leader elsewhere"])
 def test_group_whose_leader_has_no_chips_gets_a_host_for_each_worker(*, on_slice: bool) -> None:
-    """A leader without chips needs no host of its own, whether or not it selects the nodes of the slice."""
     selector = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
     head = {"containers": [{"name": "head"}], "nodeSelector": selector if on_slice else {}}
     worker = pod_spec(topology="2x2x4", tolerations=[toleration()])

@@ -267,7 +267,6 @@ def test_forbidden_reservation_is_unknown_with_the_permission_to_grant() -> None
 
 
 def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
-    """A block counts as its reservation, patterns are left out, and at most 20 reservations are checked."""
     block = reservation_path("r1", project="p", block="b")
     given = settings(**_reserved("r2", block, zone="us-central2-a", allowed_reservations=("p/r1", "r3", "team-*")))
     assert named_reservations(given) == {
@@ -400,7 +399,6 @@ def found_without_gke(without_gke: World) -> dict[str, Finding]:
 
 
 def test_all_checks_are_ok_without_gke(without_gke: World) -> None:
-    """Checks of clusters, pools and permissions of Google have no findings, and no check changes an object."""
     found = found_without_gke(without_gke)
     assert list(found) == [*IN_KUBERNETES, "TPUNodeGroups"]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []

@@ -40,7 +40,6 @@ class Cluster(FakeKube):
         self._marks = marks
 
     def exchange(self, request: Request) -> JsonObject:
-        """Implement `Api.exchange`. A dry-run create of a pod stores no object."""
         if request.method == "POST" and request.path.endswith("/pods"):
             assert request.query == {"dryRun": "All"}
             with self._call("POST", request.path):

@@ -95,7 +95,6 @@ class SupplierContract:
     """Behaviour of a supplier on which the loop relies."""
 
     def test_pool_is_listed_from_its_create_until_its_delete_has_ended(self, ground: Ground) -> None:
-        """The listed pool has the labels of the request, which identify its owner."""
         request = ground.request(FIRST)
         create(ground)
         pool = listed(ground)[FIRST]
@@ -123,7 +122,6 @@ class SupplierContract:
     def test_specification_of_a_slice_is_accepted_and_listed_as_planned(
         self, ground: Ground, name: str, accelerator: str, topology: str
     ) -> None:
-        """An accelerator that the supplier does not sell has no specification."""
         rules = ground.supplier.rules
         asked = make_requirements(accelerator=accelerator, topology=topology)
         workload = make_jobset(name, uid=WorkloadUid("u"), parallelism=1 if topology == "2x2x1" else 2, template=asked)
@@ -145,7 +143,6 @@ class SupplierContract:
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
 
     def test_labels_up_to_the_limit_are_accepted_and_more_are_not_requested(self, ground: Ground) -> None:
-        """The error must name the supplier whose limit is exceeded."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         keys = tuple(f"k{number:03}" for number in range(LABEL_CHARACTERS // 60 + 1))
 

@@ -83,7 +83,6 @@ class Trial:
         self.made_at: list[datetime] = []
         #: Whether the responses of GKE are held back.
         self.late = False
-        #: Responses of GKE that are held back.
         self.unanswered: list[Any] = []
         #: Pools that GKE has created and does not list yet.
         self.unlisted: list[NodePool] = []
@@ -177,7 +176,7 @@ class Trial:
         world = self.world
         answers = world.answer
         told: list[Any] = []
-        # Answers are held back, because the view must be checked before the plan is carried out.
+        # Answers are held back, because the view must be checked before the answers change the memory.
         world.answer = told.append  # type: ignore[method-assign]
         there = set(world.pools)
         plan = world.step(seconds=0.0)
@@ -193,7 +192,6 @@ class Trial:
         world.pass_time(seconds)
 
     def receive(self) -> None:
-        """Deliver all answers of GKE, and list the pools that it has created."""
         self.world.put(*self.unlisted)
         for answer in self.unanswered:
             self.world.answer(answer)
@@ -201,7 +199,6 @@ class Trial:
         self.unanswered.clear()
 
     def end(self) -> None:
-        """End all workloads, and check that no pool remains."""
         world = self.world
         _accept(self, 0)
         self.receive()
@@ -417,7 +414,6 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 def test_view_is_true_and_decisions_are_safe_after_random_events(
     which: int, late: bool, events: list[tuple[str, int]]
 ) -> None:
-    """The view, the pages of `status` and `gc`, and the explanation of each named object are checked."""
     trial = Trial(_SETTINGS[which])
     trial.late = late
     trial.step(1.0)

@@ -519,7 +519,7 @@ def test_enums_that_are_sent_as_numbers_are_read(server: RecordingServer, client
 def test_channel_that_the_library_does_not_know_is_read(
     server: RecordingServer, client: GkeClient, word: object, want: str
 ) -> None:
-    """GKE rejects pools without auto-upgrade on every channel, so an unknown channel must count as well."""
+    """GKE rejects pools without auto-upgrade on every release channel, so an unknown one must not be read as none."""
     server.answer = Answer(body={"name": "c", "status": word, "releaseChannel": {"channel": word}})
     cluster = client.get_cluster()
     assert (cluster.release_channel, cluster.status) == (want, want or ("UNSPECIFIED" if word else ""))
@@ -973,7 +973,6 @@ def test_token_is_fetched_before_the_call(server: RecordingServer) -> None:
 
 
 def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
-    """A rejected token is renewed once; the second rejection is reported to the user."""
     client = make_client(server, credentials=Tokens())
     server.answer = google_error(401, "UNAUTHENTICATED", "expired")
     assert kind_of(client, "list") is FailureKind.PERMISSION

@@ -99,7 +99,6 @@ TEXTS = {
 
 @pytest.mark.parametrize(("text", "want"), [(text, kind) for kind, texts in TEXTS.items() for text in texts])
 def test_text_of_an_operation_or_pool_determines_its_kind(text: str, want: FailureKind) -> None:
-    """The kind is the same without a code, and with a code that alone would mean another kind."""
     assert classify_message(3 if want is not K.INVALID else 8, text) is want
     assert classify_message(None, text) is want
 
@@ -488,6 +487,6 @@ def test_exception_classes_of_the_libraries_are_found() -> None:
 
 
 def test_http_status_of_a_response_is_the_code_of_the_error() -> None:
-    """The status is a label of the metric of calls. The code is 0 if there is no response."""
+    """The status is a label of the metric of calls."""
     assert to_gke_error(answer(429, {}), "it", call=Call.READ).code == 429
     assert to_gke_error(requests.exceptions.ReadTimeout(), "it", call=Call.READ).code == 0

@@ -119,7 +119,6 @@ class Both(World):
         return self.groups.state()["machines"]
 
     def at_rest(self) -> bool:
-        """Return whether all pods run, and every pool is used."""
         used = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
         return all(pod.node_name for pod in self.pods.values()) and self.pools.keys() == used
 
@@ -181,7 +180,7 @@ class Both(World):
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
         try:
-            # The simulated scheduler chooses a node and binds the pod in one step, so pools need not settle.
+            # The simulated scheduler chooses a node and binds in one step, so the gate need not wait for a binding.
             self.gate.pass_through(replace(delete, settle=False))
         except KeptError as error:
             self.kept.append(str(error))

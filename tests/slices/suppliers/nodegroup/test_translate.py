@@ -92,7 +92,6 @@ def test_nodes_are_named_after_the_managed_instance_group() -> None:
     ],
 )
 def test_group_is_listed_as_the_requested_pool(changes: dict[str, Any]) -> None:
-    """The API of node groups accepts the group as well: its schema, its names and its shapes."""
     request = replace(REQUEST, **changes)
     raw = made(request)
     group = parse(TpuNodeGroup, raw)
