@@ -160,5 +160,4 @@ def is_shared(mark: tuple[str, str]) -> bool:
 
 
 def is_assigned(mark: tuple[str, str]) -> bool:
-    """Return whether a mark names a slice: it is neither empty nor `FREE`."""
     return bool(mark[0]) and mark[0] != FREE

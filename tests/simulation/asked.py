@@ -201,7 +201,6 @@ class Asked:
                 yield f"{run.kind} {run.name} waits for {run.request.name if run.request is not None else 'nothing'}"
 
     def _within_limits(self, run: QueuedRun) -> bool:
-        """Whether the limits and the stock allow all slices of a JobSet at the same time."""
         market = self._simulation.market
         chips = run.shape.hosts * run.shape.chips * run.replicas
         most = min(limit for limit in (market.max_chips, market.stock_chips, chips) if limit is not None)
@@ -222,7 +221,6 @@ class Asked:
                 yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
 
     def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:
-        """Return the names of the unused pools that may count for a buffer."""
         used = {pod.pool for pod in self._simulation.cluster.pods if pod.node and not pod.finished}
         return {
             pool.name

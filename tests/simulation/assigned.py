@@ -144,7 +144,7 @@ class Assigned:
         return pool is None or pool.status is PoolStatus.STOPPING
 
     def _crossed(self, pod: PodRun, other: PodRun) -> bool:
-        """Whether a process labelled the node of a pod within the lag of a cache before or after the bindings."""
+        """Whether a process labelled the node of a pod when its caches may have lacked one of the two bindings."""
         seconds = self._checker.stale_seconds()
         changed = (self._labelled_at.get(placed.node, float("-inf")) for placed in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)

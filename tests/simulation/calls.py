@@ -68,7 +68,6 @@ class Calls:
         return not (self._lag_seconds or self._breaks_watches or self._slowness or self._kube_errors)
 
     def latency_seconds(self) -> float:
-        """Return the seconds that a message takes in one direction."""
         rng = self.stage.rng
         if self.stage.stormy and self._slowness and rng.random() < self._slowness:
             return rng.uniform(0.1, 5.0)

@@ -43,7 +43,6 @@ _POOL_FAULTS = (
 
 
 def _nonsense_jobset(name: str) -> tuple[str, JsonObject]:
-    """Return a JobSet whose pods request one and a half chips."""
     requests = {constants.TPU_RESOURCE: "1500m"}
     pod = {"containers": [{"name": "main", "resources": {"requests": requests}}]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"parallelism": 1, "template": {"spec": pod}}}}

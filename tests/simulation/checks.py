@@ -127,7 +127,6 @@ class Checker:
             self._was_warm = pool is not None and self._was_healthy and self.stock.is_warm(pool)
 
     def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Check a call that GKE accepted."""
         self.changed_at = self.stage.agenda.now
         if method == "nodePools.create" and body is not None:
             name = body["nodePool"]["name"]
@@ -287,8 +286,7 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # A pool that is being deleted, or whose delete has just failed, does not count: the new pool may have been
-            # decided during the delete, which cannot be cancelled if the JobSet is resumed.
+            # A pool does not count during its delete and shortly after: the new pool may have been decided then.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
@@ -437,7 +435,6 @@ class Checker:
         return sum(map(chips_in, ours)) + self._wanted(workload) > self._max_chips()
 
     def _wanted(self, workload: WorkloadRun) -> int:
-        """Return the chips that a workload needs at the same time."""
         return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
 
     def _max_chips(self) -> float:
@@ -473,7 +470,7 @@ class Checker:
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
         """Return pools beyond `needed` that slices of buffers and of suspended workloads may keep."""
-        # A slice of a suspended workload may keep any pool of the workload: no process may have recorded its own pool.
+        # A slice of a suspended workload may keep any pool of the workload, because its own pool may be unknown.
         claims = [
             {
                 pool.name

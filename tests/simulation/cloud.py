@@ -117,7 +117,6 @@ class Cloud:
         self.stage.store.put(path, merged(raw, {"status": status}))
 
     def repair_hosts(self, pool_name: str, *, seconds: float) -> None:
-        """Let GKE remove the hosts of a pool, and recreate them after `seconds`."""
         usual = self.world.settings.repair_seconds
         self.world.change_settings({"repair_seconds": seconds})
         self.world.preempt(pool_name)

@@ -35,7 +35,6 @@ class Template:
     annotated: bool = False
     #: Resource requests in addition to chips.
     requests: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the scheduler can bind the pods.
     bindable: bool = True
     tolerates_all: bool = False
     #: Deletion cost that the user sets; empty if none.
@@ -263,7 +262,6 @@ def new_pod(
     *,
     owner: Controller | None = None,
 ) -> PodRun:
-    """Return a pod of a template, without creating it in the cluster."""
     return PodRun(
         name=name,
         namespace=namespace,

@@ -145,7 +145,6 @@ class Singled:
         return bool(self.name) and (answer is None or answer.of_capacity)
 
     def concerns(self, labels: dict[str, Any]) -> bool:
-        """Whether a pool with these labels is for this JobSet."""
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:

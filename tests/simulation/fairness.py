@@ -274,7 +274,6 @@ class Fairness:
 
 
 def _counted_for(pool: dict[str, Any]) -> tuple[str, str]:
-    """Return the workload's UID and the namespace that a create counts for."""
     labels = pool["config"]["labels"]
     return owner_of(labels)[0], f"namespace {namespace_of(labels)}"
 

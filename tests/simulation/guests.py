@@ -53,7 +53,6 @@ class Guests:
                 self._come_wide(namespace)
 
     def leave(self) -> None:
-        """Remove all workloads of the hostile tenant."""
         for run in self._sets:
             self._delete(run)
         for pod in self._guests:

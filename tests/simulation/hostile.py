@@ -107,7 +107,7 @@ class Hostile:
         self.resource = rng.choice(tuple(_RESOURCES)) if self.present else ""
         self._kinds = {_RESOURCES.get(self.resource, ""), *rng.sample(_KINDS, k=rng.choice((0, 1, 1, 2)))}
         if self.resource == "operations":
-            # Otherwise hanging operations could use up GKE's limit, and no operation would ever run.
+            # Hanging foreign pools could use up GKE's limit on operations, so that no operation would ever run.
             self._kinds.discard("foreign pools hang")
         self.hang = rng.choice(_HANGS) if self.resource == "nothing" and rng.random() < _HANG_CHANCE * 4 else None
         #: Whether the run has no storm, so that only the hostile tenants may excuse a wait.
@@ -122,7 +122,6 @@ class Hostile:
         #: Chips that hostile tenants may hold permanently; the other chips suffice for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
         self.stock_chips = _MAX_REPLICAS * chips + held if self.resource == "stock" else None
-        #: Seconds until GKE reports a stockout.
         self.stockout_seconds = rng.choice((5.0, 5.0, 240.0)) if self.stock_chips else 5.0
         self._gangs = self.resource == "stock" and rng.random() < 0.7
         self._mistake = rng.choice(_MISTAKES)

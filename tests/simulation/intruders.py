@@ -23,7 +23,7 @@ _CROWD, _DISTINCT = (18, 40), 10
 _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
 #: Seconds until a bare pod ends, and seconds between deletes of a pod that is recreated.
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
-#: Seconds between deletes of pods that fit no host; a pod counts as refused after a minute.
+#: Seconds between deletes of pods that fit no host; such a pod counts as refused after 60 s at the earliest.
 _REPLACED_SECONDS = (100.0, 900.0)
 #: Minimum seconds for which the tenant stays after the storm; 3600 s include retries for misfits after 40 minutes.
 _STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)

@@ -36,7 +36,6 @@ class JobRun(WorkloadRun):
     served: bool
     #: Whether a pod is replaced while it is terminating.
     replaces_early: bool
-    #: Whether the Job is deleted as soon as it has ended.
     removed_at_once: bool
     #: Whether the Job was deleted without its pods.
     orphaned: bool = False

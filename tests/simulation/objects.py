@@ -254,14 +254,14 @@ class WorkloadRun(abc.ABC):
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Record a change of a slice, or of all slices if `job` is None."""
+        """Record a change of a slice; None means all slices."""
         self.shapes.add(self.shape)
         self.max_replicas = max(self.max_replicas, len(self.slots()))
         for slot in self.slots() if job is None else (job,):
             self.changed[slot] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that a slice, or each slice if `job` is None, no longer needs a pool."""
+        """Record that a slice no longer needs a pool; None means all slices."""
         for slot in self.slots() if job is None else (job,):
             self.released_at[slot] = now
 
@@ -329,7 +329,6 @@ class JobSetRun(WorkloadRun):
         }
 
     def _job_of(self, job: int) -> str:
-        """Return the name of the replicated Job that a child Job comes from."""
         return "workers"
 
     def _jobs(self) -> list[JsonObject]:

@@ -12,7 +12,6 @@ from tests.simulation.objects import Shape, WorkloadRun
 
 
 def is_ours(pool: Pool) -> bool:
-    """Whether the labels of a pool show that the provisioner created it."""
     return are_ours(pool.body.get("config", {}).get("labels", {}))
 
 

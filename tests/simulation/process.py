@@ -142,7 +142,7 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # Creation is never paused. Optional resources are empty, and watched only in runs that reject reads of them.
+        # MachineConfigs and devices are empty, and watched only in runs that reject reads of optional resources.
         watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)

@@ -96,7 +96,6 @@ class RayController(ScalingController):
                 self.cluster.add(run, number, host, name=f"{run.name}-{replica}-{host}", replica=replica)
 
     def pools_of(self, pod: PodRun) -> set[str]:
-        """Return the pools that pods of the same replica are on, or will be."""
         return {other.pool for other in self.cluster.pods if other.pool and other.replica == pod.replica}
 
     def _end(self, run: RayRun, number: int, why: str) -> None:

@@ -89,7 +89,6 @@ class Rivals:
             hostile.come(f"greedy-{number}", replicas=2, **options)
 
     def _forge(self) -> None:
-        """Create a JobSet that selects the marks of an honest workload."""
         workloads = self._hostile.simulation.cluster.workloads.values()
         victim = next(
             (workload for workload in workloads if workload.namespace == NAMESPACE and workload.kind.has_pods), None

@@ -176,7 +176,6 @@ class SetController(ScalingController):
             self.restart_group(run, pod.job)
 
     def pools_of(self, group_name: str) -> set[str]:
-        """Return the pools that pods of a group are on, or will be."""
         return {
             pod.pool
             for pod in self.cluster.pods

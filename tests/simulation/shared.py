@@ -82,7 +82,6 @@ class Shared:
         self.max_pods: Counter[str] = Counter()
 
     def changed(self, pod: PodRun) -> None:
-        """Record a pod without a workload that was created, changed or removed."""
         class_ = self.class_of(pod)
         if class_ is None:
             return
@@ -296,5 +295,5 @@ class Shared:
 
 
 def _pools_of_burst(pods: int) -> float:
-    """Return the maximum number of pools for a burst of pods, three of them not full; infinite for fewer pods."""
+    """Return the maximum number of pools for a burst of pods, three of them not full; infinite below `_BURST` pods."""
     return -(-pods // MAX_NODES) + 3 if pods >= _BURST else math.inf

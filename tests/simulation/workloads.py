@@ -90,7 +90,6 @@ class Cluster:
         self.stage.store.put(workload.path, workload.raw(self.stage.agenda))
 
     def kick(self, workload: WorkloadRun) -> None:
-        """Let the controller of a workload act soon."""
         if not workload.sync_due and (not workload.gone or workload.pods):
             workload.sync_due = True
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(workload))
