@@ -49,7 +49,6 @@ class LargeKube(BusyKube):
 
     def __init__(self, clock: FakeClock, *, nodes: int) -> None:
         super().__init__()
-        #: Pod by name of its node.
         self.pods: dict[str, JsonObject] = {}
         self.on_call = lambda: clock.advance(LATENCY_SECONDS)
         for index in range(nodes):

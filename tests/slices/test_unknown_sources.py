@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("catalogue")
 
 
 def unknown(world: World, source: str) -> float | None:
-    """Return the metric that is 1 while the source is unknown."""
     return world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": source})
 
 
@@ -110,7 +109,6 @@ def test_pods_of_a_request_get_no_second_pool_while_requests_are_unknown(source:
 
 
 def _reason(world: World) -> str:
-    """Return why the slice of the JobSet `train` waits, as the status page shows it."""
     view = world.board.document().view
     assert view is not None
     return next(slice_.reason for slice_ in view.slices if slice_.workload.endswith("/train"))

@@ -115,7 +115,6 @@ def put_pair(world: World, **pod: Any) -> None:
 
 
 def rejected() -> World:
-    """Let GKE reject the request with the 400 for a disk type that the machine type does not support."""
     return refused(FailureKind.INVALID, _BAD_DISK)
 
 

@@ -154,7 +154,6 @@ class Wire:
     def request(
         self, method: str, url: str, *, data: bytes | None, params: dict[str, str], **_: object
     ) -> requests.Response:
-        """Pass one request to the API and return the response. Raises HTTPError for error responses."""
         path = urlsplit(url).path
         body = json.loads(data) if data else None
         response = requests.Response()

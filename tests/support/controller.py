@@ -365,5 +365,4 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
 
 
 def seconds_from(clock: FakeClock, seconds: float) -> str:
-    """Return the time that is `seconds` after now, in the API server's format."""
     return format_time(clock.now() + timedelta(seconds=seconds))

@@ -133,7 +133,6 @@ class FakeGke:
             self._policies[policy.name] = policy
 
     def remove_pool(self, name: str) -> None:
-        """Delete a pool as another client would."""
         with self._lock:
             self._pools.pop(PoolName(name), None)
 
@@ -302,7 +301,6 @@ class FakeGke:
 
 
 def pool_of(request: NodePoolRequest, *, status: PoolStatus = PoolStatus.PROVISIONING) -> NodePool:
-    """Return the pool that GKE would list for a request."""
     return NodePool(
         name=request.name,
         status=status,

@@ -71,7 +71,6 @@ class Cluster(FakeKube):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
-        #: Called with the name of an evicted pod.
         self.on_evict: Callable[[str], object] = lambda _: None
 
     def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:

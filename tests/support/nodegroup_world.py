@@ -54,7 +54,6 @@ def kind_path(kind: Kind, name: str = GROUP) -> str:
 
 
 def meta(name: str = GROUP, **changes: Any) -> ObjectMeta:
-    """Return the metadata of an object as the caches keep it."""
     return ObjectMeta(**{"namespace": NAMESPACE, "name": name, "uid": "u1", "resource_version": "7", **changes})
 
 

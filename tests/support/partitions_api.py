@@ -61,7 +61,6 @@ class ReviewingKube(FakeKube):
         return token
 
     def token_of_person(self, name: str) -> str:
-        """Create a token that is not bound to a pod."""
         token = jwt(mark=name)
         self.users[token] = {"username": name, "groups": ["system:authenticated"]}
         return token

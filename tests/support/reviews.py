@@ -18,7 +18,6 @@ VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 def answer_of(begin: Begin, body: bytes) -> Response:
-    """Return the complete response to a request body."""
     content = begin(body, time.perf_counter())
     return content if isinstance(content, Response) else content(READ_BYTES)
 

@@ -22,7 +22,6 @@ def belongs(path: str, collection: str) -> bool:
 
 
 def selected(query: Mapping[str, str]) -> Callable[[JsonObject], bool]:
-    """Return a predicate for objects that match the selectors of a query."""
     return _selected(query.get("labelSelector") or "", query.get("fieldSelector") or "")
 
 

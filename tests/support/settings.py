@@ -16,7 +16,6 @@ REQUIRED = {
 
 
 def settings(**changes: Any) -> Settings:
-    """Return settings with defaults, and fixed values for required fields."""
     fields: dict[str, Any] = {
         "project_id": "project-1",
         "cluster_location": "us-central2",

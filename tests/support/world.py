@@ -206,7 +206,6 @@ class World:
         return plan
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Decide, carry out the plan, and advance the clock by `seconds`."""
         plan = self.look()
         for delete in plan.deletes:
             self.answer(self._delete(delete))
@@ -253,7 +252,6 @@ class World:
         return [notice for plan in self.plans for notice in plan.notices if reason in ("", notice.reason)]
 
     def bound(self, workload: Workload) -> int:
-        """Return the number of slices of a JobSet whose leader is bound."""
         leaders = (pod for pod in self.pods.values() if pod.workload_uid == workload.uid and pod.completion_index == 0)
         return sum(bool(leader.node_name) for leader in leaders)
 

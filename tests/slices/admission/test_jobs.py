@@ -30,7 +30,7 @@ ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
 def job(
     selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4, pod_marks: Json | None = None, **marks: Any
 ) -> Json:
-    """Return a Job as its controller creates it, without the annotation with which plain Jobs are served."""
+    """Return a Job without the annotation that lets the provisioner serve a plain Job."""
     references = [job_reference("train", kind=owner)] if owner else []
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}]
     pod = pod_spec(chips=chips, nodeSelector=selector, tolerations=tolerations)

@@ -27,7 +27,7 @@ TOPOLOGY = "2x4x4"
 
 
 def pods_of(replicas: int, *, marked: bool = False) -> list[Pod]:
-    """Return one unschedulable leader pod for each child Job; if `marked`, it selects a key of its own Job."""
+    """Return one unschedulable leader pod for each child Job; if `marked`, each pod selects the key of its Job."""
     found = []
     for number in range(replicas):
         spec = pod_spec(topology=TOPOLOGY, tolerations=[toleration()])

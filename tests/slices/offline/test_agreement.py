@@ -85,7 +85,6 @@ class AppliedWorld(World):
         return super().snapshot(**{"workloads": owned, "pods": pods_of_them, **changes})
 
     def finish_creates(self) -> None:
-        """Finish all creates, and add the nodes of every pool, including flex-start pools."""
         super().finish_creates()
         for name in self.pools:
             self.bring_nodes(name)

@@ -282,7 +282,7 @@ def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() ->
 
 
 def test_pool_names_are_exact_if_the_object_has_a_uid() -> None:
-    """`kubectl get -o yaml` prints the UID. It also prints the status, which does not apply to a new object."""
+    """`kubectl get -o yaml` prints the UID and the status; the status does not apply to a new object."""
     raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
     workload = workloads.JOBSET.parse({**raw, "status": {}})
     assert workload is not None

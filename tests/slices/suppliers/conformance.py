@@ -256,7 +256,7 @@ class SupplierContract:
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
     def test_create_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
-        """The outcome of the first attempt is unknown. The repeated name ensures that only one pool exists."""
+        """The outcome of the first create is unknown; with the same name, at most one pool can exist."""
         ground.lose_answer(to_create=True, before_effect=before_effect)
         assert failure_of(lambda: create(ground)).kind is FailureKind.UNKNOWN_OUTCOME
         assert (FIRST in listed(ground)) is not before_effect

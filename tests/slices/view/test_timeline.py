@@ -19,7 +19,6 @@ DAY = timedelta(hours=24)
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the maximum number of segments of all tracks to 51."""
     monkeypatch.setattr(timelines, "_MAX_SEGMENTS_IN_ALL", 51)
 
 
@@ -158,7 +157,7 @@ def test_pool_that_is_created_again_continues_its_track() -> None:
 
 
 def test_times_shift_with_a_clock_that_is_set() -> None:
-    """Otherwise segments would overlap or be in the future."""
+    """Without the shift, segments would overlap or be in the future."""
     world, timeline = World(make_jobset("train")), Timeline()
     life(world, timeline)
     (before,) = timeline.tracks()

@@ -27,7 +27,6 @@ class Bug:
 
 
 def always(value: Any) -> Callable[[Any], Any]:
-    """Return a mutation that makes a function return a constant."""
     return lambda _original: lambda *_args, **_options: value
 
 

@@ -54,12 +54,10 @@ class Agenda:
         self.now = max(self.now, end)
 
     def wall(self, skew_seconds: float = 0.0) -> datetime:
-        """Return the time of a wall clock that is wrong by `skew_seconds`."""
         return EPOCH + timedelta(seconds=self.now + skew_seconds)
 
 
 def seconds_of(moment: datetime) -> float:
-    """Return the virtual time in seconds for a time of the wall clock."""
     return (moment - EPOCH).total_seconds()
 
 
@@ -123,7 +121,6 @@ class Stage:
         return self.rng.random() < probability
 
     def note(self, who: str, what: str, *values: object) -> None:
-        """Add a line to the history if `recording` is set."""
         if self.recording:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
 

@@ -62,7 +62,6 @@ class Both(World):
             node_namespace=self.supplier.settings.node_namespace,
         )
         self.restarts = 0
-        #: Number of groups that were created.
         self.creates = 0
         #: Reasons for which the gate kept pools.
         self.kept: list[str] = []

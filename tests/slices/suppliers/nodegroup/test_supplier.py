@@ -130,7 +130,7 @@ def test_operation_of_a_deleted_group_is_not_found_if_a_new_group_has_its_name(g
 
 
 def test_operation_of_a_group_that_waits_for_a_limit_has_not_failed(ground: Ground) -> None:
-    """Otherwise the create of the group would count as rejected, and the slice would back off."""
+    """A failure would count as a rejected create, and the slice would back off."""
     operation = ground.create()
     raw = ground.kube.object(ground.path())
     assert raw is not None
