@@ -6,6 +6,7 @@ that are allowed. A create counts only if its process existed at the failure and
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,8 @@ class _Failed:
     """State of one capacity that was out of stock."""
 
     at: float
-    #: Number of pools that came up since `at`.
-    up: int = 0
+    #: Number of pools that came up since `at`, or before within the lag of a cache: a process may see them after `at`.
+    up: int
 
 
 class Stock:
@@ -48,6 +49,8 @@ class Stock:
         self._simulation, self._stage = simulation, simulation.stage
         self._failed: dict[_Capacity, _Failed] = {}
         self._statuses: dict[str, PoolStatus] = {}
+        #: Times at which pools of each capacity came up.
+        self._up_at: defaultdict[_Capacity, list[float]] = defaultdict(list)
         #: Capacities and slices with a create that has failed at any time.
         self._causes: set[object] = set()
         #: Number of pools for workloads that came up, and of warm pools that were deleted although buffers wanted them.
@@ -69,6 +72,7 @@ class Stock:
                     self._fail(capacity)
             elif pool.status is PoolStatus.RUNNING and before in (None, PoolStatus.PROVISIONING):
                 self._came_up += not self._is_of_buffer(pool)
+                self._up_at[capacity].append(self._stage.agenda.now)
                 if capacity in self._failed:
                     self._failed[capacity].up += 1
         self._statuses = {name: pool.status for name, pool in pools.items()}
@@ -80,7 +84,9 @@ class Stock:
             self._fail(_capacity(body["nodePool"]))
 
     def _fail(self, capacity: _Capacity) -> None:
-        self._failed[capacity] = _Failed(self._stage.agenda.now)
+        now = self._stage.agenda.now
+        since = now - self._simulation.checker.stale_seconds()
+        self._failed[capacity] = _Failed(now, sum(at > since for at in self._up_at[capacity]))
         self._causes.add(capacity)
 
     def created(self, process: Process, pool: Pool) -> None:
