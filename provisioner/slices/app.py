@@ -142,6 +142,7 @@ def make_gate(api: Api, clock: Callable[[], datetime], settings: Settings) -> Ga
         clock=clock,
         keep_suspended=settings.keep_suspended,
         booking_seconds=settings.booking_seconds,
+        namespaces=settings.namespaces,
         node_namespace=settings.node_namespace,
         for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL),
     )

@@ -69,6 +69,8 @@ class Gate:
     keep_suspended: bool = False
     #: Time for which the pools of a ProvisioningRequest are kept for its pods (PROVISIONING_REQUEST_BOOKING).
     booking_seconds: float = 600.0
+    #: SERVED_NAMESPACES; empty if all namespaces are served.
+    namespaces: Collection[str] = ()
     #: Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
     node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
@@ -198,10 +200,16 @@ class Gate:
         return living
 
     def _is_over(self, workload: Workload | None) -> bool:
-        """Whether the booking of a request has ended. The status of an unserved request does not say so."""
-        ask, now = workload.ask if workload is not None else None, self.clock()
-        until = booked_until(ask, self.booking_seconds, now) if ask is not None else None
-        return until is not None and until <= now
+        """Whether a booking has ended, or a buffer or a request without a booking is outside the served namespaces.
+
+        The status of such an object does not say so, because the provisioner does not write it.
+        """
+        if workload is None or workload.ask is None:
+            return False
+        now = self.clock()
+        until = booked_until(workload.ask, self.booking_seconds, now)
+        unserved = self.namespaces and workload.namespace not in self.namespaces
+        return bool(unserved) if until is None else until <= now
 
     def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
         return [

@@ -149,6 +149,18 @@ def test_booked_pool_is_kept_until_the_end_of_the_booking(world: World) -> None:
     assert cordoned(world) == (True, True)
 
 
+def test_pool_of_a_request_without_booking_is_deleted_outside_the_served_namespaces(world: World) -> None:
+    """The request will never be provisioned there, so it would keep the pool until it is deleted."""
+    path = object_path(PROVISIONING_REQUEST.resource, "req", namespace=NAMESPACE, root=PROVISIONING_REQUEST.root)
+    world.kube.put_object(path, raw_request("req", 4))
+    kind = WorkloadKind.PROVISIONING_REQUEST
+    delete = a_delete(kind=kind, workload_name="req", workload_uid="uid-of-req")
+    with pytest.raises(NeededError, match="lives"):
+        world.gate.pass_through(delete)
+    replace(world.gate, namespaces=("another",)).pass_through(delete)
+    assert cordoned(world) == (True, True)
+
+
 def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: World) -> None:
     """Pools of the Go provisioner have no label with a UID."""
     put_jobset(world, uid="any")

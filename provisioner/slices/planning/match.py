@@ -282,10 +282,9 @@ class Matcher:
             self._claim(slice_, pool)
 
     def _may_wait(self, slice_: Slice) -> bool:
-        """Whether a slice may have a claim; False for suspended or podless slices that are not served."""
-        # Claims of suspended workloads and of kinds without pods never expire.
-        lasting = slice_.workload.suspended or not slice_.workload.kind.has_pods
-        return not lasting or self._ctx.policy.serves(slice_.workload, slice_.requirements)
+        """Whether a slice may have a claim; False for slices of requests and buffers that are not served."""
+        # Claims of kinds without pods never expire.
+        return slice_.workload.kind.has_pods or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
         if slice_.spare or slice_.workload.suspended:

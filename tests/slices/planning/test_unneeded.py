@@ -447,6 +447,15 @@ def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> Non
     assert reasons(world) == [DeleteReason.WORKLOAD_FINISHED]
 
 
+def test_suspended_jobset_that_is_no_longer_opted_in_keeps_its_pool() -> None:
+    """Kueue removes selectors at a suspension as well, and adds them again at the resume."""
+    world = due_world(suspended=True)
+    world.settings = settings(keep_suspended=True)
+    assert reasons(world, 100) == []
+    world.settings = settings(keep_suspended=True, opt_in_label=("team", "a"))
+    assert reasons(world, 100) == []
+
+
 def test_vanished_pools_that_are_not_due_cause_no_immediate_wake_up() -> None:
     """Decisions that are due immediately would keep the processor busy until the end of the delay."""
     world = vanished(8, pools=8)
