@@ -45,7 +45,7 @@ class Replica:
     exit_process: Callable[[int], object]
 
     def is_leader(self) -> bool:
-        """Whether this process leads."""
+        """Return whether this process leads."""
         return self.elector is None or self.elector.is_leader
 
     def leader(self) -> str:

@@ -162,8 +162,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
     """Return whether a slice of one VM is part of a multislice.
 
-    The label MULTISLICE of the pod decides. Without it, several slices of a JobSet are a multislice. If the JobSet was
-    not read (`owner` is empty), several slices are assumed.
+    The label MULTISLICE decides or, without it, whether a JobSet has several slices (assumed if `owner` is empty).
     """
     mark = pod.marks.get(constants.MULTISLICE, "")
     if mark in ("true", "false") or constants.JOBSET_NAME not in pod.marks:

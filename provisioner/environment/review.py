@@ -58,8 +58,7 @@ _INDEXED = "Indexed"
 #: Maximum number of host names in a patch that is computed immediately, which takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Reads an owner with at most the given number of bytes; returns None if it does not exist. Raises OwnerError, and
-#: TooLarge if the owner is larger (see `Deferred`).
+#: Reads an owner; None if it does not exist. Raises OwnerError, or TooLarge above this number of bytes (`Deferred`).
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
@@ -116,7 +115,7 @@ def _judged_by_owner(
     if is_complete(pod):
         return Answer()
     problem = f"{key.title} could not be read ({why}), so its TPU variables cannot be determined"
-    # A StatefulSet that cannot be read may request no variables. The pod is rejected only if the pod or a setting does.
+    # An unread StatefulSet may request no variables. The pod is rejected only if the pod or a setting requests them.
     return _told(pod, (problem,), settings if wanted(pod, {}, settings) else replace(settings, wrong="warn"))
 
 
@@ -157,8 +156,7 @@ class Injected:
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Return whether a pod gets variables; `owner` is empty if it was not read."""
-    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod or its StatefulSet needs a
-    # label that asks for variables.
+    # Without accelerator and topology, the size of a slice is unknown, so a label must request the variables.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")
@@ -261,10 +259,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str], *, asked: bool, one_host: bool) -> list[str]:
-    """Return problems, and remove absent variables from `variables` if the container sets others of the same group.
-
-    The groups are OF_WORKERS and OF_SLICES. The values of a group are consistent only if they have the same author.
-    """
+    """Remove absent variables of a group (OF_WORKERS, OF_SLICES) that the container sets in part; return problems."""
     problems = []
     for group in (OF_WORKERS, OF_SLICES):
         names = [name for name in group if name in variables]
@@ -274,6 +269,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str], *, ask
         if own and own.count(",") == variables[WORKER_HOSTNAMES].count(",") and WORKER_ID in missing:
             # If users set only the host names, one for each worker, the worker index is added.
             missing.remove(WORKER_ID)
+        # Values of different authors could contradict each other.
         for key in missing if given else ():
             del variables[key]
         # If a pod does not request variables, another webhook may add them, so missing variables are no problem. But an
@@ -363,15 +359,11 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- warnings for the owner of pods, before the pods exist: the first pod with chips represents all pods ---
+# --- warnings before the pods exist, for a first pod as Kubernetes, JobSet 0.11 or LeaderWorkerSet 0.9 creates it ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
-    """Return the warnings that the webhook will give for the first pod with chips of an object.
-
-    The pod gets the fields that Kubernetes, JobSet 0.11 or LeaderWorkerSet 0.9 would set. Only StatefulSets, Jobs,
-    JobSets and LeaderWorkerSets get warnings.
-    """
+    """Return the webhook's warnings for a StatefulSet, Job, JobSet or LeaderWorkerSet, by its first pod with chips."""
     made = next((pod for pod in _first_pods(dict(raw)) if requests_chips(pod)), None)
     if made is None:
         return ()

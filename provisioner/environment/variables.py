@@ -114,7 +114,7 @@ class Layout:
     """The slice that a pod belongs to."""
 
     accelerator: str
-    #: Topology in use: that of the slice, or the part that the pod requests (SLICE_TOPOLOGY).
+    #: Topology of the slice, or of the part of the slice that the pod requests (SLICE_TOPOLOGY).
     topology: tpu.Topology
     #: Number of pods that fill the topology: with several hosts, one per host.
     pods: int
@@ -149,7 +149,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # A container that is `alone` is the only process of its pod, so the lists for this container name each host once.
     names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
     ports = {count: range(first_port, first_port + count) for count in {1, processes}}
-    # A pod without selectors may be of these generations: then GKE's webhook has set PROCESS_ADDRESSES.
+    # For pods of generations in _WITH_ADDRESSES but without selectors, GKE's webhook has set PROCESS_ADDRESSES.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(
         PROCESS_ADDRESSES in container.given for container in pod.containers
     )

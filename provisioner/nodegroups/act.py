@@ -25,7 +25,6 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a call that changes a resource. The call is not sent if the leader lease may end earlier.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-#: Resource's name in metrics and its record class, by kind of the child that represents the resource.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
     Kind.INSTANCE_TEMPLATE: ("template", Template),
@@ -63,7 +62,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return NOT_NOW for an eviction that a disruption budget forbids (429), otherwise as for any write."""
+        """Return NOT_NOW if a disruption budget forbids an eviction (429), otherwise as PlanActor.failure_of."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)
@@ -71,7 +70,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, except of statuses."""
+    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, but not status writes."""
 
     _said: Lasting = field(default_factory=Lasting)
 

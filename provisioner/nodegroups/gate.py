@@ -2,7 +2,7 @@
 
 After the last check, only pods that tolerate the cordon or name their node can be bound. A node that registers later
 has no chips until its device plugin runs, after 13 s. The API server cannot select nodes by providerID, so the gate
-lists nodes with the group's labels, and TPU nodes without labels of a group. It reads nodes of other machines by name.
+lists nodes with the group's labels, and TPU nodes without labels of a group. It reads other machines' nodes by name.
 """
 
 import functools
@@ -66,7 +66,6 @@ class Gate:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
-        """Return the nodes to check: they must be cordoned, and without pods that keep their machines."""
         nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
@@ -105,7 +104,6 @@ class Gate:
         return [pod for pod in pods if pod.keeps_machine(self.clock(), proof)]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
-        """Return the names of nodes that are not cordoned, or were not among the checked nodes."""
         nodes = [node for node in self._selected(proof) if _counts(node, proof)]
         return [node.name for node in nodes if not node.unschedulable or (node.name, node.uid) not in known]
 

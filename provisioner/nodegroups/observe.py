@@ -2,9 +2,9 @@
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
 - Nodes: all are watched, as the API server cannot select by providerID. Nodes that cannot be a group's are dropped.
-- Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, pods without chips are dropped,
-  unless they tolerate the taint of TPU nodes or are on a node of a group. If a node gets the labels of a group later,
-  all pods are listed again.
+- Pods: bound, unfinished pods are listed, except pods of DaemonSets. To save memory, once all nodes are listed, pods
+  without chips are dropped, unless they tolerate the taint of TPU nodes or are on a node of a group. If a node gets
+  the labels of a group later, all pods are listed again.
 """
 
 import functools
@@ -214,10 +214,7 @@ class ClusterReader(Rereading):
 
 
 def ca_hash_of(config_map: object) -> str:
-    """Return the hashes of the CAs in kube-root-ca.crt as sha256:HEX, separated by commas; empty if it is unreadable.
-
-    kubeadm expects the hash of the SubjectPublicKeyInfo. While a CA is being replaced, there are two hashes.
-    """
+    """Return hashes of public keys in kube-root-ca.crt as sha256:HEX,sha256:HEX for kubeadm; empty if unreadable."""
     pem = fields.text(fields.at(config_map, "data").get("ca.crt"))
     try:
         keys = [

@@ -1,7 +1,4 @@
-"""Reads nodes, pods and the DaemonSet of the device plugin from JSON. Raises only MalformedObject.
-
-Identities, numbers of chips and deletionTimestamps must be valid. Any other field of a wrong type counts as absent.
-"""
+"""Reads nodes, pods and the DaemonSet of the device plugin. Invalid fields count as absent or raise MalformedObject."""
 
 from datetime import timedelta
 from typing import Any

@@ -21,7 +21,7 @@ from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
-#: Time-outs of each request of a write that takes two requests.
+#: Time-outs of each request of a write that may take two requests.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
 _DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 
@@ -91,7 +91,7 @@ class Writer:
 
     def _patch_node(self, write: actions.PatchNode) -> None:
         path = object_path("nodes", write.name)
-        # This precondition also fails if the node was recreated under the same name.
+        # The resource version also differs if the node was recreated under the same name.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": write.resource_version}}
         if write.labels:
             patch["metadata"]["labels"] = dict(write.labels)
@@ -129,7 +129,7 @@ class Writer:
         self._keep_if_clocks_agree(write, fields.mapping(made.get("metadata")))
 
     def _keep_if_clocks_agree(self, write: actions.CreateToken, made: Mapping[str, Any]) -> None:
-        """Delete a new token and raise Invalid if the API server's clock differs by over half of the token's life."""
+        """Delete a token and raise Invalid if the API server's clock differs by more than half of the token's life."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
         behind = now - (write.expires_at - tokens.LIFE) if now is not None else timedelta()
         if abs(behind) <= tokens.LIFE / 2:

@@ -1,7 +1,4 @@
-"""Sends the calls and writes of a plan in threads, and passes their outcomes to the loop.
-
-No call waits until a partition is active. Each V-IPU server and the writes to Kubernetes have separate threads.
-"""
+"""Sends the calls and writes of a plan in threads, separate for each V-IPU server, and passes outcomes to the loop."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -81,7 +78,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Prove with live reads that no pod may still use a partition. Raises KeptError if a pod may, or ClusterError."""
+    """Raise KeptError if a pod may use the partition, or another cluster owns it; ClusterError if a live read fails."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
         raise KeptError("it is not a partition of this cluster")
     if call.pod is None:
@@ -133,10 +130,7 @@ def save_ledger(api: Api, namespace: str, write: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, write: actions.OpenGate) -> None:
-    """Annotate a pod with its partition and remove its gate.
-
-    Raises Conflict if the pod was replaced, has no gate, or selects other nodes than those of the server.
-    """
+    """Annotate and ungate a pod. Raises Conflict if the pod was replaced, has no gate, or selects other nodes."""
     pod = write.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
@@ -165,7 +159,7 @@ def open_gate(api: Api, write: actions.OpenGate) -> None:
 
 
 def take_back(api: Api, write: actions.TakeBack) -> None:
-    """Release a pod's partition. Raises Conflict if the pod has changed since the decision, for example got a node."""
+    """Release a pod's partition. Raises Conflict if the pod has changed since the decision, for example was bound."""
     pod = write.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}

@@ -1,7 +1,6 @@
 """Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and which changes are allowed.
 
-The patch brings a pod into one canonical form, and removes annotations that only the controller may set. A pod in this
-form gets no patch, so a review can be repeated.
+Annotations that only the controller may set are removed. A patched pod gets no patch, so a review can be repeated.
 """
 
 from collections import Counter
@@ -63,9 +62,8 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
         if fields.mapping(container).get("name") != names.INIT_CONTAINER:
             others.append(_given(container, settings))
             if settings.ipu_injection != _COMPATIBLE and fields.mapping(container).get("restartPolicy") == "Always":
-                # The init container is placed after native sidecars, because its requests may need the proxy of a
-                # service mesh. Sidecars can use the partition already, because the gate is removed only when the
-                # partition is active.
+                # The init container follows native sidecars, because its requests may need the proxy of a service mesh.
+                # Sidecars can use the partition, because it is active before the gate is removed.
                 place = len(others)
         elif _without_api_token(container) == init:
             init = container
@@ -106,7 +104,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     there = {fields.text(variable.get("name")) for variable in fields.mappings(env)}
     new = [variable for variable in _variables(settings) if variable["name"] not in there]
     if new:
-        # New variables come first, because the container's own may refer to them. Existing names are not replaced.
+        # New variables come first, because the user's variables may refer to them. Existing names are not replaced.
         result["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
@@ -132,7 +130,6 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
 
 
 def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
-    """Return the capabilities that a security context adds or drops, in capitals and without the prefix CAP_."""
     listed = fields.sequence(fields.mapping(security.get("capabilities")).get(part))
     return {fields.text(capability).upper().removeprefix("CAP_") for capability in listed}
 
@@ -211,7 +208,6 @@ def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
 
 
 def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container without the mount of the pod's own token, which the API server adds."""
     mounts = fields.sequence(container.get("volumeMounts"))
     kept = [mount for mount in mounts if fields.mapping(mount).get("mountPath") != _API_TOKEN]
     return {**container, "volumeMounts": kept}
@@ -293,7 +289,7 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # In a second review, hostNetwork may come from the first patch. Containers with its mount were checked then.
+        # In a second review, hostNetwork may come from the first, which has checked containers with _MOUNT.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )

@@ -114,7 +114,7 @@ class Board:
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
-    """Keep at most _MAX_LINES lines, in turns by namespace, so that no namespace takes all of them."""
+    """Keep at most _MAX_LINES lines, equally many of each namespace if possible."""
     before = Counter[str]()
     ranks = []
     for place, line in enumerate(rejected):

@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS = 40.0
 _SHORTEST_SECONDS = 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
-#: Maximum seconds of a Retry-After header; higher values are reduced to this maximum.
+#: Maximum seconds of a Retry-After header. Higher values are reduced to this.
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 #: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a valid one is accepted late.
 _UNAUTHORIZED_SECONDS = 300.0
@@ -78,7 +78,6 @@ class Client:
     send: Send
     #: Reads the token. Called for each request, because the kubelet replaces the token. Raises OSError.
     token: Callable[[], str]
-    #: Prints why the client waits.
     say: Callable[[str], None]
     #: Returns a random number from 0 to 1.
     chance: Callable[[], float]

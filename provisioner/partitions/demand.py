@@ -54,7 +54,7 @@ class Pod:
     started_at: datetime | None = None
     #: HOST:PORT of the pod's V-IPU server, from annotations that are set when the gate is removed; empty until then.
     told_server: str = ""
-    #: Id of the only partition that the pod uses: an annotation that is set when the gate is removed, or empty.
+    #: Id of the only partition that the pod uses, from an annotation that is set when the gate is removed, or empty.
     told_partition: str = ""
     #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False
@@ -67,10 +67,7 @@ class Wrong(Exception):  # noqa: N818 - a verdict on the pod, which callers repo
 
 
 def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
-    """Return the number of requested IPUs; None if the annotations request none.
-
-    Raises Wrong if the number is not a power of two, exceeds `largest`, or differs between the annotations.
-    """
+    """Return the requested IPUs or None. Raises Wrong if not a power of two, above `largest`, or contradictory."""
     asked = {key: _read(key, annotations[key]) for key in names.SIZE_ANNOTATIONS if key in annotations}
     if not asked:
         return None
@@ -137,7 +134,6 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
 
 
 def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Return whether the provisioner's webhook prepared a pod (not Graphcore's plugin). False for static pods."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(
@@ -162,7 +158,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return HOST:PORT of servers whose nodes a pod may be scheduled to; None if all. Raises Wrong above a bound."""
+    """Return the servers (HOST:PORT) whose nodes a pod's selectors allow; None if all. Raises Wrong above a bound."""
     reader = reader_of_pod()
     selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)
     if reader.problem:

@@ -96,8 +96,7 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """Return, by name of a replicated job, the names of the replicated jobs that end before this job starts.
 
-    JobSet requires that a job is listed after the jobs in its dependsOn. A job that waits until a second job is ready
-    also starts after all jobs that ended before the second job started.
+    A job also starts after all jobs that end before its dependsOn jobs, which JobSet requires to be listed first.
     """
     ended: dict[str, frozenset[str]] = {}
     for job in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:

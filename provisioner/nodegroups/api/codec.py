@@ -29,7 +29,6 @@ class Part:
 
     attribute: str
     name: str
-    #: Type of the value, without `Annotated` and None.
     kind: Any
     inlined: bool
     required: bool
@@ -54,7 +53,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON. Unset fields are left out, and also empty fields unless `Part.always` is true."""
+    """Return a record as JSON. Omits fields with the value None and, unless `Part.always` is true, empty fields."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)

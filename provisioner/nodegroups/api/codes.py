@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from provisioner.google.errors import CodeRow, same
 from provisioner.model.capacity import FailureKind
 
-#: Error codes of operations and machines. Errors with other codes are classified by their text, then by the HTTP code.
+#: Error codes of operations and machines that have the same meaning in all calls.
 _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
     FailureKind.STOCKOUT: (
         "ZONE_RESOURCE_POOL_EXHAUSTED",

@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Record)
 
 
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
-    """Read an object of the kind of `cls`. Raises MalformedObject if its identity or its spec cannot be read.
+    """Read an object of the kind of `cls`. Raises MalformedObject if its metadata or its spec is invalid.
 
     `served` are the served namespaces, empty if all are. In other namespaces, long texts are cut, and nested fields
     except the condition Ready are dropped. Otherwise any user could fill the memory with large objects.

@@ -39,7 +39,7 @@ CHILD_FINALIZERS = {
 # --- labels of nodes; children and Secrets with tokens have the first two as well ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = constants.NODE_GROUP_NAME
-#: Label only of nodes: NAMESPACE-NAME of the group, unless longer than 63 characters. Pods can select it.
+#: Label only of nodes, for selectors of pods: NAMESPACE-NAME of the group. Not set if longer than 63 characters.
 GROUP = "cloud.google.com/tpu-node-group"
 #: Label only of nodes: namespace of the group. No kubelet may set this label (admission plugin NodeRestriction).
 TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE

@@ -58,7 +58,7 @@ def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
 
 
 def of_status(status: TpuNodeGroupStatus) -> GroupShape | None:
-    """Return the machines in the status of a group, without the accelerator; None if the status has no machines."""
+    """Return the machines in a group's status, without the accelerator; None without topology, node count or mode."""
     mode, count = status.target_size_policy_mode, status.node_count
     try:
         chips = Topology.parse(status.topology).chips

@@ -30,7 +30,7 @@ class ConditionStatus(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions. gke-labs/tpu-operator has the same reasons, except for those in the last section."""
+    """Reasons of conditions. All except the last section are also reasons of gke-labs/tpu-operator."""
 
     # --- a TPUNodeGroup's Ready ---
     READY = "Ready"
@@ -90,7 +90,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions with `new` added or replaced. The transition time is kept while the status is equal."""
+    """Return the conditions with `new`, which replaces one of its type. The time is kept if the status is equal."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -150,7 +150,7 @@ class ResourceStatus:
 
     @property
     def operation(self) -> OperationRef | None:
-        """The open operation. None also if its type is missing, as in some statuses of gke-labs/tpu-operator."""
+        """Operation that has not ended. None also without a type, as in some statuses of gke-labs/tpu-operator."""
         if not self.operation_name or self.operation_type is None:
             return None
         return OperationRef(name=self.operation_name, type=self.operation_type, attempt=self.attempts)

@@ -69,7 +69,7 @@ def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: 
 
 
 def api_server(host: str, port: int | None = None) -> str:
-    """Return HOST:PORT, empty if the host is an IPv6 address, which machines cannot reach, or is invalid."""
+    """Return HOST:PORT, empty if the host is invalid or an IPv6 address, which machines cannot reach."""
     return f"{host}:{port or DEFAULT_PORT}" if _HOST.fullmatch(host) else ""
 
 

@@ -27,8 +27,7 @@ LIFE = timedelta(minutes=30)
 #: Minimum remaining validity of a token. A machine that has not joined gets a new token when less is left.
 LEAST_LEFT = timedelta(minutes=10)
 
-#: Maximum number of tokens of all groups together. Further machines wait for a token. Each token adds 106 bytes to
-#: the ConfigMap cluster-info, in total 434 KB of 1 MiB.
+#: Maximum number of tokens of all groups. Each takes 106 bytes of the ConfigMap cluster-info: in total 434 KB of 1 MiB.
 MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
@@ -70,7 +69,7 @@ class TokenPlan:
 
 
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
-    """Plan tokens of machines that have not joined (name, number). Other, invalid and expired tokens are deleted."""
+    """Plan tokens of machines (name, number) that have not joined. Invalid, expired and other tokens are deleted."""
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
     for token in tokens:
@@ -144,7 +143,6 @@ _NODES = "system:nodes"
 _NAME, _ORGANIZATION = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
 #: Key usages that the signer accepts for kubelets. Only RSA keys have "key encipherment".
 _USAGES = ({"digital signature", "client auth"}, {"digital signature", "client auth", "key encipherment"})
-#: Exceptions that cryptography raises for a malformed certificate request.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -185,10 +183,7 @@ class Room:
 
 
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
-    """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
-
-    The X.509 content may be large. It is parsed last, and only if `has_room` (`Room.has`) returns true.
-    """
+    """Read a CertificateSigningRequest; None if it is decided or must not be approved here. Never raises."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
     groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))
@@ -199,6 +194,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
     if not (is_open and kubelets and user.startswith(_BOOTSTRAP_USER) and len(request) <= bounds.CERTIFICATE_REQUEST):
         return None
     token = f"{NAME_PREFIX}{user.removeprefix(_BOOTSTRAP_USER)}"
+    # The X.509 content may be large, so it is parsed last.
     node = _node_of(request) if has_room(token, name) else ""
     if not node:
         return None

@@ -80,7 +80,7 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Google's maximum page size. A managed instance group without pagination (the default) returns all its machines.
+#: Google's maximum page size. Unless a managed instance group has pagination, one page has all machines of the group.
 _PAGE_SIZE = 500
 #: Page size of lists with metadata. A machine has up to 512 KB of metadata, and several threads may hold a page.
 _METADATA_PAGE_SIZE = 8
@@ -122,7 +122,7 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Find credentials, unless `endpoint` is set. Raises ComputeError if no credentials exist.
+        """Find credentials unless `endpoint` or `credentials` is set. Raises ComputeError if no credentials exist.
 
         `change_seconds` is the time-out of a change. The caller should send a change only if its lease lasts longer.
         """
@@ -145,7 +145,7 @@ class ComputeClient:
         return resource
 
     def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
-        """Submit the creation of a resource. A policy is usable when its status is READY; machines follow later."""
+        """Submit the creation of a resource. A policy is usable only when its status is READY."""
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
         self._path(scope, of.collection, name, subject, Call.CREATE)
@@ -171,7 +171,7 @@ class ComputeClient:
         return tuple(self._pages(subject, request, resources.managers_of, said=()))
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
-        """Return all machines and placeholders of a managed instance group. Fails with NOT_FOUND without the group."""
+        """Return all machines and placeholders of a managed instance group. Fails with NOT_FOUND if it is missing."""
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}

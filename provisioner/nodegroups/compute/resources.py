@@ -260,5 +260,4 @@ def _whole(raw: object) -> int:
 
 
 def _number_text(raw: object) -> str:
-    """Return a resource's number as a string, because it is only compared; empty if it is invalid."""
     return str(_whole(raw)) if _whole(raw) > 0 else ""

@@ -1,7 +1,7 @@
 """Calls to Compute Engine and writes to Kubernetes that a plan contains, and their results.
 
-At most one call or write with the same key is in flight, and each has exactly one result. The key of a write identifies
-its object. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
+At most one call or write with the same key is in flight, and each has exactly one result. A delete that fails with
+NotFound, and a create of a child that fails with AlreadyExists, count as done.
 """
 
 import functools

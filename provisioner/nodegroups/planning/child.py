@@ -86,7 +86,7 @@ def step_of(child: Child, ctx: Round) -> Step:
     refusal = not_served(child, ctx) or squats(child, ctx)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if ctx.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # While Compute Engine accepts calls, the annotation is ignored; otherwise machines would remain and cost money.
+        # While the resource can be deleted, the annotation is ignored; otherwise machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
@@ -123,7 +123,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
 def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     uid = child.meta.uid
     if ctx.calling(uid, Insert, Delete):
-        # A reading during the call may be outdated, so the response is awaited.
+        # A read during the call could return an outdated resource, so the response is awaited.
         return Outcome()
     if known.operation is not None:
         return _poll(child, known, known.operation, ctx)
@@ -132,7 +132,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent in one round: a process that crashes early would otherwise never list the machines.
+            # Both calls are sent in one round: a process that soon crashes again would otherwise never list machines.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:
@@ -172,7 +172,7 @@ def _unknown(child: Child, known: memory.ResourceMemory, kind: str, words: str) 
         return None
     reason = Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED
     condition = not_ready(reason, f"{words}: {wait.failure.message}")
-    # False would mean that the group has failed, and the provisioner of slices would delete it with its machines.
+    # Status False would mean that the group has failed: the provisioner of slices would delete the group.
     return replace(condition, status=ConditionStatus.UNKNOWN) if child.status.url else condition
 
 
@@ -204,7 +204,7 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     wanted, reading = want(known, memory.INSERT, call, known.changed_at, ctx), known.reading
     is_old = reading is not None and (ctx.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
     if wanted.calls and is_old:
-        # Read again before the create, because another client may have created a resource of this name in between.
+        # Another client may have created a resource of this name since the last read, so it is read again first.
         wanted = want(known, memory.READ, Read(target=target), ctx.now, ctx)
     return Outcome(step=wanted, condition=condition, url="")
 
@@ -309,7 +309,7 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 
 
 def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
-    """Return a condition if a managed instance group of the same namespace uses the resource of a deleted child.
+    """Return a condition if a managed instance group of the same namespace uses the resource.
 
     Compute Engine would reject the delete. Objects of other namespaces do not count: their users may write any address.
     """

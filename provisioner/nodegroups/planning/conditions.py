@@ -50,7 +50,7 @@ class Sightings:
     needed: tuple[Kind, ...] = ()
     #: Texts for the message of Ready, such as that a child is outdated, or why machines cannot join.
     notes: tuple[str, ...] = ()
-    #: Refusal of a group without children by the limit of its namespace.
+    #: Condition of a group that has no children and that the limit of its namespace rejects; otherwise None.
     no_room: Condition | None = None
     fleet: Fleet | None = None
     loss: Loss | None = None
@@ -96,7 +96,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE, message="")
     else:
-        # An earlier process may have read the template, so its condition is kept.
+        # An earlier process may have read the template, so the condition that it wrote is kept.
         before = condition_of(sightings.group.status.conditions, kind)
         template = before or not_ready(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
@@ -113,7 +113,6 @@ def _of_child(kind: Kind, child: Child | None) -> Condition:
 
 
 def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupStatus]:
-    """Return the condition Ready, and the status with the machines and counts that belong to the condition."""
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
     status, now = group.status, ctx.now
     before = condition_of(status.conditions, ConditionType.READY)
@@ -161,7 +160,7 @@ def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGro
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
-        # The transition time of ManagedInstanceGroupReady is cleared, so that the new machines get another one.
+        # The transition time of ManagedInstanceGroupReady is cleared, so that it is set again for the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(condition, last_transition_time=None) if condition.type == kind else condition
@@ -201,7 +200,7 @@ def _waiting(sightings: Sightings) -> Condition:
         return not_ready(Reason.AWAITING_NODE_JOIN, "the machines are not known yet")
     if fleet.refusals:
         condition = not_ready(Reason.REQUEST_REJECTED, nodes.refused_metadata(fleet))
-        # False would mean that the group has failed, and the provisioner of slices would delete it with its machines.
+        # Status False would mean that the group has failed: the provisioner of slices would delete the group.
         lasts = fleet.refusals[0][1].failures >= LASTING_FAILURES
         return condition if lasts else replace(condition, status=ConditionStatus.UNKNOWN)
     awaited = [_awaited(member) for member in fleet.members if not member.ready]
@@ -212,7 +211,6 @@ def _waiting(sightings: Sightings) -> Condition:
 
 
 def _failed(sightings: Sightings) -> Condition | None:
-    """Return the condition of the first child that has failed (a reason in `events.WARNED_OF`), None if none has."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in events.WARNED_OF:

@@ -67,15 +67,14 @@ class Plan:
     crashed: tuple[Crashed, ...] = ()
     #: Managed instance groups that this cluster created and that have no object, by project that was listed recently.
     strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
-    #: Latest time of the next decision. None if only an event requires one.
+    #: Latest time of the next decision. None if only a changed object or a result requires a decision.
     wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
     """Return a plan. It is empty if the snapshot is not synced or the cluster's UID is unknown.
 
-    Without this UID, other clusters' ownership marks could not be recognized. An empty plan forgets lost machines,
-    because they may recover before the next snapshot.
+    Without the UID, ownership marks cannot be compared. An empty plan forgets lost machines, as they may recover.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -120,7 +119,6 @@ class _Concluded:
 
 
 def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
-    """Yield each group followed by its children, and each child that has no group."""
     owned: dict[str, list[Child]] = {}
     for child in ctx.snapshot.children:
         parent = ctx.parent_of(child)
@@ -158,7 +156,6 @@ def _conclude(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
 
 
 def _tell(record: Record, error: Exception, ctx: Round) -> Step:
-    """Return a step that reports an exception in the condition Ready; NOTHING if that fails as well."""
     # The text of the error is left out: it may differ in each round, and each change would be written.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "

@@ -85,7 +85,7 @@ def propose(
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:
-    """Return a step that replaces an object's finalizers. If Kubernetes rejected this before, report the reason."""
+    """Return a step that replaces an object's finalizers, and reports the reason if the last attempt was rejected."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):

@@ -139,10 +139,10 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
-        # If the template cannot be read, losses are found by the machines in the status.
+        # If the template cannot be read, the shape in the status is used, so that losses are still found.
         last = shape.of_status(group.status) if problem else None
         return Sightings(group=group, shape=last, problem_of_template=problem, step=step)
-    # The provisioning model of a template with a problem may be unknown. The model does not matter then.
+    # The provisioning model of a template with a problem may be invalid, but no machines are created from the template.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,
@@ -162,7 +162,6 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the user's template (None if it is not read yet or is missing) and its problem (empty without one)."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -221,7 +220,6 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
 
 
 def _create(child: Child, notes: list[str], ctx: Round) -> Step:
-    """Return a step that creates a child. Add to `notes` why Kubernetes rejected the last attempt, if it did."""
     write = actions.CreateChild(record=child)
     why = ctx.refused(write)
     if why:
@@ -292,7 +290,7 @@ def managed_instance_group(
 
 
 def differs(existing: Child, wanted: Child) -> bool:
-    """Return whether a child's spec differs from the wanted spec. A field that is unset equals its default."""
+    """Return whether a child's spec differs from the wanted spec. An unset model or mode equals its default."""
     match existing, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
             return existing.spec != wanted.spec

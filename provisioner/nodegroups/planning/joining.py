@@ -1,6 +1,6 @@
 """Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
 
-A token's Secret shows which group a node without labels belongs to, so it is deleted after the node has its labels.
+The Secret of a token shows which group a node without labels belongs to. It is deleted when the node has its labels.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
 def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
-    """Return why machines cannot join: data about the cluster that is unknown. Empty if all data is known."""
+    """Return why machines cannot join: unknown data about the cluster. Empty if all is known or machines need none."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, ctx)
@@ -88,14 +88,16 @@ def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
-    """Return why Kubernetes rejected a machine's token or the approval of its certificate, empty if it did not."""
     approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))
     writes: list[actions.Write] = [_token_for(group, _key(member), ctx), *approvals_]
     return next(filter(None, map(ctx.refused, writes)), "")
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined, or has a token in its metadata and no call or write for it was rejected."""
+    """Return whether a machine has joined or can join, as no call or write that it needs was rejected.
+
+    With bootstrapKubernetes, a machine without a node needs its token. False if the device plugin was rejected.
+    """
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
@@ -153,7 +155,7 @@ def join_machines(
 
 
 def approvals(ctx: Round) -> Step:
-    """Return a step that approves one certificate request of each machine without a node, by the machine's token."""
+    """Return a step that approves, for each machine without a node, one certificate request sent with its token."""
     by_name = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}

@@ -3,8 +3,7 @@
 Before a group is deleted, its nodes are cordoned by spec.unschedulable (otherwise Kubernetes removes the taint), and
 their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines
 until they end or exceed their grace period. Other pods keep the machines until a deadline. A short deadline applies to
-pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks all of this live
-(`actions.Proof`).
+pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks this (`actions.Proof`).
 """
 
 import contextlib
@@ -243,7 +242,6 @@ def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _refused_at(child: Child, ctx: Round) -> datetime:
-    """Return the time of the last create if it was invalid, forbidden or above a quota; otherwise LONG_AGO."""
     wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 

@@ -52,9 +52,9 @@ class ResourceMemory:
     attempts: int = 0
     reading: Reading | None = None
     listing: Listing | None = None
-    #: Time of the last change to the resource. Readings requested before it are outdated and are ignored.
+    #: Time of the last change to the resource. Readings requested before this time are ignored.
     changed_at: datetime = LONG_AGO
-    #: Time of the last insert whose outcome is unknown; Compute Engine may still receive it. None without one.
+    #: Time of the last insert with an unknown outcome, which may still take effect. None without such an insert.
     unsure_at: datetime | None = None
     #: Back-offs by kind of attempt: `READ`, `LIST`, `POLL`, `INSERT` or `DELETE`.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class MachineMemory:
 
     #: Compute Engine's number of the machine. A new machine of the same name has another number and an empty memory.
     id: str
-    #: Time of the last read or change of the metadata. None if it must be read.
+    #: Time of the last read or change of the metadata. None if the metadata must be read.
     read_at: datetime | None = None
     #: All items at `read_at`. None if the machine did not exist.
     items: Mapping[str, str] | None = field(default=None, repr=False)

@@ -15,7 +15,6 @@ from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Node, Round, Step, grouped, merged, place_of, to_write, zone_of
 
-#: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 _RUNNING = "RUNNING"
 _REFUSALS = frozenset({FailureKind.PERMISSION, FailureKind.INVALID})
@@ -95,14 +94,14 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node,
 def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     """Return why a group's kubelets may report to another control plane; empty if there is no sign of it.
 
-    A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
+    A control plane that was restored from a backup lists the original's nodes, whose kubelets report to the original.
     If a node that is older than the backup reports (`Round.oldest_ready`), the control plane was only unavailable.
     """
     nodes = tuple(nodes)
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # A backup that contains the last report of a silent node is younger than that report, and so than older nodes.
+    # If a backup contains the report at `last`, nodes that are older than `last` are older than the backup.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:
@@ -213,10 +212,7 @@ def is_marked(group: TpuNodeGroup, node: Node) -> bool:
 
 
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
-    """Return the worker index of each machine, by the name of its node; empty while a slice lacks machines.
-
-    A node keeps its index, because pods use the index. Free indices are assigned in the order of machine names.
-    """
+    """Return worker indices by node name; empty while a slice lacks machines. Nodes keep indices, as pods use them."""
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
         return {node.name: 0 for _, node in present if node is not None}

@@ -40,10 +40,9 @@ def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
     if mark is None:
-        # Only a group's child takes over unmarked resources. A user can choose the names of other objects, and could
-        # delete any unmarked resource with an object of its name.
+        # Without a group, users choose the child's name, and could so take over and delete any unmarked resource.
         return group is not None
-    # Another object's mark counts only if that object had the same kind, namespace and name, so it is deleted.
+    # The mark of an object with another UID counts if kind, namespace and name are equal: that object was deleted.
     return replace(mark, uid=own.uid) == own
 
 

@@ -67,7 +67,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if not words:
         return None
     running = nodes.running(fleet, group, ctx)
-    # Whether each lost machine has a ready node. Such a machine only lacks chips, or is not listed.
+    # Whether the node of each lost machine is ready: the machine then only lacks chips, or is not listed.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -107,7 +107,7 @@ def _long_ago(ctx: Round) -> datetime:
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) -> Mapping[str, Lost]:
-    """Return the new entry of `Memory.lost`. A machine that works again has none, even if other machines are lost."""
+    """Return the group's entry for `Memory.lost`, without machines that work again, even if other machines are lost."""
     before = ctx.memory.lost.get(group.meta.uid, {})
     # An earlier process may have seen the loss first, so the time in the status counts. Times longer ago than
     # REPAIR_AFTER do not count: the slice was not recreated, so its zone was doubtful or its machines lacked tokens.

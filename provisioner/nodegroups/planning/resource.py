@@ -139,7 +139,7 @@ def external_problem(template: records.Template) -> str:
 
 
 def _addresses(config: InstanceConfig) -> dict[str, str]:
-    """Return the addresses in a template by field, which may contain another project, also that of the account."""
+    """Return the addresses in a template by field. Any address, also of an account, may contain another project."""
     addresses = {
         "image": config.image,
         "diskType": config.disk_type,

@@ -283,7 +283,7 @@ class Round:
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
     def is_set(self, annotation: str, child: Child) -> bool:
-        """Return whether an annotation is "true" on a child or its group; false unless that group is being deleted."""
+        """Return whether an annotation is "true" on a child or its group; false if its group is not being deleted."""
         group = self.parent_of(child)
         if group is not None and not group.meta.deleting:
             return False

@@ -41,10 +41,7 @@ def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
 
 
 def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, tuple[Manager, ...]]:
-    """Return the managed instance groups without an object, by project, for projects that were listed recently.
-
-    Two consecutive lists must contain the group: the first may show it while it is deleted together with its object.
-    """
+    """Return the managed instance groups without an object in two consecutive lists, by recently listed project."""
     groups, own = {}, _own(ctx)
     for target, project in projects.items():
         reading = project.reading

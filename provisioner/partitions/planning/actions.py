@@ -1,7 +1,4 @@
-"""Calls and writes of a plan, and their outcomes. At most one call with the same key is open at a time.
-
-Each call has exactly one outcome. `name` identifies the kind of call or write in metrics and in the log.
-"""
+"""Calls and writes of a plan. At most one call with the same key is open at a time. Each call has one outcome."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -117,7 +114,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Release the partition of a pod without a node, by the annotation RELEASE. Fails if the pod has got a node."""
+    """Release the partition of a pod without a node, by the annotation RELEASE. Fails if the pod now has a node."""
 
     name: ClassVar = "take_back"
 

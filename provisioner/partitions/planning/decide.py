@@ -110,7 +110,6 @@ def _guarded(subject: str, part: Callable[[], Iterable[Step]], guard: Guard) -> 
 
 
 def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
-    """Return the time since which a pod has had a partition and no gate, but no node; None in any other state."""
     pod = standing.pod
     if pod is None or standing.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
         return None
@@ -118,7 +117,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield the release of partitions whose pods have no node for too long and whose IPUs are needed, or its time."""
+    """Yield releases of partitions whose IPUs are needed and whose pods have no node for too long, or due times."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return

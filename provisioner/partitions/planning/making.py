@@ -14,7 +14,6 @@ from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_removed
 from provisioner.partitions.vipu.records import Partition, PartitionRequest
 
-#: A call, a write of a pod, an Event, or a time at which to decide again.
 Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime
 
 
@@ -61,8 +60,7 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # A retry counts as due since its back-off ended, a first create since its pod was created. So a create that fails
-    # repeatedly does not delay first creates of older pods.
+    # A retry is due since its back-off ended, a first create since the pod exists, so that retries do not delay it.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -110,7 +108,6 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
 
 
 def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
-    """Yield `notice`, and the remove of an unusable partition if the pod's main containers have not run."""
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
     # No remove is sent while a write of the pod is open, because the write may remove the gate after the live check.

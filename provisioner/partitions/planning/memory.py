@@ -1,8 +1,4 @@
-"""Memory between decisions: results of calls, and changes that caches do not show yet.
-
-Losing the memory is safe: partitions are created again with the same ids. A failure delays only the operation that
-failed, which is retried without limit.
-"""
+"""Memory between decisions: results of calls. Losing the memory is safe, because repeated creates have the same ids."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,12 +23,12 @@ class PartitionMemory:
     mark: str = ""
     #: Time at which the entry or stray was first seen.
     since: datetime
-    #: Time of the last answer to a create or remove. Readings requested before it are outdated.
+    #: Time of the last answer to a create or remove that makes earlier readings outdated; None without one.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or an unused partition was removed; reset when a reading lists the partition.
+    #: Whether a create was rejected, or an unused partition was removed. Reset when listed as creating or active.
     refused: bool = False
-    #: Back-off of creates; None before the first answer to a create and after the partition was listed.
+    #: Back-off of creates; None again when `refused` is reset.
     backoff: Backoff | None = None
     removing: Backoff | None = None
     #: Time since which the pod has had this partition and no gate, but no node; None in any other state.
@@ -46,10 +42,9 @@ class Refusal:
     """Failed creates for one pod in one allocation."""
 
     backoff: Backoff
-    #: Time of the first failure, or of the first stockout of the pod's namespace there (`Memory.stockouts`).
+    #: Time of the first failure, or of the namespace's first stockout in this allocation (`Memory.stockouts`).
     since: datetime
-    #: Ids of the partitions in the allocation if the last failure was a stockout: a retry is due when one of them is
-    #: removed. None if it was another failure.
+    #: Ids of the allocation's partitions at a stockout: a retry is due when one is removed. None after another failure.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -68,7 +63,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
     #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
-    #: Last stockout of each namespace in each allocation, for `crowded_seconds`, until its pod gets a partition there.
+    #: Last stockout of each namespace in each allocation, for `crowded_seconds` or until a pod gets a partition there.
     #: Otherwise, a namespace that replaces its rejected pod could delay other pods without limit.
     stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
@@ -92,7 +87,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
 #: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long.
 #: During the wait, another server may create the partition.
 IN_VAIN = (300, 600)
-#: First and maximum wait in seconds after a remove that was not sent, because the partition's pod still exists.
+#: First and maximum wait in seconds after a remove that was not sent, because a pod may still use the partition.
 _KEPT = (2, 30)
 
 
@@ -138,7 +133,7 @@ def _created(memory: Memory, call: actions.CreatePartition, answer: actions.Call
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # A successful create also starts a wait, after which it is repeated if the server has not listed the partition.
+    # A successful create also starts a wait. If the partition is not listed by then, the create is repeated.
     wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:

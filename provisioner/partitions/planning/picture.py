@@ -58,8 +58,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # A partition that no pod needs does not count if it cannot be removed, or its server cannot be read. Otherwise
-        # it would use up the limit of its namespace for long.
+        # Unneeded partitions that cannot be removed, or whose server cannot be read, must not use up a limit.
         if (
             standing.phase not in OVER
             and not standing.stays

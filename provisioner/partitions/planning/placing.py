@@ -100,10 +100,7 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether a pod of this size may have a reservation.
-
-        The pod gets none if the size may never fit, or was rejected for long and the shadow time is unknown.
-        """
+        """Return whether to reserve: not if the size may never fit, or was rejected for long without a shadow time."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 

@@ -43,8 +43,7 @@ class SiteSupply:
     tired_from: float = inf
     #: Smallest size in IPUs that may never fit (`Refusal.never_fits`); infinite if none.
     never_from: float = inf
-    #: UIDs of pods whose partitions were rejected for lack of space. While a create for one of these pods is retried,
-    #: no other pod is placed in the allocation.
+    #: UIDs of pods whose creates were rejected for lack of space. During their retry, no other pod is placed here.
     refused: frozenset[str] = frozenset()
 
     @property
@@ -79,7 +78,7 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
-            # A partition of unknown allocation counts, like a foreign one, in each allocation that may contain it.
+            # Foreign partitions and partitions of unknown allocation count in each allocation that may contain them.
             theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
             listed = [standing.partition.id for standing in own if standing.partition is not None]
             supply[site] = SiteSupply(

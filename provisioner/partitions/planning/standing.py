@@ -56,7 +56,7 @@ class Standing:
     certain: bool = True
     #: Whether the last reading is too old to determine the phase, so that the server must be read soon.
     reads: bool = False
-    #: Whether a create or remove of the partition was answered after the last reading was requested.
+    #: Whether the last reading was requested before `PartitionMemory.changed_at`.
     outdated: bool = False
 
     @property
@@ -140,7 +140,7 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    """Return whether an entry is given up: after MAX_TRIES rejections, or one if the pod has its gate or refusals."""
+    """Return whether an entry is given up, because its creates were rejected, or failed for long before the pod ran."""
     if pod.told_server and pod.told_server not in ctx.servers:
         # This unknown server may be an old name of the entry's server, so the entry is kept.
         return False

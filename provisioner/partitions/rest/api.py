@@ -70,7 +70,7 @@ class Shared:
         self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        """Return the recent result for a key, or call `ask`. Raises Busy if too many calls are running.
+        """Return the result of the recent or running call for a key, or call `ask`. Raises Busy if too many calls run.
 
         `ask` returns the monotonic time from which the age of its result is counted, and the result.
         """
@@ -86,13 +86,12 @@ class Shared:
             # A client that disconnects must not cancel the call for the other clients.
             answer: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # Otherwise, the traceback of a failure would refer through `task` to the failure itself, and this cycle
-            # would keep the request in memory.
+            # Otherwise, a failure's traceback would refer to the failure through `task`, a cycle that stays in memory.
             del task
         return answer[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
-        # Retrieve the exception: asyncio logs an unretrieved one, and all clients may have disconnected.
+        # Retrieve the exception: asyncio would log it as unretrieved if all clients have disconnected.
         if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
             del self._asked[key]
 
@@ -136,7 +135,7 @@ class Access:
         return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Call `ask` in a thread; return its start time (monotonic) and result. Raises Busy without a free thread."""
+        """Call `ask` in a thread; return its start time (monotonic) and result. Raises Busy as `Lane.place` does."""
         async with self._lane.place(flow=client):
             asked_at = time.monotonic()
             return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
@@ -149,10 +148,7 @@ class Servers:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
     async def find(self, address: str, vipu: VipuCommand, partition_id: str) -> tuple[Phase, str, str]:
-        """Return a partition's state, also as text, and its configuration (empty if not active).
-
-        Raises VipuError or Busy.
-        """
+        """Return a partition's phase, a message, and its configuration if active. Raises VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MAX_READS)
@@ -367,7 +363,6 @@ class PartitionsApi:
         return uid
 
     def _pod(self, pod_id: PodIdentity) -> Pod | None:
-        """Return a pod; None if it is unknown, or if another pod has its name."""
         pod = self._sources.pod(pod_id.namespace, pod_id.name)
         return pod if pod is not None and pod.uid == pod_id.uid else None
 

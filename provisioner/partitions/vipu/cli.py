@@ -1,7 +1,4 @@
-"""Calls V-IPU servers with the `vipu` command line, the only published interface of V-IPU.
-
-This module, `tables.py` and `errors.py` assume unpublished details, which docs/partitions/vipu.md lists.
-"""
+"""Calls V-IPU servers by the `vipu` command. Assumes unpublished details, which docs/partitions/vipu.md lists."""
 
 import contextlib
 import json
@@ -108,10 +105,7 @@ class Ended:
 
 
 class Runner:
-    """Runs programs with limits on time and output, and kills all processes that the programs have started.
-
-    The output is written to memory, because a full file system would truncate it without an error.
-    """
+    """Runs programs with limits on time and output, and kills all their processes. The output is kept in memory."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -204,6 +198,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _memory() -> IO[bytes]:
+    # In memory, because a full file system would truncate a file without an error.
     return os.fdopen(os.memfd_create("output"), "w+b")
 
 
@@ -217,7 +212,6 @@ class _Answer:
     verb: Verb
     #: Start of the command line, such as "create partition tpup-1".
     subject: str
-    #: Ids and allocations in the arguments.
     names: tuple[str, ...]
     ended: Ended
     known: Credentials
@@ -241,7 +235,6 @@ class _Answer:
             raise VipuError(errors.unsent(words), self.subject) from None
 
     def check_done(self) -> None:
-        """Raise VipuError unless the command reports success."""
         ended = self.ended
         if ended.code != 0 or not (errors.is_success(ended.stdout) or errors.is_success(ended.stderr)):
             raise self.failed()
@@ -258,7 +251,7 @@ class VipuCommand:
     - **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may
       take effect later. Any other failure means that nothing was changed.
     - STOCKOUT: a create found too few contiguous free IPUs.
-    - **Lists are complete**, including partitions of other users. If a part cannot be read, the whole list fails.
+    - **Lists are complete**, including partitions of other users that this user may see. Otherwise, the call fails.
     """
 
     host: str

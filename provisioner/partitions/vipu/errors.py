@@ -88,10 +88,9 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 
 
 def failure_of(verb: Verb, message: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that `message` means.
+    """Return the failure that `message` means. The names `asked` in the message are ignored.
 
-    The names `asked` in the message are ignored. If `whole` is false, the command did not exit, so its message does not
-    determine the kind of failure.
+    If `whole` is false, the command did not exit, so its message does not determine the kind of failure.
     """
     return Failure(kind=_kind_of(verb, without(message, asked) if whole else ""), message=message_of(message))
 

@@ -8,7 +8,7 @@ from provisioner.model.capacity import CallError
 
 
 class PartitionState(Enum):
-    """Usability of a partition. V-IPU has more states, whose names are not published: these are OTHER."""
+    """Usability of a partition. V-IPU's other states, whose names are not published, are OTHER."""
 
     ACTIVE = "active"
     #: The partition is being created, or has an unknown state.
@@ -21,7 +21,7 @@ class Allocation:
     """A group of IPU-Machines in which partitions are created. A partition is in one allocation."""
 
     name: str
-    #: Empty if the server does not report it.
+    #: Empty if the server does not report a cluster.
     cluster: str = ""
     #: Number of IPUs; None if unknown.
     ipus: int | None = None
@@ -37,7 +37,7 @@ class Partition:
     #: State in the spelling of the server.
     state_text: str = ""
     cluster: str = ""
-    #: Empty if the server does not report it.
+    #: Empty if the server does not report an allocation.
     allocation: str = ""
 
 

@@ -1,8 +1,7 @@
 """Parses the tables that the `vipu` command prints. Strict, because the format is not published. Pure.
 
-Columns are found by their names in the header. A line of dashes follows the header, and another line of dashes ends the
-table; if it is missing, the table may be truncated. An unreadable part fails the whole table, because lists must not
-have gaps.
+Columns are found by their names in the header. Lines of dashes follow the header and end the table; without the last
+line, the table may be truncated. An unreadable part fails the whole table, because lists must not have gaps.
 """
 
 from collections import Counter
@@ -137,7 +136,6 @@ class _Row:
     cells: tuple[str, ...]
 
     def text(self, column: int | None) -> str:
-        """Return a cell; empty if there is no such column."""
         return "" if column is None else self.cells[column]
 
     def number(self, column: int | None) -> int:
