@@ -61,7 +61,7 @@ class TpuPod:
     #: Result of `wish_of`: "enabled", "disabled" or empty.
     wish: str
     owner: ObjectRef | None
-    #: Labels of the pod, and annotations whose keys are not labels. MULTISLICE may also follow from a Ray container.
+    #: Labels, and annotations whose keys are no labels. A Ray container with NUM_SLICES other than 1 sets MULTISLICE.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str

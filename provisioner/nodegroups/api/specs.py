@@ -72,7 +72,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """Data with which machines join. Unset fields are read from the cluster; a set address has port 6443 by default."""
+    """Data for the join. Unset fields come from the settings or the cluster; a set address has port 6443 by default."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""

@@ -165,7 +165,7 @@ def _draining(message: str, step: Step, ctx: Round) -> tuple[Condition, Step]:
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
-    """Return a patch that cordons a node and adds missing labels, which identify the node after its machine is gone."""
+    """Return a patch that cordons a node and adds labels, which identify the node after its machine was deleted."""
     missing = {key: value for key, value in labels.items() if node.labels.get(key) != value}
     return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
 

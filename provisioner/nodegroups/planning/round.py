@@ -255,7 +255,7 @@ class Round:
     users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
     #: Nodes by provider id. Only nodes with the name of their machine, because a kubelet can set any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes by namespace and name of the group in their labels, which any kubelet can set, and by `place_of`.
+    #: Nodes by the group in their labels (namespace, name), which any kubelet can set, and by `place_of` of the group.
     labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]

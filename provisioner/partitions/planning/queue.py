@@ -35,7 +35,7 @@ class SiteSupply:
     #: Whether the server can be read.
     usable: bool = True
     listed: frozenset[str] = frozenset()
-    #: UIDs of pods whose partitions must be created, are not listed, and have failed fewer than MAX_TRIES times.
+    #: UIDs of pods whose partitions are not listed, may still be created, and have failed fewer than MAX_TRIES times.
     trying: frozenset[str] = frozenset()
     #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf
