@@ -52,7 +52,6 @@ class Reply:
     """Response to one request."""
 
     status: int
-    #: Value of the Retry-After header; empty if there was none.
     retry_after: str = ""
     body: bytes = b""
 

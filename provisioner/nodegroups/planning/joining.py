@@ -230,7 +230,6 @@ def _equip(
 
 
 def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], ctx: Round) -> Step:
-    """Return a step that reads the metadata of a group's machines together, as soon as one of them is due."""
     if not unread or ctx.calling(target.uid, actions.ReadMachines):
         return NOTHING
     now, first = ctx.now, min(at for at, _ in unread)

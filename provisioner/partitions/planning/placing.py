@@ -57,8 +57,6 @@ def schedule(
 
 
 class _Ground:
-    """State of one allocation while pods are placed."""
-
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
         #: Whether the number of IPUs is unknown. Then creates are tried one at a time, and the server decides.

@@ -217,7 +217,6 @@ class _Answer:
     known: Credentials
 
     def words(self) -> str:
-        """Return the command's output as a message for users, without secrets."""
         output = self.ended.stderr.strip() or self.ended.stdout.strip()
         return self.known.hidden(output or f"vipu ended with exit code {self.ended.code} and no output")
 
