@@ -270,7 +270,8 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
     have_pools = {*matching.claimed.values()}
     have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.supply for name in names)}
     for slice_ in ctx.slices.values():
-        if slice_.pending or not slice_.served or slice_.id in have_pools:
+        awaits_request = slice_.request and slice_.leader is not None and not slice_.leader.node_name
+        if slice_.pending or not slice_.served or slice_.id in have_pools or awaits_request:
             continue
         waiting = [pod for pod in unschedulable(slice_) if pod.unschedulable_since and pod.unschedulable_since <= limit]
         if waiting:

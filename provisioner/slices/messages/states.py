@@ -196,7 +196,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) ->
                 f"{request} may have node pools for it, but the provisioner cannot read ProvisioningRequests or "
                 "PodTemplates: see `watch.failed` in its log."
             )
-        return f"{request} has node pools for it; the scheduler has not bound its leader pod."
+        return f"{request} requests its node pool; the status of the request says whether it is ready."
     if not workload.kind.has_pods:
         return "Its node pool serves the pods that use the request."
     if leader is None and slice_.pods:

@@ -142,6 +142,23 @@ def test_status_reason_of_a_request_slice_follows_its_pods() -> None:
     ]
 
 
+def test_pods_that_use_a_waiting_request_are_not_reported_as_stuck() -> None:
+    """The request's status has the reason. A restart of the pods would not help."""
+    busy = make_jobset("busy", replicas=2)
+    world = Asking(raw_request("req", 4), max_chips=16)
+    world.add(busy)
+    world.run(5)
+    world.finish_creates()
+    world.consume("req", 2)
+    world.run(20, seconds=60.0)
+    assert "Provisioned" not in world.conditions()
+    assert {notice.reason for plan in world.plans for notice in plan.notices if "of-req" in notice.message} == set()
+    slices = [slice_ for slice_ in view_of(world).slices if slice_.id.startswith("JobSet/default/of-req")]
+    assert {slice_.reason for slice_ in slices} == {
+        "ProvisioningRequest req requests its node pool; the status of the request says whether it is ready."
+    }
+
+
 def test_pools_of_a_request_are_not_used_by_other_workloads() -> None:
     world = served(4)
     stranger = make_jobset("stranger", replicas=2)
