@@ -68,7 +68,7 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Other texts (akka issue 32992, kubeflow issue 673, xpk) and a code (GKE's autoscaler) of a stockout.
+    # Further texts of stockouts (akka issue 32992, kubeflow issue 673, xpk), and a code from GKE's autoscaler.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",

@@ -8,7 +8,7 @@ import re
 IPUS = "graphcore.ai/ipus"
 IPU = "graphcore.ai/ipu"
 SIZE_ANNOTATIONS = (IPUS, IPU)
-#: Label that the webhook or Graphcore's plugin adds to a pod with IPUs. The value of the label is not read.
+#: Label that the webhook or Graphcore's plugin adds to a pod with IPUs. Any value counts.
 POD_LABEL = "graphcore.ai/pod"
 #: Annotation, with the value INJECTED, that the webhook or Graphcore's plugin adds to a pod with IPUs.
 STATUS = "graphcore.ai/status"

@@ -1,7 +1,8 @@
 """Defines all metrics of the provisioner, and measures each round.
 
 Labels are bounded: kinds, phases, methods and reasons, never names of workloads or pools. A namespace is a label only
-if a limit names it, or if it is among the first 100 that use chips (`account_of`). docs/metrics.md has the texts below.
+if a limit names it, or if it is among the first 100 that use chips (`account_of`). docs/metrics.md comes from the
+descriptions in this module.
 
 Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
 begins when the leader pod becomes unschedulable; the pod's condition keeps this time when the provisioner restarts.

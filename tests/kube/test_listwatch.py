@@ -294,7 +294,7 @@ def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seen_by", ["an event", "a list"])
 def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, seen_by: str) -> None:
-    """For example, removing the annotation of a Job explains why the Job is no longer in the records."""
+    """For example, a user removes the annotation SERVE of a Job: the Job's absence from the records has a cause."""
     if seen_by == "an event":
         harness.play(event("MODIFIED", thing("a", -1)))
     else:

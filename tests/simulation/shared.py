@@ -220,7 +220,7 @@ class Shared:
         return not any(mark_of(node.labels)[0] for node in nodes)
 
     def _is_steady(self, pool: Pool, namespace: str) -> bool:
-        """Whether a pool is up, and none of its nodes was unusable within the time that a cache may lag."""
+        """Whether pods of a namespace can count on a pool: up, theirs, and usable for as long as a cache may lag."""
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         deletes = [process.loop.memory.deletes for process in self._simulation.processes]
         nodes = [node for node in self._cluster.nodes.values() if node.pool_name == pool.name]

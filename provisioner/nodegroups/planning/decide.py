@@ -196,7 +196,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
 
 
 def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, MachineMemory]:
-    """Return the memory of listed machines that have not joined. Other metadata, which may be large, is dropped."""
+    """Return the memory of listed machines that have not joined. Other machines' metadata, maybe large, is dropped."""
     listed = {
         machine.provider_id
         for resource in resources

@@ -147,9 +147,9 @@ def _ends_in(standing: Standing, ctx: Round) -> float:
 class Wait(Enum):
     """Reason why a pod waits. One Event is emitted for each reason."""
 
-    #: The IPUs are used by other pods, or reserved for older pods.
+    #: The IPUs are used by other pods, or reserved for pods that are earlier in the queue.
     QUEUE = "queue"
-    #: The limit of the namespace is used, or older pods of the namespace wait for the rest of the limit.
+    #: The limit of the namespace is used, or its pods that are earlier in the queue wait for the rest of the limit.
     LIMIT = "limit"
     #: The pod exceeds the limit of its namespace, or its selectors allow no server with a large enough allocation.
     IMPOSSIBLE = "impossible"

@@ -66,7 +66,7 @@ class _Facts:
     def awaited(self) -> AbstractSet[tuple[str, str]]:
         """Requests whose booking may be extended: an unbound leader pod has waited for less than the booking time.
 
-        Without an unbound leader pod, unused pools may remain unused: the pods may run on pools of other requests.
+        Without an unbound leader pod, all pods run, perhaps on other pools, and nothing waits for the unused pools.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)

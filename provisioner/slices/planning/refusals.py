@@ -78,7 +78,7 @@ def settings_of_pool(pool: Supply) -> str:
 
 
 def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
-    """Return the bits of the pools by node settings, from pairs of a pool and its bits."""
+    """Return the union of the bits of all pools with equal node settings, by these settings."""
     bits_of: dict[str, int] = defaultdict(int)
     for pool, bits in pools:
         bits_of[settings_of_pool(pool)] |= bits
@@ -125,7 +125,7 @@ class FreePools:
         self.growing = growing_marks(pools)
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the bits of the specified and existing nodes that fit the pods of a slice, in the order of `_fits`."""
+        """Return a bit mask of nodes that fit a slice's pods: first those of specifications, then existing nodes."""
         fitting = self._fitting.get(slice_.id)
         if fitting is None:
             fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)

@@ -254,7 +254,7 @@ class Run:
         self.world.kube.on_change()
 
     def _repair_by_hand(self) -> None:
-        """Undo changes of sizes, and repair slices of one machine. The controller leaves these repairs to users."""
+        """Undo changes of sizes, and repair groups whose machines are a slice each. The controller does neither."""
         kube, cloud = self.world.kube, self.world.cloud
         sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
         for group in cloud.groups():

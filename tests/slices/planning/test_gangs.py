@@ -39,7 +39,7 @@ def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) 
 
 
 def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
-    """Return a `World.refuse_create` of a zone that is out of stock while `pools` pools exist or are being deleted."""
+    """Return a function for `World.refuse_create`: a stockout while `pools` pools or more exist, also STOPPING ones."""
     return lambda _: STOCKOUT if len(world.pools) >= pools else None
 
 

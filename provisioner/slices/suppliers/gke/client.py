@@ -212,7 +212,7 @@ class GkeClient:
             )
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region. Raises GkeError."""
+        """Return a workload policy of the cluster's project and region. Raises GkeError."""
         with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
@@ -248,7 +248,7 @@ class GkeClient:
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
 
     def _errors(self, subject: str, call: Call, *, values: Sequence[str] = ()) -> AbstractContextManager[None]:
-        """Raise GkeError for each failure of a call of the node pool API; a 403 names the identity and the project."""
+        """Return a context that turns failures of the node pool API into GkeError; a 403 names identity and project."""
         identity = str(getattr(self._session.credentials, "service_account_email", ""))
         return _errors(subject, call, grant_help(identity, self._cluster.project), values=values)
 
