@@ -1,6 +1,6 @@
 """Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and which changes are allowed.
 
-Annotations that only the controller may set are removed. A patched pod gets no patch, so a review can be repeated.
+Annotations that only the controller may set are removed. A second review of the patched pod changes nothing.
 """
 
 from collections import Counter

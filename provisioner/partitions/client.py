@@ -1,7 +1,7 @@
 """Client in the init container of a pod: polls the API until the pod's partition is active.
 
-Before `patience_seconds` are over, the client gives up only if the API answers that the pod gets no partition. The HTTP
-modules are imported only in `sender`, so that the program starts in 0.1 s.
+Before `patience_seconds` are over, the client gives up only after a final status (`_FINAL`), or after 401 for 300 s.
+The HTTP modules are imported only in `sender`, so that the program starts in 0.1 s.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
 #: Maximum seconds of a Retry-After header. Higher values are reduced to this.
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
-#: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a valid one is accepted late.
+#: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a new token is accepted late.
 _UNAUTHORIZED_SECONDS = 300.0
 #: Interval in seconds at which an unchanged message is printed again.
 _SAY_SECONDS = 60.0

@@ -54,7 +54,7 @@ class Pod:
     started_at: datetime | None = None
     #: HOST:PORT of the pod's V-IPU server, from annotations that are set when the gate is removed; empty until then.
     told_server: str = ""
-    #: Id of the only partition that the pod uses, from an annotation that is set when the gate is removed, or empty.
+    #: Id of the only partition that the pod uses, from an annotation set when the gate is removed; empty until then.
     told_partition: str = ""
     #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False

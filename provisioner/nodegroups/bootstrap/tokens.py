@@ -69,7 +69,7 @@ class TokenPlan:
 
 
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
-    """Plan tokens of machines (name, number) that have not joined. Invalid, expired and other tokens are deleted."""
+    """Plan the tokens of `joining` machines (name, number). All other, invalid or expired tokens are deleted."""
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
     for token in tokens:

@@ -117,7 +117,6 @@ class Manager:
 
     #: Whether all creates, restarts and deletes of machines have ended, and no further change is scheduled.
     is_stable: bool = False
-    #: None if Google reports no bulk operation.
     bulk: BulkOperation | None = None
     created_at: datetime | None = None
     url: str = ""

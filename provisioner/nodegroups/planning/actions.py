@@ -22,9 +22,9 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A resource of Compute Engine, and the object in Kubernetes for which it is called."""
+    """A resource of Compute Engine, with UID and namespace of the Kubernetes object that it belongs to."""
 
-    #: UID of the child, or of the group if its template is external; in `strays`, "project " and the project's id.
+    #: UID of the child, or of the group if a user created its template; in `strays`, "project " and the project's id.
     uid: str
     namespace: str
     kind: Kind
@@ -78,7 +78,7 @@ class Read(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListManagers(_OfTarget):
-    """List the marked managed instance groups of a project (`list_managers`). The result is a tuple of Manager."""
+    """List the managed instance groups of a project that have an ownership mark. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
     #: Names of the managed instance groups with an object in Kubernetes when the call is sent.
@@ -245,7 +245,7 @@ class PatchNode(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteNode(_OfObject):
-    """Delete a node whose machine no longer exists, with its UID as precondition."""
+    """Delete a node, with its UID as precondition."""
 
     kind: ClassVar[str] = "Node"
 
@@ -336,7 +336,7 @@ Answer = CallAnswer | WriteAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A Kubernetes Event. A decision returns it once, when its cause occurs."""
+    """A Kubernetes Event that a decision requests."""
 
     object: ObjectRef
     reason: str

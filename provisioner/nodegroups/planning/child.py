@@ -1,4 +1,4 @@
-"""Decides about children, each of which represents one resource of Compute Engine. Failures delay retries. Pure."""
+"""Decides the calls and writes for children, each of which represents one resource of Compute Engine. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -34,7 +34,7 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: Maximum time in seconds from an insert whose response this process did not get until the insert takes effect.
+#: Maximum time in seconds for which an insert without a response may still take effect.
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after a delete request until the caches of all processes show the request.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
@@ -45,13 +45,13 @@ _POLL_GROWTH = 1.5
 _MAX_POLLS_COUNTED = 10
 #: Interval in seconds between reads of a resource that belongs to another owner, to see whether it still exists.
 _FOREIGN_SECONDS = 600.0
-#: Interval in seconds between reads of a policy or a template that exists and is unchanged.
+#: Interval in seconds between reads of a policy or a template that has been ready for `_CONFIRMED_SECONDS`.
 _SETTLED_SECONDS = 3600.0
-#: Interval in seconds between reads of a resource that exists and is not usable yet.
+#: Interval in seconds between reads of a workload policy that exists, but is not ready.
 _UNUSABLE_SECONDS = 5.0
-#: Interval in seconds between reads of a policy or a template, until it has been ready for this time.
+#: Interval in seconds between reads of a policy or a template until it has been ready for this time: it may still fail.
 _CONFIRMED_SECONDS = 60.0
-#: Kinds of failures that are not rejections of the request.
+#: Kinds of failures that conditions do not report as rejections.
 _PASSING = frozenset(
     {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
 )
@@ -70,7 +70,6 @@ class Outcome:
 
 
 def _lasts(child: Child, now: datetime) -> bool:
-    """Return whether the resource has been ready for 60 s. Before that, its creation may still fail."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
     if ready is None or not is_true(ready) or ready.last_transition_time is None:
         return False
@@ -100,7 +99,7 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether a call failed LASTING_FAILURES times in a row, and was rejected after the delete request."""
+    """Return whether a call failed LASTING_FAILURES times in a row, last with a denial after the delete request."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.
@@ -114,7 +113,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # No create was sent for an invalid object. For another object, a create of an earlier process may be in flight.
+        # No create was sent for an invalid object. For an object that is not allowed, a create may be in flight.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -156,11 +155,7 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 
 
 def _unknown(child: Child, known: memory.ResourceMemory, kind: str, words: str) -> Condition | None:
-    """Return a condition if calls of a kind (read, list or poll) fail, None to keep the current condition.
-
-    An existing condition is kept for the first two failures. Before a delete request, a true condition is also kept
-    later, unless calls for a managed instance group are rejected: its machines could be lost unnoticed.
-    """
+    """Return a condition if calls of a kind (read, list or poll) have failed, None to keep the current condition."""
     wait, ready = known.backoffs.get(kind), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:
         return None
@@ -168,6 +163,7 @@ def _unknown(child: Child, known: memory.ResourceMemory, kind: str, words: str) 
     if wait.failures < memory.LASTING_FAILURES and (passing or ready is not None):
         return None
     is_settled = is_true(ready) and not child.meta.deleting
+    # Lasting rejections of calls for a managed instance group are reported: its machines could be lost unnoticed.
     if is_settled and (passing or not isinstance(child, ManagedInstanceGroup)):
         return None
     reason = Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED
@@ -210,13 +206,11 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
 
 
 def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, ctx: Round) -> datetime:
-    """Return the time after which no insert for a deleted object can take effect.
-
-    An earlier process may have sent an insert right before this process began. If processes restart too often for this
-    wait to end, the delete request counts instead: no process sends an insert after its caches show the request.
-    """
+    """Return the time after which no insert for a deleted object can take effect."""
+    # An earlier process may have sent an insert right before this process began.
     before_us = waits.after(ctx.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
+        # If processes restart often, this wait never ends. No process inserts after its caches show the delete request.
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
     return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))
 
@@ -309,10 +303,8 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 
 
 def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
-    """Return a condition if a managed instance group of the same namespace uses the resource.
-
-    Compute Engine would reject the delete. Objects of other namespaces do not count: their users may write any address.
-    """
+    """Return a condition if a managed instance group of the same namespace uses the resource."""
+    # Compute Engine would reject the delete. Other namespaces do not count, because their users may write any address.
     url = child.status.url
     user = ctx.users.get((child.meta.namespace, parse_link(url) or url)) if url else None
     if user is None:

@@ -1,4 +1,4 @@
-"""Decides the status of a group: conditions with tpu-operator's types and reasons, counts, and machines. Pure."""
+"""Decides the status of a group: conditions with the types of gke-labs/tpu-operator, counts, and machines. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +81,7 @@ def report(sightings: Sightings, ctx: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
-    """Return `step` with a condition about the deletion, which also has the reason of the first rejected write."""
+    """Return `step` with a condition about the deletion, whose message has the first rejected write of `step`."""
     condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), ctx.now)
 
@@ -121,7 +121,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # An earlier process's condition is kept until this process has tried to list the machines.
+            # Kept until the machines are listed, unless a child has failed and the nodes were never all ready.
             return (None if was_whole(group) else _failed(sightings)) or before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
@@ -148,7 +148,6 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
 
 
 def _unmarked(changes: Sequence[PatchNode], ctx: Round) -> Condition:
-    """Return the condition if nodes lack labels or the taint. Pods need the label with the worker index."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""

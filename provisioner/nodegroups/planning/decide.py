@@ -74,7 +74,7 @@ class Plan:
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
     """Return a plan. It is empty if the snapshot is not synced or the cluster's UID is unknown.
 
-    Without the UID, ownership marks cannot be compared. An empty plan forgets lost machines, as they may recover.
+    Without the UID, ownership marks cannot be compared. An empty plan forgets lost machines: they may recover unseen.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))

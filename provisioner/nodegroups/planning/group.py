@@ -139,7 +139,7 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
-        # If the template cannot be read, the shape in the status is used, so that losses are still found.
+        # If the template is unreadable or missing, the shape in the status is used, so that losses are still found.
         last = shape.of_status(group.status) if problem else None
         return Sightings(group=group, shape=last, problem_of_template=problem, step=step)
     # The provisioning model of a template with a problem may be invalid, but no machines are created from the template.

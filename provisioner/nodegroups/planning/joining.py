@@ -1,6 +1,6 @@
-"""Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
+"""Makes machines join the cluster. With bootstrapKubernetes, each machine without a node gets a token. Pure.
 
-The Secret of a token shows which group a node without labels belongs to. It is deleted when the node has its labels.
+The Secret of a token shows which group a node without labels belongs to, so it is kept while labels are missing.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return advice if a machine has no node and joins by its image or at another address than the given one."""
+    """Return advice if a machine without a node joins by its image, or not at the address of the spec or settings."""
     members = fleet.members if fleet is not None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""

@@ -25,7 +25,7 @@ class Reading:
     """Result of the last read of a resource or, for a project, of the last list of managed instance groups."""
 
     asked_at: datetime
-    #: None if the resource does not exist.
+    #: None if the resource does not exist, and in the reading of a project.
     resource: Resource | None
     #: Managed instance groups of a project that have no object. Empty in the reading of a resource.
     managers: tuple[Manager, ...] = ()
@@ -52,13 +52,13 @@ class ResourceMemory:
     attempts: int = 0
     reading: Reading | None = None
     listing: Listing | None = None
-    #: Time of the last change to the resource. Readings requested before this time are ignored.
+    #: Time of the last change to the resource. Readings and lists that were requested before this time are ignored.
     changed_at: datetime = LONG_AGO
     #: Time of the last insert with an unknown outcome, which may still take effect. None without such an insert.
     unsure_at: datetime | None = None
     #: Back-offs by kind of attempt: `READ`, `LIST`, `POLL`, `INSERT` or `DELETE`.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Back-off of a delete that the gate did not permit. None if the last delete was sent.
+    #: Back-off of the last delete if the gate did not permit it, otherwise None.
     kept: Backoff | None = None
 
 
@@ -70,9 +70,9 @@ class MachineMemory:
     id: str
     #: Time of the last read or change of the metadata. None if the metadata must be read.
     read_at: datetime | None = None
-    #: All items at `read_at`. None if the machine did not exist.
+    #: All items at `read_at`. None if they were not read, or the machine did not exist.
     items: Mapping[str, str] | None = field(default=None, repr=False)
-    #: Fingerprint that a change must contain. None if the metadata was changed and not read since.
+    #: Fingerprint that a change must contain. None if unknown, as after each change until the next read.
     fingerprint: str | None = None
     backoff: Backoff | None = None
     #: Whether the last change failed. If so, only a change that succeeds ends the back-off.
@@ -84,7 +84,7 @@ class Lost:
     """Times since which a machine has been lost."""
 
     since: datetime
-    #: Time since which the machine has had no ready node. None if its node is ready, but lacks chips or is not listed.
+    #: Time since which there has been no ready node. None if the node is ready, but lacks chips or a listed machine.
     stopped_since: datetime | None
 
 
@@ -107,7 +107,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A bucket that is missing may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Time of the last call of each party (see `decide`), plus a minute unless it was a change. Missing means never.
+    #: Time of the last call of each party (see `decide`), plus a minute if the call was a poll, read or list.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Lost machines by UID of their group and name. Machines that are not listed have the node's name or an empty name.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
@@ -253,7 +253,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
 def _taken(
     known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the operation of an accepted request. An earlier request with the same id may have started it."""
+    """Record the operation of an accepted request, or of an earlier request with the same id."""
     known = replace(
         known,
         operation=OperationRef(name=operation.name, type=kind, attempt=attempt),

@@ -1,4 +1,4 @@
-"""Nodes of a group's machines: their labels and taint, and nodes whose machines no longer exist. Pure."""
+"""Finds the nodes of a group's machines, labels and taints them, and deletes nodes without a machine. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Member:
     ready: bool = False
     #: Message if the node is not ready or lacks chips; otherwise empty.
     lacks: str = ""
-    #: Back-off if the last call for the metadata of a machine without a node was rejected; otherwise None.
+    #: Back-off of a rejected call for the machine's metadata, if the machine has no node; otherwise None.
     refusal: Backoff | None = None
 
     @property
@@ -52,7 +52,7 @@ class Member:
 
     @property
     def stopped(self) -> bool:
-        """Whether the node is not ready, and the machine has stopped or is stopping."""
+        """Whether the machine has stopped or is stopping, and has no ready node."""
         return not self.reports and (self.machine.status in STOPPED or self.machine.status in _STOPPING)
 
 
@@ -70,7 +70,7 @@ class Fleet:
 
     @property
     def refusals(self) -> tuple[tuple[str, Backoff], ...]:
-        """Names of the machines for which `Member.refusal` is set, with its value."""
+        """Names and refusals of the machines for which `Member.refusal` is set."""
         return tuple((member.machine.name, member.refusal) for member in self.members if member.refusal is not None)
 
     @property
@@ -94,8 +94,8 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node,
 def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     """Return why a group's kubelets may report to another control plane; empty if there is no sign of it.
 
-    A control plane that was restored from a backup lists the original's nodes, whose kubelets report to the original.
-    If a node that is older than the backup reports (`Round.oldest_ready`), the control plane was only unavailable.
+    A control plane that was restored from a backup lists the nodes of the original control plane, to which their
+    kubelets report. If a node older than the backup reports (`Round.oldest_ready`), this control plane is the original.
     """
     nodes = tuple(nodes)
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
@@ -235,8 +235,9 @@ def left_over(
     """Return the nodes of a group whose machines no longer exist; without a `fleet`, all nodes of the group.
 
     Nodes are found by labels, tokens and the machines in the status. With a fleet, ready nodes are left out, because
-    their machines may not be listed yet. While fewer than `count` machines are listed, nodes without a listed machine
-    are also left out, except for the names in `lost` (`repair.lost_for_good`).
+    their machines may not be listed yet, and all nodes if `silent_node` returns a reason. While fewer than `count`
+    machines are listed, nodes without a listed machine are also left out, except for the names in `lost`
+    (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):

@@ -23,7 +23,7 @@ from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_o
 
 #: Period in seconds of the limit on recreations (`repairs_per_day`).
 DAY_SECONDS = 86_400.0
-#: Maximum difference between a user's clock, from which `recreations-reset` is, and the controller's clock.
+#: Maximum time by which the annotation `recreations-reset` may be in the future: the user's clock may be ahead.
 _CLOCKS_APART = timedelta(seconds=60)
 _WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
 _DOUBTFUL_ZONE = (
@@ -67,7 +67,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if not words:
         return None
     running = nodes.running(fleet, group, ctx)
-    # Whether the node of each lost machine is ready: the machine then only lacks chips, or is not listed.
+    # For each lost machine, whether its node is ready. If so, the machine only lacks chips, or is not listed.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -107,10 +107,10 @@ def _long_ago(ctx: Round) -> datetime:
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) -> Mapping[str, Lost]:
-    """Return the group's entry for `Memory.lost`, without machines that work again, even if other machines are lost."""
+    """Return the group's entry for `Memory.lost`. `reports`: lost machines, and whether their nodes are ready."""
     before = ctx.memory.lost.get(group.meta.uid, {})
     # An earlier process may have seen the loss first, so the time in the status counts. Times longer ago than
-    # REPAIR_AFTER do not count: the slice was not recreated, so its zone was doubtful or its machines lacked tokens.
+    # REPAIR_AFTER do not count: something has prevented the recreation since, such as a doubtful zone.
     long_ago = _long_ago(ctx)
     reported = {
         machine.name: machine.since
@@ -145,7 +145,7 @@ def _with_limit(group: TpuNodeGroup, shape: GroupShape, loss: Loss, since: datet
 
 
 def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of the recreations that count against the limit of a day."""
+    """Return the times of the recreations of the last day that are later than the annotation `recreations-reset`."""
     reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
     if reset is not None and reset > now + _CLOCKS_APART:
         # A reset in the future would lift the limit until then.
@@ -172,7 +172,7 @@ def recreating(group: TpuNodeGroup) -> bool:
 
 
 def joins_until(entry: Machine | None, member: Member, ctx: Round) -> datetime | None:
-    """Return the deadline for a machine to become a ready node, None if unknown. `entry` is its entry in the status."""
+    """Return the deadline for a machine to become a ready node; None if unknown, or if it is ready or not created."""
     if entry is None or entry.since is None or entry.ready or not member.machine.has_machine:
         return None
     # Times of earlier states do not count, because the machine may have waited for capacity for days.

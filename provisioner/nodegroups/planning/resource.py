@@ -60,7 +60,7 @@ def asked_for(child: Child, mark: str) -> records.Resource:
 
 
 def difference(child: Child, actual: records.Resource) -> str:
-    """Return how a resource differs from its object in the fields that Google returns; empty if it does not."""
+    """Return how a resource differs from its object in the compared fields; empty if it does not."""
     match child, actual:
         case WorkloadPolicy(spec=policy), records.ResourcePolicy():
             if (policy.type, policy.accelerator_topology) == (actual.type, actual.topology):

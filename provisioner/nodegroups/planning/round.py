@@ -92,9 +92,9 @@ class Pod:
     bound_to_node: bool = False
 
     def holds_chips(self, proof: Proof | None = None) -> bool:
-        """Return whether the pod has started with chips. With a `proof`, it must be older than the delete request.
+        """Return whether the pod has started with chips. With a `proof`, it must not be newer than the delete request.
 
-        Later pods tolerate the cordon. They could replace each other on the machines and so prevent the delete.
+        Newer pods tolerate the cordon. They could replace each other on the machines and so prevent the delete.
         """
         requested_at = proof.requested_at if proof is not None else None
         late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
@@ -105,7 +105,10 @@ class Pod:
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
-        """Return whether the pod keeps its machine: it has not ended, and holds chips or is before its deadline."""
+        """Return whether the pod keeps its machine: it has not ended, and holds chips or is before its `deadline`.
+
+        Pods that exceed their grace period or are `bound_to_node` count as ended.
+        """
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         deadline = self.deadline(proof) if proof is not None else None
         in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
@@ -194,13 +197,13 @@ class Wanted:
 class Proposed(open_writes.Proposed[Write]):
     """A write that a step proposes."""
 
-    #: Events to record when the write is made.
+    #: Events to record when the write has succeeded.
     events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times that a part of a decision returns. If an object has several writes, the first is made."""
+    """Calls, writes and times of a part of a decision. Each object gets at most one write, the first allowed."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
@@ -255,7 +258,7 @@ class Round:
     users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
     #: Nodes by provider id. Only nodes with the name of their machine, because a kubelet can set any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes by the group in their labels (namespace, name), which any kubelet can set, and by `place_of` of the group.
+    #: Nodes by namespace and name of the group in their labels, which any kubelet can set, and by place (`place_of`).
     labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
@@ -264,7 +267,7 @@ class Round:
     requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
     #: Number of machines that precede a group's machines, by UID (see `manager.machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
-    #: Calls without an answer, by `Target.uid`.
+    #: Calls without a response, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
     #: Zones in which most nodes of most namespaces are not ready although their machines run, as in a network failure.
     doubtful_zones: frozenset[str] = frozenset()
@@ -324,7 +327,7 @@ class Round:
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Return the input of a decision, with indexes."""
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
-    # If several nodes name one machine, the last is used: the node with the shortest name, which has no domain.
+    # If several nodes name one machine, the last one is used: the node with the shortest name.
     named.sort(key=lambda node: (-len(node.name), node.ready, node.name))
     nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
     ctx = Round(
@@ -382,7 +385,7 @@ def was_whole(group: TpuNodeGroup) -> bool:
     status, ready = group.status, condition_of(group.status.conditions, ConditionType.READY)
     if is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST):
         return True
-    # Ready may also be false because a node lacks a label.
+    # Ready may also be false because a node lacks a label, so the counts are compared.
     count, summary = status.node_count, status.node_summary
     return count is not None and summary is not None and summary.ready >= count
 
@@ -422,11 +425,9 @@ def _workload_namespace(group: TpuNodeGroup) -> str:
 
 
 def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
-    """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces.
-
-    One tenant is therefore not enough. With PROVIDER=gce, all groups are in one namespace, so namespaces of workloads
-    are counted in the same way inside each namespace. Users can write the workload label only in their own namespace.
-    """
+    """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces."""
+    # One tenant is therefore not enough. With PROVIDER=gce, all groups are in one namespace, so inside each namespace,
+    # the namespaces of workloads are counted in the same way. Users can label only groups of their own namespace.
     failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
     return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
 

@@ -18,7 +18,7 @@ _MAX_AGE_SECONDS = 60.0
 
 
 def known(ctx: Round) -> Mapping[Target, ResourceMemory]:
-    """Return the state of each project in which resources may be created."""
+    """Return the memory of each project in which resources may be created."""
     kind = Kind.MANAGED_INSTANCE_GROUP
     scopes = [Scope(project=project) for project in ctx.projects]
     targets = [

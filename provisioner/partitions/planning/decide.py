@@ -265,7 +265,7 @@ def _remembered(
 
 
 def _known(standing: Standing, now: datetime) -> PartitionMemory:
-    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed."""
+    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed as created."""
     known = replace(standing.known, unscheduled_since=_unscheduled_since(standing, now))
     if standing.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)

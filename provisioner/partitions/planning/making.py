@@ -60,7 +60,7 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # A retry is due since its back-off ended, a first create since the pod exists, so that retries do not delay it.
+    # A retry is due since its back-off ended, a first create since the pod exists: retries do not delay first creates.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -117,7 +117,6 @@ def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Itera
 
 
 def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
-    """Yield the remove of a partition that no pod needs, or the time at which a deleted pod loses its partition."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
         # No Event is emitted if the server is no longer in the settings, because the partition may still exist.

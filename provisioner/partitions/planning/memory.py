@@ -23,7 +23,7 @@ class PartitionMemory:
     mark: str = ""
     #: Time at which the entry or stray was first seen.
     since: datetime
-    #: Time of the last answer to a create or remove that makes earlier readings outdated; None without one.
+    #: Time of the last create or remove that made earlier readings outdated; None if there was none.
     changed_at: datetime | None = None
     active_at: datetime | None = None
     #: Whether a create was rejected, or an unused partition was removed. Reset when listed as creating or active.
@@ -63,8 +63,8 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
     #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
-    #: Last stockout of each namespace in each allocation, for `crowded_seconds` or until a pod gets a partition there.
-    #: Otherwise, a namespace that replaces its rejected pod could delay other pods without limit.
+    #: Last stockout of each namespace in each allocation, for `crowded_seconds` or until the pod is served there.
+    #: Without it, a namespace that replaces its rejected pod could delay other pods without limit.
     stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    #: Time of the last change that was sent, by server, kind and namespace.
+    #: Time of the last call, by server, kind of call and namespace. The namespace is empty for calls without a pod.
     turns: Mapping[tuple[str, str, str], datetime] = field(default_factory=dict)
 
 

@@ -163,7 +163,7 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """A partition of this cluster. The ledger may record it or not (`ORPHAN`)."""
+    """An entry of the ledger, or a partition of this cluster without an entry (`ORPHAN`)."""
 
     id: str
     server: str

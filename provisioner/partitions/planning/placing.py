@@ -21,7 +21,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, d
 from provisioner.partitions.planning.round import Guard
 from provisioner.settings.partitions import PartitionSettings
 
-#: Minimum shadow time in seconds. It is not 0, because IPUs of a partition that may end at any moment are not free yet.
+#: Minimum shadow time in seconds: IPUs that become free at any moment are not free yet.
 SOON_SECONDS = 0.001
 
 
@@ -123,7 +123,7 @@ class _Places:
         mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}
         fitting = [(ground.free, site) for site, ground in mine.items() if ground.takes(pod.size, longest_seconds)]
         if fitting:
-            # Best fit: the allocation with the fewest free IPUs.
+            # Best fit: the fewest free IPUs. Allocations whose number of IPUs is unknown come last.
             site = min(fitting, key=lambda pair: (self.grounds[pair[1]].one, *pair))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
             mine[site].closed = pod.uid in mine[site].supply.refused

@@ -30,7 +30,7 @@ class SiteSupply:
     ours: tuple[tuple[int, float], ...] = ()
     #: IPUs of listed partitions that the ledger does not record on this server, or whose allocation is unknown.
     others: int = 0
-    #: IPUs except those of other clusters' partitions and of partitions that cannot be removed; None if unknown.
+    #: IPUs except those of partitions that this controller cannot or must not remove; None if unknown.
     within_reach: int | None
     #: Whether the server can be read.
     usable: bool = True
@@ -181,7 +181,7 @@ class Candidate:
 
 
 def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
-    """Return the memory with the failed creates of existing pods, until a partition of the pod is active."""
+    """Return the memory with the failed creates of existing pods, except for pods whose partition is active."""
     by_pod = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
     stockouts = {
         key: refusal
@@ -288,7 +288,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 def _choose(
     supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told_server: str, size: int
 ) -> _Choice:
-    """Return why a pod waits, and the allocations that it may use. `told_server` is in its annotation, or empty."""
+    """Return why a pod waits, and the allocations it may use: on `told_server` if known, otherwise on `allowed`."""
     servers = {
         server
         for server in ctx.servers

@@ -39,7 +39,7 @@ class Snapshot:
     #: Ledger as last read or written; None if unknown, so that no partition may be created or removed.
     ledger: Ledger | None = None
     servers: tuple[ServerView, ...] = ()
-    #: Keys of calls and writes that are being sent, or whose answers have not been processed.
+    #: Keys of calls and writes that are being sent, or whose outcomes have not been processed.
     live: frozenset[str] = frozenset()
     #: Reasons why no decision may be made, such as a cache that is not synced; empty if it may.
     not_synced: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Round:
         return under_way.call if under_way is not None else None
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another known server. Unknown names may be aliases of `server`."""
+        """Return whether a pod's annotation names another server of the settings. Unknown names may be aliases."""
         return pod.told_server != server and pod.told_server in self.servers
 
     def wants(self, pod: Pod) -> bool:

@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def stays(self) -> bool:
-        """Whether no pod needs the partition, and it cannot be removed."""
+        """Whether the partition must be removed, but cannot be removed."""
         return self.phase is Phase.RELEASING and cannot_be_removed(self.known)
 
 
@@ -140,7 +140,6 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    """Return whether an entry is given up, because its creates were rejected, or failed for long before the pod ran."""
     if pod.told_server and pod.told_server not in ctx.servers:
         # This unknown server may be an old name of the entry's server, so the entry is kept.
         return False

@@ -212,7 +212,7 @@ class PartitionsApi:
         )
 
     def _known_to(self, handle: Callable[[Request, Caller], Awaitable[Response]]) -> Endpoint:
-        """Return an endpoint that identifies the caller, calls `handle`, and turns errors into answers."""
+        """Return an endpoint that identifies the caller, calls `handle`, and turns errors into responses."""
 
         async def endpoint(request: Request) -> Response:
             try:

@@ -22,7 +22,6 @@ from provisioner.partitions.vipu.records import Allocation, Partition, Partition
 
 #: Maximum duration in seconds of a read and of a remove, after which the command is killed.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
-#: Maximum number of bytes of stdout, and of stderr.
 _MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Matches valid ids and allocations in arguments of the command, but no text that could be taken for an option.
@@ -224,7 +223,6 @@ class _Answer:
         return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)
 
     def parsed(self, parse: Callable[[str], _Read]) -> _Read:
-        """Return the parsed stdout. Raises VipuError if the command failed, or stdout cannot be parsed."""
         if self.ended.code != 0:
             raise self.failed()
         try:

@@ -23,7 +23,6 @@ class Allocation:
     name: str
     #: Empty if the server does not report a cluster.
     cluster: str = ""
-    #: Number of IPUs; None if unknown.
     ipus: int | None = None
 
 
