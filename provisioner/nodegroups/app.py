@@ -63,7 +63,7 @@ class Loop(RoundLoop[Answer]):
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
     def fold(self, answer: Answer) -> None:
-        """Record the answer of a call or a write in the memory."""
+        """Record the result of a call or a write in the memory."""
         self.memory = fold(self.memory, answer)
 
 

@@ -149,7 +149,7 @@ def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
         return False
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
-    # On a node that registers with the taint, all pods tolerate the taint, and such pods are never dropped.
+    # Pods that the scheduler binds to a tainted node tolerate the taint, and such pods are never dropped.
     return not node.tainted
 
 
@@ -166,7 +166,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if not nodes.synced:
         # The node may belong to a group, and the watch does not repeat the pod, so the pod must be kept.
         return pod
-    # Without a toleration, a pod is on a group's node only if it was bound before the node had the taint.
+    # A pod without a toleration may be on a group's node, for example if it was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))
     return pod if node is not None and names.GROUP_NAME in node.labels else None
 

@@ -243,7 +243,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
     """Yield warnings about a pod that may not reach the REST API or its IPUs, but that may also work."""
     spec, host = fields.mapping(raw.get("spec")), urlsplit(_api_url(settings)).hostname or ""
-    # In the compatible mode, the patch replaces CLUSTER_DNS, so that it causes no warning.
+    # In the compatible mode, the patch replaces CLUSTER_DNS, so this policy causes no warning.
     replaced = settings.ipu_injection == _COMPATIBLE and spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS
     if (dns := other_dns(spec)) and not replaced and host.split(".")[2:3] == ["svc"]:
         yield (

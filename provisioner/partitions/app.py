@@ -51,7 +51,7 @@ class Loop(RoundLoop[Answer]):
         return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
     def round(self) -> float:
-        """Do one round; return the maximum pause in seconds before the next."""
+        """Do one round; return the maximum pause before the next round, in seconds."""
         leading = self.begin({"pods": self.pods})
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
@@ -165,7 +165,7 @@ def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand])
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
-        # If the ConfigMap does not exist, no partition was ever recorded, so the ledger is empty.
+        # If the ConfigMap does not exist, the ledger is empty.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
         problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),

@@ -36,7 +36,7 @@ _FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
 
 
 class NotServed(Exception):  # noqa: N818 - it names the pod
-    """The API gave a final answer: the pod gets no partition."""
+    """The API's response is final: the pod gets no partition."""
 
 
 class GaveUp(Exception):  # noqa: N818 - the name says what the client did
@@ -44,7 +44,7 @@ class GaveUp(Exception):  # noqa: N818 - the name says what the client did
 
 
 class Unreachable(Exception):  # noqa: N818 - the name says that the server is unreachable
-    """A request got no answer."""
+    """A request could not be sent, or got no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

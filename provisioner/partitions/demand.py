@@ -34,7 +34,7 @@ class Pod:
     #: Whether the provisioner's webhook prepared the pod, and not Graphcore's plugin, which adds no init container.
     injected: bool = False
     gated: bool = False
-    #: Whether the pod has other scheduling gates.
+    #: Whether the pod has scheduling gates of other controllers.
     held_by_others: bool = False
     priority: int = 0
     node: str = ""

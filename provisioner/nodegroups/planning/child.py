@@ -210,7 +210,7 @@ def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, ctx: Roun
     # An earlier process may have sent an insert right before this process began.
     before_us = waits.after(ctx.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
-        # If processes restart often, this wait never ends. No process inserts after its caches show the delete request.
+        # Latest end, even if processes restart often: no process inserts after its caches show the delete request.
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
     return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))
 

@@ -121,7 +121,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # Kept until the machines are listed, unless a child has failed and the nodes were never all ready.
+            # The condition is kept until machines are listed, unless a child failed and the nodes were never all ready.
             return (None if was_whole(group) else _failed(sightings)) or before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))

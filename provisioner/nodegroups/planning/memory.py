@@ -150,7 +150,7 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
         return answered(memory, answer)
     call = answer.call
     if answer.asked_at > answer.at:
-        # The clock was set back during the call. The time of the request in the memory has been shifted with the clock.
+        # The clock was set back during the call, so the time in the memory is used, which was shifted with the clock.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     memory = _paused(answered(memory, answer), answer)

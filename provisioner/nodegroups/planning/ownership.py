@@ -99,7 +99,7 @@ def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
 def names_others(namespace: str, addresses: Mapping[str, str], ctx: Round) -> Condition | None:
     """Return a refusal if an address names a project that must not be used, or a group of another namespace.
 
-    `addresses` are by field. Compute Engine does not delete a resource in use, so the other group could not be deleted.
+    `addresses` are by field. Compute Engine does not delete a resource in use, so that group could not be deleted.
     """
     for field, address in addresses.items():
         group = ctx.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))

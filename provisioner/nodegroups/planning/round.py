@@ -305,7 +305,7 @@ class Round:
         return ResourceMemory(operation=record.status.operation, attempts=record.status.attempts)
 
     def calling(self, uid: str, *kinds: type[Call]) -> bool:
-        """Return whether a call of one of these kinds is in flight for an object."""
+        """Return whether a call of one of these kinds is in flight for the object with this UID."""
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
 
     def refused(self, write: Write) -> str:

@@ -265,7 +265,7 @@ def _remembered(
 
 
 def _known(standing: Standing, now: datetime) -> PartitionMemory:
-    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed as created."""
+    """Return the new memory of an entry. Failed creates are forgotten when the partition is creating or active."""
     known = replace(standing.known, unscheduled_since=_unscheduled_since(standing, now))
     if standing.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)

@@ -127,7 +127,7 @@ def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
         if lets_go_at is not None:
             yield lets_go_at
     elif standing.certain and standing.partition is not None and not standing.outdated:
-        # A pod that still has its gate does not use this partition, but waits for another partition.
+        # A pod that still has its gate does not use this partition.
         unused = pod is not None and pod.gated
         yield from _remove(standing, ctx, unused=unused, past_deletion=ctx.past_deletion(pod))
 

@@ -44,7 +44,7 @@ class Refusal:
     backoff: Backoff
     #: Time of the first failure, or of the namespace's first stockout in this allocation (`Memory.stockouts`).
     since: datetime
-    #: Ids of the allocation's partitions at a stockout: a retry is due when one is removed. None after another failure.
+    #: Ids of the allocation's partitions at a stockout: a retry is due early if one is removed. Otherwise None.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -57,13 +57,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between decisions. Each decision and each answer results in a new memory."""
+    """All state that is remembered between decisions. Each decision and each outcome results in a new memory."""
 
     #: Memory of entries by id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
     #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
-    #: Last stockout of each namespace in each allocation, for `crowded_seconds` or until the pod is served there.
+    #: Last stockout by namespace and allocation, for `crowded_seconds` or until a rejected pod gets a partition there.
     #: Without it, a namespace that replaces its rejected pod could delay other pods without limit.
     stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.

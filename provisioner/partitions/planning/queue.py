@@ -319,7 +319,7 @@ def _choose(
         {site_supply.site[0] for site_supply in large} | {a for a in servers if ctx.servers[a].reading is None}
     )
     if unread:
-        # Servers without a failed read have not been read yet, because the process has just started.
+        # Servers without a failed read have not been read yet.
         how = "cannot be read" if any(ctx.servers[address].failure for address in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

@@ -99,7 +99,7 @@ class Round:
         return under_way.call if under_way is not None else None
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another server of the settings. Unknown names may be aliases."""
+        """Return whether a pod's annotation names another server of the settings; other names may be aliases."""
         return pod.told_server != server and pod.told_server in self.servers
 
     def wants(self, pod: Pod) -> bool:

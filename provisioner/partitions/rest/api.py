@@ -253,7 +253,7 @@ class PartitionsApi:
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
         pod = self._pod(pod_id)
         if pod is None:
-            # The token proves that the pod exists, so the watch has not delivered the pod yet.
+            # The token was issued for this pod, so the watch may not have delivered the pod yet.
             raise Refused(
                 503, "the controller has not seen the pod yet; try again", retry_after_seconds=_MAKING_SECONDS
             )
