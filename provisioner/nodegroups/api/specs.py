@@ -107,7 +107,7 @@ class WorkloadPolicySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplateSpec:
-    """An instance template of Compute Engine."""
+    """Spec of an instance template of Compute Engine."""
 
     project: str
     config: Annotated[InstanceConfig, INLINE]
@@ -116,7 +116,7 @@ class InstanceTemplateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstanceGroupSpec:
-    """A managed instance group of Compute Engine."""
+    """Spec of a managed instance group of Compute Engine."""
 
     project: str
     #: Zone of the machines.

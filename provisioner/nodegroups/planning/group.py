@@ -207,7 +207,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         deleting = any(existing.meta.deleting for existing in children.values())
-        # Machines that could not join would only cost money.
+        # Machines that could not join would only cost money, so none are created.
         in_vain = joining.problem_of(group, ctx)
         # While the status has the reason Recreating, a new managed instance group would be deleted again (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):

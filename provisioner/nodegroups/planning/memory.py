@@ -132,7 +132,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.INVALID: (60, 600),
 }
-#: Maximum pause in seconds. A longer pause that Google requests is cut.
+#: Maximum pause in seconds that Google can request. A longer requested pause is cut to this.
 LONGEST_WISH_SECONDS = 600.0
 
 

@@ -267,7 +267,7 @@ def _is_over(machine: ManagedInstance, node: Node) -> bool:
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Return a step that deletes the nodes that are not ready. Machines of ready nodes usually run.
+    """Return a step that deletes the nodes that are not ready. Ready nodes are kept: their machines usually run.
 
     `forced` also deletes ready nodes: a client with a copied kubelet certificate could report for a deleted machine.
     """

@@ -17,7 +17,7 @@ from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.ownership import names_others
 from provisioner.nodegroups.planning.round import Round
 
-#: instanceTerminationAction that a managed instance group of TPUs needs, by provisioning model.
+#: instanceTerminationAction that a managed instance group of TPUs needs, by provisioning model; empty if it needs none.
 TERMINATION_ACTIONS = {
     ProvisioningModel.RESERVATION_BOUND: records.DELETE,
     ProvisioningModel.FLEX_START: records.DELETE,

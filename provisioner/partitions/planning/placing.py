@@ -27,7 +27,7 @@ SOON_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Pods that get a partition now, and reasons why other pods wait."""
+    """Pods that get a partition now, and pods that wait with a reservation or because of a limit."""
 
     placed: tuple[tuple[Pod, Site], ...] = ()
     #: Shadow times, in seconds from now, of pods with a reservation, by UID; infinite if unknown.

@@ -34,7 +34,7 @@ _ERROR_STATES = frozenset({"ERROR", "FAILED", "FAILURE", "FAULT", "FAULTY", "BRO
 
 
 class TableError(ValueError):
-    """The text is not the expected table. The message names the line."""
+    """The text is not the expected table."""
 
 
 #: Pair of an allocation, without `ipus` if the table has no number, and the names of the used agents (IPU-Machines).
