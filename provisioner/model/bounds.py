@@ -11,7 +11,7 @@ LABEL_KEY = 317
 OBJECT_NAME = 253
 #: Characters of one annotation that the provisioner reads. The longest are lists of capacity choices.
 ANNOTATION = 4096
-#: Characters that are kept of the scheduler's message about a pod. Kubernetes allows as many in an Event.
+#: Characters that are kept of the scheduler's message about a pod; Kubernetes allows 1,024 in the message of an Event.
 SCHEDULER_MESSAGE = 1024
 #: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048
@@ -34,17 +34,16 @@ REQUIREMENTS = 65_536
 # --- entries of one workload ---
 #: Number of replicated jobs of a JobSet, or of worker groups of a RayCluster. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Number of groups with chips, such as child Jobs. Most get a node pool, and a GKE cluster has at most a few thousand.
+#: Number of groups with chips, such as child Jobs. A GKE cluster has at most a few thousand node pools for groups.
 CHILD_JOBS = 4096
-#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in at most 32,768
-#: characters. All buffers and requests of a namespace together may have CHILD_JOBS slices.
+#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in 32,768 characters.
 ASKED_SLICES = 768
 #: Number of pods of one group with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
 #: Characters of all kept fields of a workload, including its templates.
 JOBSET = 262_144
 
-# --- all objects of one kind in one namespace; only the identity of further objects is kept ---
+# --- objects of one kind in one namespace; further objects are kept with few fields ---
 #: Bytes of memory for workloads. A usual JobSet takes about 3,000, the largest possible JobSet 500,000.
 NAMESPACE_WORKLOADS = 33_554_432
 #: Bytes of memory for pods. A pod takes about 3,000, so 22,000 fit; most GKE clusters may have at most 15,000 nodes.
@@ -53,11 +52,9 @@ NAMESPACE_PODS = 67_108_864
 NAMESPACE_CLAIMS = 4_194_304
 #: Number of ProvisioningRequests, and number of CapacityBuffers. Each decision processes all of them.
 NAMESPACE_ASKS = 4096
-#: Number of pairs of a waiting slice and a choice of capacity. While all choices are out of stock, each decision checks
-#: every pair, which takes 25 µs and up to 1,000 bytes per pair.
+#: Number of pairs of a waiting slice and a choice of capacity. A decision takes up to 25 µs and 1,000 bytes per pair.
 NAMESPACE_CHOICES = 65_536
-#: Number of pairs of a slice and a choice of capacity for pods that select labels of their slice's own node pool. Each
-#: decision checks every pair, which takes 0.2 ms per pair.
+#: Number of pairs of a choice of capacity and a slice whose pods select labels of their own pool; each takes 0.2 ms.
 NAMESPACE_OWN_POOLS = 4096
 
 # --- a node pool that is shared by slices of one pod each ---

@@ -53,7 +53,7 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: STATUS_UNSPECIFIED or a status that this release does not know. Such a pool gets no slices and is not deleted.
+    #: Status that is unspecified, unreadable or new in the API. Such a pool gets no slices and is not deleted.
     UNKNOWN = "UNKNOWN"
 
 
@@ -80,7 +80,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: The API or the connection failed before the call took effect, or a pool failed for an unknown reason.
+    #: The call took no effect, for example because the API is unreachable, or a pool failed for an unknown reason.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -88,7 +88,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Failure of a call or of a pool, with the message of the API."""
+    """Failure of a call or of a pool."""
 
     kind: FailureKind
     message: str
@@ -139,7 +139,7 @@ class NodePool:
     machine_type: str = ""
     #: Number of nodes of the complete pool. A flex-start pool is created without nodes.
     hosts: int = 0
-    #: Whether all machines of a TPUNodeGroup exist, so that it no longer waits for capacity. False on GKE.
+    #: Whether all machines of the pool's TPUNodeGroup exist; always False on GKE.
     made: bool = False
     zones: tuple[Zone, ...] = ()
     topology: str = ""
@@ -188,9 +188,8 @@ class NodePoolRequest:
     placement_topology: str = ""
     #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has no workload policy.
     policy_name: str = ""
-    #: Values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether GKE may upgrade the nodes when the support of their version ends. If not, GKE never upgrades them.
+    #: Whether the pool has auto-upgrade, which a maintenance exclusion delays until the end of support.
     auto_upgrade: bool = False
 
     @property

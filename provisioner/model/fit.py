@@ -16,7 +16,7 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 #: Operators of node affinity that a node without the label cannot satisfy.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
-#: Labels that are predicted for a new node. If the prediction lacks one of them, the node will not have it.
+#: Labels for which a selector matches a new node only if the prediction of the node contains the label.
 _KNOWN = frozenset(
     (
         *(constants.NODE_POOL, constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.ACCELERATOR_COUNT),
@@ -153,7 +153,7 @@ def offered(view: NodeView) -> dict[str, int]:
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
-    """Return an amount of chips, millicores or bytes as in manifests; `rounded` (ceil or floor) rounds to tenths."""
+    """Return an amount of chips, millicores or bytes as in manifests; `rounded` rounds bytes to tenths of Mi or Gi."""
     if resource == "chips":
         return str(amount)
     if resource == "cpu":

@@ -1,7 +1,4 @@
-"""Determines the node pool of a node. Pure. Used by planning, the status page, the checks before a delete, and `drain`.
-
-The label gke-nodepool does not suffice: users can edit it, and GKE restores it only when the node registers or boots.
-"""
+"""Determines the node pool of a node. Pure. The label gke-nodepool does not suffice, because users can edit it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Defines the labels and node selectors by which the pods of a group run only on the node pool of their slice. Pure.
 
-The admission policy adds two node selectors to the pods of a group, called marks: the key of the group, and the
-namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the slice. Other pods get
-a node affinity that excludes all nodes with these labels.
+In namespaces with assigned pools, admission adds two node selectors, called marks, to pods with chips: the key of the
+group, and the namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the slice.
+Other pods with chips get a node affinity that excludes all nodes with these labels.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from provisioner.model.workloads import Requirements, Toleration, Workload, Work
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
 #: Labels of the nodes of a free pool, to which no pods with chips can be bound.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
-#: Key and operator of the node affinity that admission adds to pods without marks.
+#: Key and operator of the node affinity that admission adds to pods with chips but without marks.
 _KEEPS_OFF = (constants.SLICE, "DoesNotExist")
 _EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
@@ -82,10 +82,10 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 
 
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
-    """Return requirements without marks, and the host that a marked pod selects; empty if the pod selects none.
+    """Return requirements without marks, and the host that a marked pod selects; empty if unmarked or without host.
 
-    Marks, and the affinity that excludes the nodes of slices, are removed because they do not restrict the machine
-    type. The hostname is removed from a marked pod, because each pod of a slice may select another host.
+    The affinity that excludes the nodes of slices is also removed: like marks, it does not restrict the machine type.
+    A marked pod loses the selector of its host, because each pod of a slice may select another host.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):

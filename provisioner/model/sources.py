@@ -1,7 +1,4 @@
-"""Names optional sources of data, such as APIs that a cluster may lack or forbid, and the states of a source.
-
-No decision may depend on the content of a source that is UNKNOWN.
-"""
+"""Names optional sources of data, such as APIs that a cluster may lack or forbid, and the states of a source."""
 
 from enum import Enum
 
@@ -17,7 +14,7 @@ RESERVATIONS = "reservations"
 
 
 class Knowledge(Enum):
-    """State of one source in this process."""
+    """State of one source in this process. No decision may depend on the content of a source that is UNKNOWN."""
 
     #: The source was read completely, and its changes have been received since then.
     KNOWN = "known"

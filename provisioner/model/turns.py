@@ -20,8 +20,8 @@ def in_turns(
 ) -> list[ItemT]:
     """Return the items so that parties take turns: the first item of each party, then the second of each, and so on.
 
-    `in_flight` has the parties of earlier items. Items of equal rank are ordered by `last_of`, the time of the party's
-    last turn, and then as in `items`.
+    `in_flight` has the parties of items in progress, which count as the first items of a party. All first items are
+    ordered by `last_of`, the time of the party's last turn, and then as in `items`; so are all second items, and so on.
     """
     counts = Counter(in_flight)
     ranked = []
@@ -35,5 +35,5 @@ def in_turns(
 def with_turns(
     turns: Mapping[PartyT, datetime], taken: Mapping[PartyT, datetime], now: datetime
 ) -> dict[PartyT, datetime]:
-    """Return the times of last turns: those in `turns` that are younger than 6 hours, replaced by those in `taken`."""
+    """Return the times of last turns: times in `turns` that are younger than 6 hours, updated with those in `taken`."""
     return {**{party: at for party, at in turns.items() if now - at < _KEPT}, **taken}

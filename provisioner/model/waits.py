@@ -57,7 +57,7 @@ def backed_off(
     *,
     min_seconds: float = 0.0,
 ) -> Backoff:
-    """Return the back-off `before` with one more failure; `delay` has the first and the maximum wait in seconds."""
+    """Return `before` with one more failure. `delay` has first and maximum seconds, which `min_seconds` may exceed."""
     failures = before.failures + 1 if before is not None else 1
     seconds = max(doubled_seconds(*delay, failures, key), min_seconds)
     return Backoff(failure=failure, failures=failures, at=now, until=after(now, seconds))

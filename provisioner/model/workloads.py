@@ -85,7 +85,7 @@ def group_key(namespace: str, group_name: str) -> GroupKey:
 
 @lru_cache(maxsize=65536)
 def uid_in(namespace: str, uid: str) -> WorkloadUid:
-    """Return a UID that depends on the namespace, because owner references may have UIDs of other namespaces."""
+    """Return a UID that differs between namespaces, because users can write any UID in an owner reference."""
     text = f"{namespace}/{uid}".encode("utf-8", "surrogatepass")
     return WorkloadUid(hashlib.sha256(text).hexdigest()[:32])
 
@@ -123,7 +123,7 @@ class Volumes:
     zones: tuple[str, ...] | None = None
     #: Types of Compute Engine disks that will be created for the claims; claims with a volume are left out.
     disks: tuple[str, ...] = ()
-    #: Reason why no node can attach the volumes now; empty if a node can, or if that is unknown.
+    #: Reason why the pod cannot use a claim now, such as its deletion; empty if no reason is known.
     problem: str = ""
 
 
@@ -163,18 +163,18 @@ class Pod:
     namespace: str
     name: str
     uid: str
-    #: Name of the workload in a label or owner reference; for a pod without a controller, the pod's name.
+    #: Name of the workload, for kind POD as in `owner_of_name`; empty if SERVE_PODS does not select the pod.
     workload_name: str
-    #: UID of the workload in a label or owner reference; empty if the pod has none, as before JobSet 0.8.
+    #: UID of the workload; empty if the pod does not determine it, as before JobSet 0.8.
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
     group_key: GroupKey
-    #: Controller of a pod of kind JOB or POD; None for other kinds, or without a controller.
+    #: Controller of a pod of kind JOB or POD; None for other kinds, or without a complete controller reference.
     owner: ObjectRef | None = None
     #: Index of the pod in its group, from 0; None if unknown.
     completion_index: int | None = None
-    #: Number of pods of the group, from the pod; 0 if the spec of the workload determines the number.
+    #: Number of pods of the group according to the pod; 0 if the spec of the workload determines the number.
     group_size: int = 0
     phase: str = "Pending"
     node_name: str = ""
@@ -202,13 +202,13 @@ class PodGroup:
     #: Name of the entry; empty if all groups of a workload are equal.
     name: str
     replicas: int
-    #: Maximum number of groups beyond `replicas`, such as in a rolling update. Extra groups without pods do not count.
+    #: Maximum number of groups beyond `replicas`, such as in a rolling update; only groups with pods count.
     surge: int = 0
     #: Whether the names of groups end with numbers. False for POD, and for JOB, whose only group has the Job's name.
     numbered: bool = True
     #: Name of an entry without chips that must be ready or complete before this entry gets pods; empty if none.
     after: str = ""
-    #: Whether group numbers may exceed `replicas`; groups without pods count only if fewer than `replicas` have pods.
+    #: Whether group numbers may exceed `replicas`. If so, groups without pods count only up to a total of `replicas`.
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
@@ -269,7 +269,6 @@ class Workload:
     terminal_state: str = ""
     deleting: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Value of spec.managedBy if another controller than the usual one of the kind runs the workload; otherwise empty.
     managed_by: str = ""
@@ -308,7 +307,7 @@ class Workload:
 
     @property
     def lives(self) -> bool:
-        """Whether the workload is neither finished, suspended nor being deleted, so that it has or will have pods."""
+        """Whether the workload is neither finished, suspended nor being deleted."""
         return self.keeps_pools(while_suspended=False)
 
     def keeps_pools(self, *, while_suspended: bool) -> bool:

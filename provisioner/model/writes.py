@@ -112,7 +112,7 @@ class OpenActions(Generic[CallT, WriteT]):
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write may be repeated if the caches do not show it; usually they need milliseconds.
+#: Seconds after which a successful write may be repeated if the caches, usually milliseconds old, do not show it.
 _SHOWN_SECONDS = 10.0
 #: Seconds after the decision at which a write or call that no thread performs counts as lost.
 LOST_SECONDS = 60.0
@@ -140,10 +140,7 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live_keys: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without lost calls, lost writes and outdated results of writes.
-
-    `live_keys` has the keys that threads work on. `fold` removes a call with its failure from the memory.
-    """
+    """Return the memory without lost writes and outdated results. `fold` records the failure of a lost call."""
     for call in lost_calls(memory.calls, live_keys, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
@@ -155,7 +152,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without a completed call. Other results change nothing."""
+    """Return the memory with the result of a write, or without a completed call; unchanged if neither is open."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: call for key, call in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure
@@ -183,7 +180,7 @@ def with_open(
 def choose_writes(
     proposals: Iterable[ProposedT], writes: Mapping[str, OpenWrite[Any]], now: datetime
 ) -> tuple[list[ProposedT], list[datetime]]:
-    """Return the first allowed proposal for each object, and the times from which blocked proposals are allowed."""
+    """Return the first allowed proposal for each object, and the times until which blocked proposals must wait."""
     chosen: dict[str, ProposedT] = {}
     later = []
     for proposal in proposals:
@@ -209,7 +206,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # An open write, which may wait minutes for a thread, blocks other writes until `without_lost` removes it.
+        # A write that waits for a thread for minutes blocks later writes until its result, or until it counts as lost.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
