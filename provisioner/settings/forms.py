@@ -176,7 +176,7 @@ def is_more_than(text: str, maximum: int) -> bool:
 
 
 def choice(*values: str) -> Callable[[str], str]:
-    """Return a reader that accepts one of these words in any case, and returns it in lower case."""
+    """Return a reader that accepts one of `values` in any case, and returns it in lower case."""
 
     def read(text: str) -> str:
         if text.lower() not in values:
@@ -199,7 +199,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the URL of a server that replaces Google's. Raises SecretValueError if the text may contain a password."""
+    """Read the URL of a server that replaces Google's. Raises SecretValueError unless it is scheme, host and port."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)

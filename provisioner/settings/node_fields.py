@@ -58,7 +58,7 @@ def _linux(entries: Entries) -> Mapping[str, Any]:
 
 
 def _idle_maintenance(idle_seconds: float) -> Mapping[str, Any]:
-    """Return the policy that permits maintenance of idle nodes in the 28 days before its date; empty for 0 seconds."""
+    """Return the policy that permits maintenance of idle nodes up to 28 days early; empty for 0 seconds."""
     strategy = {
         "nodeIdleTimeWindow": f"{int(idle_seconds)}s",
         "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
@@ -148,7 +148,7 @@ class NodeFields:
     node_secondary_disk: str = _node(
         "GCP_NODE_SECONDARY_DISK", str, "",
         "The disk image of a secondary boot disk with container images. Empty: none.",
-        # Enable image streaming (gcfsConfig), because nothing else reads a cache of images.
+        # Enable image streaming (gcfsConfig), because only image streaming reads the images on the disk.
         write=lambda image: {"config.gcfsConfig.enabled": True, "config.secondaryBootDisks": [
             {"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}]})
     node_secure_boot: bool = _node(
@@ -217,7 +217,6 @@ class NodeFields:
 ROWS: Mapping[str, Row] = {field_.name: field_.metadata["row"] for field_ in fields(NodeFields)}
 
 
-#: Keys of the annotations, and of the nodeSelectors, by which pods choose node settings.
 _ANNOTATIONS = {row.annotation for row in ROWS.values() if row.annotation}
 _SELECTORS = {constants.SANDBOX_RUNTIME, constants.MAX_RUN_SECONDS}
 
@@ -230,7 +229,7 @@ def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) ->
 
 
 def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
-    """Yield path in GKE's create request and JSON of each node value; the path is empty if other code sets it."""
+    """Yield path in GKE's create request and JSON of each value; the path is empty for values that other code sets."""
     for name, value in request.node.items():
         write = ROWS[name].write
         if isinstance(write, str):

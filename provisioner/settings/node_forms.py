@@ -51,7 +51,7 @@ LINUX: Mapping[str, Callable[[str], Any]] = {
     "transparentHugepage": forms.choice("always", "madvise", "never"),
     **dict.fromkeys(sorted(SYSCTLS), _COUNTS),
 }
-#: Keys of Google's labels and taints that an administrator may set, because GKE itself does not set them.
+#: Keys of Google's labels and taints that an administrator may set, because GKE sets them only on request.
 OF_CREATORS = (
     *(constants.COMPUTE_CLASS, constants.COLLECTION, constants.WORKLOAD_TYPE),
     *(constants.LOCATION_HINT, constants.ICI_RESILIENCY, constants.AUTO_RESTART),
@@ -98,7 +98,7 @@ def _check_label(key: str, value: str, also: Collection[str]) -> None:
 
 
 def labels(text: str, also: Collection[str] = ()) -> Entries:
-    """Read labels of nodes. Keys of Google, Kubernetes and the provisioner are errors, except Google's in `also`."""
+    """Read labels of nodes. Keys of Google (except in `also`), Kubernetes and the provisioner are errors."""
     pairs = _pairs(text)
     for key, value in pairs.items():
         _check_label(key, value, also)

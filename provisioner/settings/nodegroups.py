@@ -111,10 +111,7 @@ class NodeGroupSettings:
 
     @property
     def served_namespaces(self) -> tuple[str, ...]:
-        """Namespaces whose objects are served, empty if all are.
-
-        The controller's own namespace is always served: by default, the provisioner creates its TPUNodeGroups there.
-        """
+        """Served namespaces; empty if all. Includes the controller's own: TPUNodeGroups are in it by default."""
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 
 

@@ -149,7 +149,7 @@ def readable(effective: Any) -> dict[str, object]:
         if value in ("", None, ()):
             if value == option.value:
                 continue
-            # The default is not empty, so the administrator has set "none".
+            # An empty value that is not the default was set with "none".
             value = forms.NONE
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]

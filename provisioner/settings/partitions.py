@@ -101,7 +101,7 @@ class PartitionSettings:
     past_grace_seconds: float = 30.0
     #: Seconds that a pod may need to start and to be removed, in addition to its deadline and grace period.
     backfill_allowance_seconds: float = 120.0
-    #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
+    #: Seconds after which an unused, inactive partition is recreated, and after which failing creates may be given up.
     stuck_seconds: float = 900.0
     #: Seconds for which a pod whose partition was rejected despite free IPUs delays pods, if deadlines are unknown.
     crowded_seconds: float = 3600.0

@@ -40,7 +40,6 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
-    """Return default name and location of a cluster without GKE; empty on GKE."""
     if environment.get("PROVIDER", "").strip().lower() != GCE:
         return {}
     zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
@@ -124,7 +123,7 @@ def _matches(name: str, key: str) -> bool:
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the texts of all options that are set, and the cluster's inferred values, by variable."""
+    """Return the texts of all options that are set, and inferred values of the cluster, by variable."""
     texts = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     texts |= {
         "GCP_PROJECT_ID": effective.project_id,
