@@ -119,7 +119,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Yield the problems that prevent decisions; also the time of the last decision if `dated` or if none is made."""
+    """Yield problems that prevent decisions and, if `dated` or if decisions stopped, the time of the last decision."""
     yield from (plain(f"ATTENTION: {problem}") for problem in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):

@@ -42,7 +42,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield findings about settings, kubeconfig and missing credentials, and if settings are valid, of `run_checks`."""
+    """Yield findings about settings, kubeconfig and missing credentials, then of `run_checks` if settings are valid."""
     yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
         yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)

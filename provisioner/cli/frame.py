@@ -134,7 +134,7 @@ def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], 
 
 def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
     """Return False if the environment disables colours, otherwise None: click then colours only on a terminal."""
-    # https://no-color.org: any value disables colours.
+    # https://no-color.org: any value that is not empty disables colours.
     return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None
 
 

@@ -126,7 +126,6 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:
-    """Return the subfolder with a server's credentials, or `folder` if that is missing; None if `folder` is empty."""
     if not folder:
         return None
     server_folder = Path(folder) / f"{host}_{port}"

@@ -261,7 +261,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
-    """Group the pools by row of the table: pools of a row differ at most in names and labels."""
     groups: dict[tuple[object, ...], list[PlannedPool]] = defaultdict(list)
     for pool in pools:
         request = pool.request

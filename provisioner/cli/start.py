@@ -52,7 +52,7 @@ class StartError(UserError, ValueError):
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
 ) -> tuple[settings.Settings, KubeApi, Attempt]:
-    """Read settings, kubeconfig and credentials. Raises SettingsError if only settings are wrong, else StartError."""
+    """Read settings, kubeconfig and credentials. Raises StartError, or SettingsError if only settings are wrong."""
     tried = attempt(kubeconfig, environment)
     more_problems = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
     if more_problems:
