@@ -1,4 +1,4 @@
-"""Certificate authority whose key is only in memory. Its certificates cannot be renewed or revoked."""
+"""Certificate authority that stores nothing, and cannot renew or revoke certificates."""
 
 import datetime as dt
 from collections.abc import Sequence

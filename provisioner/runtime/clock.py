@@ -1,4 +1,4 @@
-"""Time of day for all parts of a controller. If the machine's clock is set, this time jumps only between rounds."""
+"""Time of day of a controller. If the machine's clock is set, this time jumps only at the start of a round."""
 
 import time
 from collections.abc import Callable, Mapping

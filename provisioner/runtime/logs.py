@@ -28,7 +28,7 @@ def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventD
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
-    """Configure structlog and the standard library's logging for standard output. Call once, before the first line."""
+    """Configure structlog and logging to write to `stream`, or to standard output. Call once, before the first line."""
     out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [

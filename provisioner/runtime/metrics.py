@@ -147,7 +147,7 @@ class RequestMetrics:
             self._errors.labels(method, error_kind).inc()
 
 
-#: Value of the label `result` for a write that succeeded, and all values of this label.
+#: Value of the label `result` of a write that succeeded, and all values of this label for writes.
 WRITTEN = "ok"
 WRITE_RESULTS = (WRITTEN, *(failure.value for failure in WriteFailure))
 

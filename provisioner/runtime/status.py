@@ -53,7 +53,7 @@ def make_status_server(
     """Return the server for the addresses `metrics` and `probes`. Raises ServerError if one is invalid.
 
     If `alive` returns False, /healthz responds with `stopped`. `problems` returns the reasons why the process is not
-    ready. The server's thread calls both, so they must not block. `pages` are served at the address `probes`.
+    ready. The server's thread calls `alive` and `problems`: they must not block. The address `probes` serves `pages`.
     """
     served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
