@@ -94,10 +94,8 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return, by name of a replicated job, the names of the replicated jobs that end before this job starts.
-
-    A job also starts after all jobs that end before its dependsOn jobs, which JobSet requires to be listed first.
-    """
+    """Return, by name of a replicated job, the names of the replicated jobs that end before this job starts."""
+    # One pass is enough, because JobSet requires that a job is listed after all jobs in its dependsOn.
     ended: dict[str, frozenset[str]] = {}
     for job in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
         needs = {fields.name(need.get("name")): need.get("status") for need in fields.mappings(job.get("dependsOn"))}

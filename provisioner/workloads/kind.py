@@ -189,7 +189,7 @@ STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
-    """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
+    """Return the value of a label or, without the label, of the annotation with the same key. JobSet sets both."""
     labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
 

@@ -12,7 +12,7 @@ from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import is_excluded
 from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
 
-#: The first kind that matches a pod counts. LeaderWorkerSets are first, because they also check the pod's controller.
+#: The first kind that matches a pod counts. LeaderWorkerSets are first: they need a controller, JobSets only a label.
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
@@ -20,7 +20,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     """Read a pod with chips, or a LeaderWorkerSet's leader without chips on TPU nodes; None for other pods.
 
     A pod of no other kind has kind POD; without `jobs`, also a pod of a plain Job. A pod of kind POD that `serve_pods`
-    (SERVE_PODS) does not select is read without a workload if it is bound to a node, and is otherwise left out.
+    (SERVE_PODS) does not select is read without a workload if it is bound to a node; if not, None is returned.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
@@ -33,7 +33,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     if not served and not spec.get("nodeName"):
         return None
     title = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
-    # Chips are checked before other fields are read, because most pods of a cluster request none.
+    # Chips are checked before the requirements are read, because most pods of a cluster request none.
     if podspec.requested_chips(title, spec) == 0:
         if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None

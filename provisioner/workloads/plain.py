@@ -55,7 +55,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
 
 
 def as_plain(pod: Pod) -> Pod:
-    """Return a pod with kind POD, and with the workload and group that follow from its controller, index and shape."""
+    """Return a pod with kind POD, and with the workload and group that follow from its controller, index and slice."""
     owner = pod.owner
     together = owner is not None and pod.completion_index is not None and hosts_of(pod.requirements) > 1
     group = owner.name if owner is not None and together else pod.name
@@ -72,7 +72,7 @@ def as_plain(pod: Pod) -> Pod:
 
 
 def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
-    """Return the UID of a pod's workload. It depends on the namespace, because users can write any owner's UID."""
+    """Return the UID of a pod's workload. Owner UIDs, except of Jobs, are hashed, because users can write any owner."""
     if owner is None:
         return pod.uid
     # A Job keeps its own UID, because the Job may be served as a workload later; `apart` checks the namespace.
@@ -87,7 +87,7 @@ def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield all pods. Replace `workload_uid` of pods of kind POD if this UID belongs to another namespace.
 
     `namespaces` has the namespaces of existing workloads by UID. Any other UID belongs to the namespace of the oldest
-    unfinished pod with this UID; pods without a Job take precedence, because their UID depends on the namespace.
+    unfinished pod with this UID; pods without a Job take precedence, because users can choose only UIDs of Jobs.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
@@ -146,7 +146,7 @@ def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
 
 
 def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
-    """Return why pods of kind POD are not the hosts of one slice; empty if they are, or if a pod is bound to a node."""
+    """Return why pods of kind POD do not fill one slice; empty if they do, on single hosts, or if a pod has a node."""
     pods = tuple(pods)
     hosts = shape.nodes(1)
     if not shape.multi_host or any(pod.node_name for pod in pods):

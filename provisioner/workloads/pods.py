@@ -75,9 +75,9 @@ def get_workload(
 ) -> Workload | None:
     """Read a workload, without its templates; None if it does not exist.
 
-    A workload of kind POD exists while it has unfinished pods. A workload of a kind without pods is found by
-    `uid`, because `name` may be cut to the length of a label value. Templates are not read: an unreadable template must
-    not keep a pool indefinitely. Raises NotFound if the API server does not serve the kind: the workload may exist.
+    A workload of kind POD exists while it has unfinished pods. Workloads of kinds without pods are found by `uid` if it
+    is given, because `name` may be cut. Templates are not read: an unreadable template must not keep a pool. Raises
+    NotFound if the API server does not serve the kind, because the workload may exist.
     """
     if kind is WorkloadKind.POD:
         return next(workloads_of(list_pods_of_workload(api, kind, namespace, name, uid, share=share)), None)
@@ -106,7 +106,7 @@ def list_pods_of_workload(
 ) -> list[Pod]:
     """Return the pods of a workload that request chips, without requirements; only unfinished pods if the kind is POD.
 
-    Pods of kind POD are found by `uid` if it is given, because `name` may be cut. Others have a label with the `name`.
+    Pods of kind POD are found by `uid` if it is given, because `name` may be cut; other pods have a label with `name`.
     """
     if kind is not WorkloadKind.POD:
         query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
