@@ -66,8 +66,7 @@ class Numbering:
     prefix: str
     suffix: str
     first: int = 0
-    #: Number of pods per child Job if several child Jobs form a slice, otherwise 0. If not 0, host names contain the
-    #: number of the child Job and the index of the pod in this Job.
+    #: Pods per child Job if several Jobs form a slice; host names then have the numbers of Job and pod. 0 otherwise.
     job_pods: int = 0
     #: Host name of the pod of index 0; empty if it follows from the other fields.
     leader: str = ""
@@ -185,7 +184,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
-    """Return the properties that replicated jobs of one multislice share; None if pods request no or invalid chips."""
+    """Return the properties that replicated jobs of one multislice share; None without a valid number of chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -278,7 +277,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             f"its host name is {pod.hostname!r}, but the pods of its slice are found as {name}0 to {name}{pods - 1}; "
             "remove spec.hostname from the template of the worker group"
         )
-    # If replicas are added one by one, the pod template may have the final number of slices, as with KubeRay's webhook.
+    # While replicas are added one by one, only the pod template may contain the final number of slices.
     given = (container.given[NUM_SLICES].value for container in pod.containers if NUM_SLICES in container.given)
     number = max([replicas_of(entry), *(fields.index(value or "") or 0 for value in given)])
     slices = number if pod.marks.get(constants.MULTISLICE) == "true" else 0

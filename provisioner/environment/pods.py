@@ -61,12 +61,12 @@ class TpuPod:
     #: Result of `wish_of`: "enabled", "disabled" or empty.
     wish: str
     owner: ObjectRef | None
-    #: Labels, and annotations whose keys are no labels. A Ray container with NUM_SLICES other than 1 sets MULTISLICE.
+    #: Labels, and annotations whose keys are no labels. A Ray pod with NUM_SLICES (not empty, not 1) has MULTISLICE.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
     host_network: bool
-    #: Fields that prevent the pod from using the cluster's DNS, for messages; empty if the pod uses this DNS.
+    #: Fields that prevent the use of the cluster's DNS, for messages; empty if none, or if the pod sets DNS searches.
     other_dns: str
     #: Names of the parts of spec.affinity, such as "podAffinity"; None if the pod has no affinity.
     affinity: tuple[str, ...] | None
@@ -100,7 +100,7 @@ class TpuPod:
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Return a pod; None without chips. Raises MalformedObject if chips are invalid, or above TPU_CONTAINERS."""
+    """Return a pod; None without chips. Raises MalformedObject if chips are invalid, or in too many containers."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:

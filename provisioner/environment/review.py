@@ -188,8 +188,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
-        # Variables for an invalid shape would be wrong. If Google may sell the shape nevertheless, only pods that
-        # request variables get a warning.
+        # If Google may sell this slice, although it is unknown here, only pods that request variables get a warning.
         others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
         return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None

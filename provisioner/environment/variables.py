@@ -1,7 +1,4 @@
-"""Computes the TPU variables of containers: the worker index, all workers, the multislice, and the grid of chips. Pure.
-
-Source: GKE's device plugin, cmd/tpu_device_plugin in GoogleCloudPlatform/container-engine-accelerators.
-"""
+"""Computes the TPU variables of containers. Pure. Source: cmd/tpu_device_plugin of container-engine-accelerators."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
