@@ -26,8 +26,7 @@ from provisioner.runtime.resources import Endpoint, is_json
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: Maximum size of a small review, in bytes and in number of objects and lists. A body within both limits is decoded in
-#: at most 2 ms, and takes up to 30 times its size in memory.
+#: Maximum bytes, and number of objects and lists, of a small review. Decoding takes up to 2 ms and 30 times its size.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.
@@ -35,8 +34,7 @@ _SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
 #: Threads for answers that wait for another server. Each thread may hold an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server. Smaller bodies count as _LATER_LEAST_BYTES, so
-#: that at most _WAITING answers wait.
+#: Maximum bytes of all bodies whose answers wait for another server. A body counts as at least _LATER_LEAST_BYTES.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 

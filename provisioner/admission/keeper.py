@@ -136,8 +136,7 @@ class Keeper:
 
     def _keep_once(self) -> str:
         """Update Secret and webhooks, and serve the keys of the Secret; return the problem, empty if none."""
-        # The webhooks are read before the Secret. If another replica replaces the CA bundle in between, the patch of
-        # the webhooks is rejected as outdated, and cannot restore the earlier bundle.
+        # Read the webhooks first: if another replica then replaces the CA bundle, the patch is rejected as outdated.
         configurations, forbidden = self._configurations()
         stored = self._get(self._secret_path())
         self._looked = self.now()
@@ -234,7 +233,7 @@ class Keeper:
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
-    """Return whether all registered webhooks trust a bundle. A later webhook gets the bundle in the next step."""
+    """Return whether all registered webhooks trust a bundle. A webhook that is added later gets it in the next step."""
     wanted = set(_certificates(bundle))
     bundles = (trusted for configuration in configurations for _, trusted in _webhooks(configuration))
     return all(wanted <= set(_certificates(trusted)) for trusted in bundles)
