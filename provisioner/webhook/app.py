@@ -233,7 +233,7 @@ def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) ->
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     about = notice.about
     recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
-    # At most one notice of a namespace is logged in 60 s, because a user of the namespace could fill the log.
+    # At most one notice of a namespace is logged in 60 s; otherwise a user of the namespace could fill the log.
     left_out = repeats.left_out(about.namespace)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"
