@@ -70,8 +70,8 @@ def make_replica(
     """Create a replica without starting its parts. Without a `name`, the identity is host name and process id.
 
     The first of `leases`, in `namespace`, is this controller's; a further lease must be held only if it exists. If
-    `elects` is False, this process always leads. After the loss of the lease, another process may lead. The elector's
-    thread then calls `exit_process`, even if a round, a call or the API server hangs.
+    `elects` is False, this process always leads. If the lease is lost, another process may lead: the elector's thread
+    then calls `exit_process`, even if a round, a call or the API server hangs.
     """
     identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
