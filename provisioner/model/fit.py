@@ -77,7 +77,7 @@ class NodeView:
 
 
 def view_of_node(node: Node) -> NodeView:
-    """Return the properties of an existing node. Until its kubelet reports resources, they are 0."""
+    """Return the properties of an existing node. Chips, CPU and memory are 0 until the kubelet reports them."""
     return NodeView(
         labels=node.labels,
         taints=node.taints,
