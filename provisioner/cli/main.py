@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments` (sys.argv if None); return its exit code. Raises SystemExit if they are wrong."""
+    """Run the command in `arguments` (sys.argv if None); return its exit code. Raises SystemExit on a wrong command."""
     output.prepare()
     is_process = arguments is None
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
