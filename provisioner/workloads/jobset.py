@@ -163,7 +163,7 @@ def jobs_in_slice(jobset: object, name: str) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's JobSet from labels or annotations, and the child Job from the controller reference."""
+    """Read a pod's JobSet from labels or annotations (None if absent), and the child Job from the controller."""
     name = marked(metadata, constants.JOBSET_NAME)
     if not name:
         return None

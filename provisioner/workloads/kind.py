@@ -87,7 +87,7 @@ class Kind:
         return f"{missing}install {self.kind} ({self.installation})"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on the objects in one namespace. Objects above the bound also keep `labels`."""
+        """Return the bound on the objects in one namespace. Objects above the bound keep few fields, and `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
