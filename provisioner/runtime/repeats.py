@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Maximum number of kinds of failures that are counted, and thereby of failures that are logged within 60 s.
+#: Maximum number of counted kinds, and so of logged failures in 60 s, because clients can cause new kinds of failures.
 _MAX_KINDS = 64
 _MAX_LASTING = 4096
 
 
 class Repeats:
-    """Counts failures by kind. The number of kinds is limited, because clients can cause new kinds. Thread-safe."""
+    """Suppresses a failure if its kind, or _MAX_KINDS other kinds, were logged in the last 60 s. Thread-safe."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -23,10 +23,7 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure; return None if it must be suppressed, otherwise the number of failures left out before.
-
-        A failure is suppressed if its kind, or _MAX_KINDS other kinds, were logged in the last 60 s.
-        """
+        """Count a failure; return None if it must be suppressed, otherwise the number suppressed since the last log."""
         now = self._monotonic()
         with self._lock:
             logged_at, left_out = self._logged.get(kind, (-inf, 0))
