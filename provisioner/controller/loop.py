@@ -84,10 +84,8 @@ class RoundLoop(ABC, Generic[A]):
         self.memory = shifted(self.memory, by)
 
     def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
-        """Begin a round: update metrics of watches, record results, adopt the clock. Return whether this process leads.
-
-        `optional` has the names of watches whose kind may be missing in the API server.
-        """
+        """Update metrics of watches, record results, and adopt the clock; return whether this process leads."""
+        # The API server may lack the kinds of `optional` watches.
         for name, watch in watches.items():
             if name in optional and watch.missing:
                 self.metrics.forget_watch(name)
