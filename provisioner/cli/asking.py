@@ -94,7 +94,7 @@ def settings(remote: Remote) -> dict[str, str]:
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
-    """Return the document of the controller of IPU partitions; None if there is none. Raises RemoteError."""
+    """Return the document of the controller of IPU partitions; None if it does not run. Raises RemoteError."""
     raw = _ask_partitions(remote)
     source = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, source)
