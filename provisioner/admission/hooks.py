@@ -26,7 +26,7 @@ from provisioner.runtime.resources import Endpoint, is_json
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: Maximum bytes, and number of objects and lists, of a small review. Decoding takes at most 2 ms, and 30 times the bytes.
+#: Maximum bytes, and number of objects and lists, of a small review. Decoding takes up to 2 ms and 30 times the bytes.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.
