@@ -243,4 +243,3 @@ class TestHistories(HistoriesContract):
     """Compares the findings on drawn workloads and pods with recorded findings."""
 
     name = "manifests"
-    seeds = 200

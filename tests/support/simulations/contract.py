@@ -24,11 +24,11 @@ class HistoriesContract:
 
     #: Name of the simulation in the recorded histories.
     name: ClassVar[str]
-    seeds: ClassVar[int] = 100
 
-    def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self) -> None:
+    @pytest.mark.parametrize("seeds", [pytest.param(40), pytest.param(200, marks=pytest.mark.nightly)])
+    def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self, seeds: int) -> None:
         """`make histories ARGS=--write` records new histories after an intended change."""
-        done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(self.seeds))
+        done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
 
     def _run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
