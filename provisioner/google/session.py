@@ -1,7 +1,6 @@
 """HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
 
-The time-outs are those of `requests`, for a connect and for each read. A whole call may take longer. If the lease is
-lost during a call, this process ends before another process can lead (`kube/lease.py`).
+The time-outs are those of `requests`, for a connect and for each read. A whole call may take longer.
 """
 
 import warnings
@@ -16,7 +15,7 @@ from requests.adapters import HTTPAdapter
 import provisioner
 from provisioner.settings.forms import is_loopback
 
-#: Connections that are kept open per host. This many threads can call at the same time without new connections.
+#: Maximum number of idle connections per host. This many threads can call at the same time without new connections.
 _CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)

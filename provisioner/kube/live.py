@@ -125,8 +125,7 @@ def list_nodes_of_pool(
 ) -> list[PoolNode]:
     """Return a pool's nodes, sorted by name, from the nodes with the pool's label and the nodes in `names`.
 
-    Metadata do not show a cordon, so a second query selects the nodes without a cordon. A node that registers or is
-    uncordoned between both queries counts as `open`.
+    Metadata do not show a cordon, so a second query selects the nodes without a cordon, which all count as `open`.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in names]
     by_name: dict[str, PoolNode] = {}
@@ -176,7 +175,7 @@ def cordon(api: Api, node_name: str) -> None:
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node; remove those with the value None. Do nothing if the node does not exist."""
+    """Set labels of a node; remove labels whose value is None. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 
@@ -204,7 +203,6 @@ def release(api: Api, node_name: str) -> None:
 
 
 def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-    """Patch a node with the result of `change`; do nothing if the node does not exist or `change` returns None."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:

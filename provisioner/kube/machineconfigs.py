@@ -86,8 +86,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
     """Extend the catalogue of TPUs by `listed`; return `before`, the last result, with `listed` added.
 
-    Types are kept after a delete of their MachineConfig, because an upgrade of the CRD recreates the objects. Must not
-    be called while a decision uses the catalogue.
+    Types of deleted MachineConfigs are kept: an upgrade of the CRD recreates the objects. Must not run during a decision.
     """
     every = {**before, **listed}
     if every == before:

@@ -29,7 +29,7 @@ OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(title: str, spec: object, resource: str) -> Decimal:
-    """Return the amount of a resource that the scheduler reserves for a pod, including the pod's overhead."""
+    """Return the amount of a resource that the scheduler reserves for a pod, with overhead. Raises MalformedObject."""
     pod_spec = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -219,7 +219,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return requirements with only `labels`, a problem, and fields that identify a slice or decide if it is served."""
+    """Return only `labels`, a problem, and fields that identify a slice or determine whether the slice is served."""
     return Requirements(
         chips=full.chips,
         node_selector=only(full.node_selector, (*_KEPT_SELECTORS, *MARKS)),

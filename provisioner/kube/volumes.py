@@ -30,7 +30,7 @@ def parse_claim(raw: object) -> Claim:
 
 
 def parse_volume(raw: object) -> frozenset[str] | None:
-    """Return the zones in which nodes can use a PersistentVolume; None for any zone."""
+    """Return the zones in which nodes can use a PersistentVolume; None if any zone is possible."""
     terms = fields.mappings(fields.at(raw, "spec", "nodeAffinity", "required").get("nodeSelectorTerms"))
     return _zones(fields.mappings(term.get("matchExpressions")) for term in terms)
 

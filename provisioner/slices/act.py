@@ -1,8 +1,7 @@
 """Carries out plans: submits calls to the supplier and to Kubernetes, and returns their answers to the loop.
 
 Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. A
-failed change of a node, pod or status is repeated by a later round, after a pause of at most 60 s. If the changes of an
-object have failed for 10 minutes, an alert names the object.
+failed change of a node, pod or status is repeated if a later round still plans it, after a pause of at most 60 s.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which the changes of an object must have failed before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of submitted writes of statuses. Changes of nodes use the same threads: more would delay them.
+#: Maximum number of unfinished writes of statuses. More would delay changes of nodes, which use the same threads.
 _MAX_WRITES = 64
 
 
@@ -98,13 +97,12 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the other statuses. The next round starts soon, because each write changes an object.
+        # Later rounds write statuses above the limit. The next round starts soon, because each write changes an object.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)
 
     def _submit_change(self, target: str, change: Callable[[], object]) -> bool:
-        """Submit a change, unless the target has an unfinished change or a pause; return whether it was submitted."""
         rejection = self._rejected.get(target)
         if target in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False

@@ -39,7 +39,6 @@ STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 _UNNUMBERED = ("Deployment", "ReplicaSet")
 #: Kinds that are reviewed. Objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet, are not.
 KINDS = frozenset({*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
-#: API group and kind of controllers whose own review covers the objects that they control.
 REVIEWED_OWNERS = frozenset(
     {
         *(("apps", kind) for kind in (STATEFUL_SET, *_UNNUMBERED)),
@@ -62,7 +61,7 @@ class _Pods(NamedTuple):
     template: Template
     #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
     number: int | None = None
-    #: Whether the pods may fill several slices: pods of a StatefulSet, or of a Job with MULTISLICE.
+    #: Whether the pods may fill several slices: pods of a StatefulSet, or of a Job or CronJob with MULTISLICE.
     several: bool = False
 
 
@@ -125,7 +124,6 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 
 def _opts_out(metadata: Mapping[str, Any]) -> bool:
-    """Return whether an object or template opts out, or requests Slice resources or dynamic slicing."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -156,7 +154,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
 
 
 def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return the warning that pods do not fill multi-host slices; empty if they do, or if their number is unknown."""
+    """Return why the pods do not fill whole multi-host slices; empty if no reason is found."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     if pods.number is None or not shape.multi_host:
@@ -171,9 +169,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
-    the labels of the namespace are unknown. Findings are sorted by severity, errors first; their `slices` is 1.
-    Makes no calls, and never raises. At most 256 slices (the last one included, which has the longest name) and 1,024
-    choices in zones are checked, which bounds the duration. If only further slices exceed a limit, Events report that.
+    the labels of the namespace are unknown. Errors come first. Makes no calls, and never raises. To bound the duration,
+    at most 256 slices and 1,024 choices in zones are checked. If further slices exceed a limit, Events report that.
     """
     document = Document(raw)
     max_slices = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -257,7 +254,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
-    # Environment variables depend on the slice, so they are checked only if no finding is about the slice.
+    # Environment variables depend on the slice, so they are not checked if the object has another mistake.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -280,7 +277,7 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     judged = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _shown(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in judged):
-        # `judge` does not know that too many pods are impossible, so its findings follow those of `_shape_problems`.
+        # `judge` does not know that too many pods are impossible, so the findings of `_shape_problems` determine it.
         if any(finding.impossible for finding in shapes):
             judged = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in judged]
         shapes = []
@@ -376,7 +373,7 @@ class JobChanges:
 
 
 def jobset_to_read(request: Request, changes: JobChanges) -> str:
-    """Return the name of the JobSet that determines whether a child Job is served; empty if it need not be read."""
+    """Return the name of the JobSet that determines whether a child Job is served; empty if no JobSet must be read."""
     return _jobset_of(request) if _changed(request, changes) is not None else ""
 
 
@@ -411,7 +408,7 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the node selector of a starting Job before and after the changes; None if nothing changes."""
+    """Return a Job's node selector before and after the changes; None without changes, or if the Job does not start."""
     if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
     spec = fields.at(request.object, "spec", "template", "spec")
@@ -433,8 +430,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 def _starts(request: Request) -> bool:
     """Return whether a request starts a child Job of a JobSet for the first time, or creates a Job without a JobSet.
 
-    False if a ProvisioningRequest has requested the nodes already, with the selectors of the unchanged pod template.
-    Later starts do not count, because the pod template of a Job is immutable after the first start.
+    False for later starts, when the pod template is immutable, and if a ProvisioningRequest has requested the nodes.
     """
     is_child, before = bool(_jobset_of(request)), request.old_object
     resumed = is_child and _is_suspended(before) and "startTime" not in fields.at(before, "status")

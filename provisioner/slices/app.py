@@ -42,10 +42,7 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier that PROVIDER names, and the proof that GKE and Kubernetes use the same cluster.
-
-    PROVIDER=gce has no proof (None): its node pools are Kubernetes objects. Raises ValueError if GKE has no client.
-    """
+    """Return the supplier that PROVIDER names and, for GKE, a ClusterProof. Raises ValueError if GKE has no client."""
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
     if gke is None:

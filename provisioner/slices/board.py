@@ -1,7 +1,4 @@
-"""Keeps the latest decision, timeline and activity, and builds the documents that the API serves from them.
-
-The loop publishes each round without building anything. A document is built on request, at most twice per second.
-"""
+"""Keeps the latest decision, timeline and activity; builds the API's documents on request, at most twice per second."""
 
 import threading
 import time
@@ -101,7 +98,7 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time of this response, at most 0.5 s earlier.
+    #: Time at which the document was built, at most 0.5 s before the response.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.
@@ -175,7 +172,6 @@ class Board:
         document = self._build(last.version if last is not None else 0)
         if last is None or _without_moments(document) != _without_moments(last):
             document = replace(document, version=document.version + 1)
-        # A document without changes keeps its version, but has new times.
         self._document = document
         return document
 

@@ -5,8 +5,6 @@ is not cordoned. A cordon does not stop a pod for which the scheduler has alread
 show that choice: if there may be such pods, the pool is kept cordoned for a minute before its delete. Between the last
 check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
 no pod before the delete reaches GKE, because a new node reports its chips only after several seconds.
-
-A pool with fewer nodes than hosts is not deleted while pods of its workload are on a node whose pool is unknown.
 """
 
 import time
@@ -92,10 +90,7 @@ class Gate:
         return self._lists.get(self.monotonic(), key, read)
 
     def pass_through(self, delete: Delete) -> None:
-        """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool.
-
-        Raises SettlingError, without uncordoning the nodes, if the delete must wait.
-        """
+        """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool."""
         living = self._prove(delete)
         kept_on = self._kept_on.get(delete.name)
         if kept_on is not None:
@@ -126,17 +121,17 @@ class Gate:
             raise
         except (ClusterError, KeptError):
             if closed:
-                # An uncordon may fail, so the next attempt must check all nodes again, not only the node in `_kept_on`.
+                # An uncordon may fail; with `_kept_on`, the next attempt could end at one node and uncordon no other.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, whose pool is unknown."""
+        """Raise KeptError if an unfinished pod of `living` is on one of the nodes `unknown`, whose pool is unknown."""
         if living is None or not unknown:
             return
-        # The nodes are not cordoned, so a pod may be bound to them after any list, also after a live one.
+        # The nodes are not cordoned: a pod may be bound to them after any list, so a live list would not be safer.
         for pod in list_pods_of_workload(self.api, *living.full_name, living.uid, share=self._share):
             if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
                 label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
@@ -200,10 +195,7 @@ class Gate:
         return living
 
     def _is_over(self, workload: Workload | None) -> bool:
-        """Whether a booking has ended, or a buffer or a request without a booking is outside the served namespaces.
-
-        The status of such an object does not say so, because the provisioner does not write it.
-        """
+        """Whether a booking has ended, or a buffer or unbooked request is in an unserved namespace, and never ends."""
         if workload is None or workload.ask is None:
             return False
         now = self.clock()
@@ -239,7 +231,7 @@ def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:
-    """Whether a pod, with or without chips, belongs to the workload `living`, by its namespace, name, UID and group."""
+    """Whether a pod of a group, with or without chips, belongs to the workload `living`."""
     if living is None or not pod.group_key:
         return False
     if living.kind is WorkloadKind.POD:

@@ -33,7 +33,7 @@ _HINTS_GAP_SECONDS = 2.0
 _STALLED_SECONDS = 60.0
 #: Minimum interval in seconds between two notifications that no decision is possible.
 _STALLED_GAP_SECONDS = 30.0
-#: Minimum interval in seconds between changes of the catalogue, after which pods and workloads are listed again.
+#: Minimum interval in seconds between changes of the catalogue. Each change causes new lists of pods and workloads.
 _CATALOGUE_GAP_SECONDS = 60.0
 
 
@@ -59,7 +59,6 @@ class Loop(RoundLoop[answers.Answer]):
     _problems: tuple[str, ...] = ()
     #: Monotonic time since which no decision has been possible; None if the last round made a decision.
     _stalled_since: float | None = None
-    #: Monotonic time of the last notification that no decision is possible; None before the first one.
     _notified_stalled: float | None = None
     #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
     _last_round: Round | None = None
@@ -127,7 +126,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all stored times, including those of the list of pools, the proof and the timeline."""
+        """Shift all stored times, also in the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -135,7 +134,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Add new MachineConfigs to the catalogue, at most once in 60 s; return whether new ones have to wait."""
+        """Add new or changed MachineConfigs to the catalogue, at most once in 60 s; return whether any have to wait."""
         watch, before, now = self.watches.machine_configs, self._machine_configs, self.monotonic()
         listed = watch.records() if watch is not None else {}
         # Between two changes, at least one decision is made, even if a user edits MachineConfigs continuously.
@@ -145,7 +144,7 @@ class Loop(RoundLoop[answers.Answer]):
         self._machine_configs = extend_catalogue(listed, before)
         if self._machine_configs is not before:
             self._last_round, self._extended_monotonic = None, now
-            # The number of pods of a slice depends on the catalogue, so pods and workloads are parsed again.
+            # The number of pods of a slice depends on the catalogue, so pods and workloads are listed and parsed again.
             for objects in (self.watches.pods, *self.watches.workloads.values()):
                 objects.invalidate()
         return False

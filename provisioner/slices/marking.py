@@ -1,7 +1,6 @@
 """Adds marks (node selectors for a slice's pool) to new pods, or an affinity that excludes the pools of slices. Pure.
 
-The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
-deploy/components/placement makes the same changes; if it has changed a pod already, the webhook changes nothing. Not
+For clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes the same changes. Not
 handled: pods without chips in namespaces for administrators' ResourceClaims; the webhook is not registered for them.
 """
 
@@ -70,7 +69,7 @@ def _may_lead(metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, leads: bool) -> bool:
-    """Return whether the provisioner can serve a pod. Other pods get no marks, which would prevent their binding."""
+    """Return whether the provisioner can serve a pod. Marks would prevent the binding of other pods."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

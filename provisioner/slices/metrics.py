@@ -6,7 +6,6 @@ descriptions in this module.
 
 Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
 begins when the leader pod becomes unschedulable; the pod's condition keeps this time when the provisioner restarts.
-Stages that a slice has reached before this process first sees the slice are not measured.
 """
 
 import time
@@ -59,7 +58,7 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Label for unknown namespaces, and for namespaces beyond the maximum number. No name of a namespace contains "_".
+#: Label value for unknown namespaces, and for namespaces beyond the maximum number. No namespace name contains "_".
 OTHERS = "_other"
 
 

@@ -97,9 +97,9 @@ class Watches:
     pods: Watch[Pod]
     nodes: Watch[Node]
     serve_pods: str = "none"
-    #: None unless ProvisioningRequests or CapacityBuffers are watched.
+    #: Watch of PodTemplates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
-    #: Watch of ResourceSlices; a record is the name of a node and the number of chips that it offers.
+    #: Watch of ResourceSlices; a record is the name of a node and the number of its chips.
     devices: Watch[tuple[str, int]] | None = None
     #: Watches of claims, volumes and storage classes, which show the zones of the pods' volumes.
     claims: Watch[Claim] | None = None
@@ -276,7 +276,7 @@ def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
 
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
-    """Return the kinds whose workloads are not watched or cannot be read. The other kinds are served."""
+    """Return the kinds whose workloads or PodTemplates are not watched or not readable. The other kinds are served."""
     plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
     lacking = {name for name, knowledge in sources.items() if knowledge is not Knowledge.KNOWN}
     return frozenset(plain).union(

@@ -39,8 +39,6 @@ _Identity = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _Reported:
-    """Monotonic times of the last Event and of the last log line about a notice."""
-
     emitted_at: float = float("-inf")
     logged_at: float = float("-inf")
 

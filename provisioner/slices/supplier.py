@@ -64,7 +64,7 @@ class UnmeetableError(ValueError):
 
 
 class ImpossibleError(UnmeetableError):
-    """No nodes of any provider can serve the slice: Google sells no such slice, or the request contradicts itself."""
+    """No nodes of any provider can serve the slice: Google sells no such slice, or the request is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Supplier(Protocol):
         """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if already begun."""
+        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if it has begun."""
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""

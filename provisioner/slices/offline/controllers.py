@@ -1,4 +1,4 @@
-"""Derives unschedulable pods of kind POD from manifests. The owner is the object itself, such as a Deployment. Pure."""
+"""Derives unschedulable pods of kind POD from manifests. Their owner is the object, such as a Deployment. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,7 +49,7 @@ def template_of(raw: Json) -> Template | None:
 
 
 def pods_of(raw: Json, template: Template, *, limit: int | None, serve_pods: str) -> Iterator[Pod]:
-    """Yield up to `limit` (None: all) pods of an object, if they request chips and `serve_pods` selects them.
+    """Yield up to `limit` pods of an object (all if None), if they request chips and `serve_pods` selects them.
 
     If the pods of a StatefulSet form one slice, only the first pod is yielded unless podManagementPolicy is Parallel:
     the StatefulSet controller creates each further pod when the previous pod is ready. Raises MalformedObject.

@@ -65,7 +65,7 @@ class Finding(NamedTuple):
     #: Name of the group of pods whose slice the message is about; empty if the message is about all slices.
     group_name: str = ""
     slices: int = 1
-    #: Whether no provider can serve the object: Google does not sell such a slice, or the object contradicts itself.
+    #: Whether no provider can serve the object: Google does not sell such a slice, or the object is invalid.
     impossible: bool = False
 
     @property

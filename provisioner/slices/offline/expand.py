@@ -1,7 +1,6 @@
 """Derives the pods that the controllers of a workload would create, as unschedulable pods.
 
-Only the first pod of each group is derived, because decisions need no other pods.
-Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
+Decisions need only the first pod of each group. Pods are like those of JobSet 0.11, LeaderWorkerSet 0.9 and Kubernetes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
-    """Pod template for `replicas` groups of `pods` pods; `place` is its index in `Workload.groups`."""
+    """Pod template for `replicas` groups of `pods` pods; `place` is the template's index in `Workload.groups`."""
 
     path: Path
     pods_path: Path
@@ -145,7 +144,7 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group of a template, or of the groups `numbers`; none if it requests no chips."""
+    """Yield the first pod of each group of a template, or of the groups `numbers`; none without pods or chips."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return

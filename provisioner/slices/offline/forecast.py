@@ -272,7 +272,6 @@ class _Remarks:
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
-        """Warn if the pods of a slice may be bound to several pools, unless the namespace has the placement label."""
         workload = slice_.workload
         labels = self.reading.namespace_labels.get(workload.namespace, {})
         if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:

@@ -21,7 +21,7 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-#: Kinds whose own metadata may contain INJECT; for other kinds, INJECT is read only on the pod template.
+#: Kinds whose own metadata may contain INJECT_KEYS; for other kinds, these keys are read only on the pod template.
 _INJECT_KINDS = (WorkloadKind.POD, "StatefulSet")
 #: Valid values by key. Other values have no effect. Keys whose invalid values an Event reports are not listed here.
 _VALUES = {
@@ -74,7 +74,7 @@ def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
     """Yield paths and messages about labels and annotations of the provisioner that have no effect on their object.
 
-    A misplaced key is no mistake if a pod template also has the key: Kubernetes copies labels of pod templates to Jobs.
+    A misplaced key is no mistake if it is also at a valid place: Kubernetes copies labels of pod templates to Jobs.
     """
     kind = fields.text(fields.mapping(raw).get("kind"))
     read_keys, misplaced = set(), {}

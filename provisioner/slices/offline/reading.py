@@ -340,7 +340,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
 
 
 def _numbers(replicas: int, limit: int | None) -> Sequence[int]:
-    """Return the indexes of at most `limit` slices: the first ones, and the last one, which has the longest name."""
+    """Return the indexes of at most max(1, `limit`) slices: the first ones, and the last, whose name is the longest."""
     if limit is None or replicas <= limit:
         return range(replicas)
     return [*range(limit - 1), replicas - 1]

@@ -47,7 +47,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that the provisioner uses. SERVED_NAMESPACES limits rights on workloads and watches of pods."""
+    """Return all rights that are used. SERVED_NAMESPACES does not limit the rights to list pods and write Events."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -101,7 +101,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Check the version of the API server; warn if the identity may not read it. Raises Unavailable."""
+    """Check the version of the API server; warn if the identity may not read it. Raises ClusterError."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:

@@ -19,7 +19,6 @@ from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
-#: Taint that GKE puts on nodes of GKE Sandbox.
 SANDBOX_TAINT = Taint(key=constants.SANDBOX_RUNTIME, value=constants.GVISOR)
 #: Labels of nodes by their kind of capacity, as GKE sets them.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
@@ -66,7 +65,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if wish is not None:
             value, source = _merged(wish, value) if row.adds else wish, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # Machine types without pd-standard get the first of their disk types; for others, Google chooses the type.
+            # Without a value, machine types without pd-standard get their first disk type; others get Google's default.
             value = shape.machine_type.disk_types[0]
         # Empty and false values are defaults and left out, except `node_private`: its default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):

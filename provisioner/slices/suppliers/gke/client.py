@@ -1,4 +1,4 @@
-"""Calls GKE, or a simulator of it, through Google's client library, and Compute Engine and IAM by plain REST.
+"""Calls GKE, or a simulator of it, through Google's client library, and Google's other APIs by plain REST.
 
 No other module of the provisioner imports the library. A call blocks, and is repeated only after a 401.
 """
@@ -54,7 +54,7 @@ _POLICY_GRANT_HELP = (
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields, whose paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: Pattern of names of pools and operations. For others, the library would call another path or raise a useless error.
+#: Pattern of names of pools and operations. With other names, the library calls wrong paths or raises useless errors.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Exceptions of a call: ValueError if the response is no JSON object, json_format.Error if it is an invalid message.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
@@ -88,8 +88,7 @@ def to_gke_error(
 class _Session(ApiSession):
     """Session of all calls: requests enum values as names, and keeps the JSON of each thread's last response.
 
-    Only this JSON has names that are newer than the library, such as a new code for a stockout: the library requests
-    numbers instead of names, and drops names that it does not know.
+    Only this JSON has enum names that are newer than the library: the library requests numbers, and drops other names.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -288,7 +287,6 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
 
 @contextmanager
 def _errors(subject: str, call: Call, grant_help: str = GRANT_HELP, *, values: Sequence[str] = ()) -> Iterator[None]:
-    """Raise GkeError instead of the exceptions in `_ERRORS`; the arguments are those of `to_gke_error`."""
     try:
         yield
     except _ERRORS as error:

@@ -58,7 +58,7 @@ class GkeSupplier:
     rules: PoolRules = GKE_RULES
     #: Names and topologies of the workload policies that are correct and ready.
     _correct: set[tuple[str, str]] = field(default_factory=set)
-    #: Whether the identity may read workload policies; True until a read is rejected.
+    #: Whether the identity may read workload policies; True until a read fails with PERMISSION.
     _may_read: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
     reservations: Reservations = field(init=False)
@@ -148,7 +148,7 @@ class GkeSupplier:
             self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # With permission to read policies, a retry helps: GKE finds new policies late, and deleted ones are recreated.
+        # With permission to read policies, a retry helps: GKE finds new policies late, and the retry checks the policy.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 

@@ -1,8 +1,7 @@
 """Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
 
 Functions that read a response take its protobuf message and its JSON: only the JSON has the names of enum values that
-Google's library does not know. Unknown values cause no errors. This module imports no library of Google, so commands
-that work offline can use it.
+Google's library does not know. This module imports no library of Google, so offline commands can use it.
 """
 
 import base64
@@ -97,7 +96,7 @@ class Reservation:
 
 
 def _enum(message: Message, field: str, body: Json) -> str:
-    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
+    """Return the name of an enum field's value, or its number as text if the name is unknown; empty without a value."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     names, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:

@@ -18,7 +18,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains of labels that kubelets may not set. The few exceptions that Kubernetes allows are never copied from pods.
+#: Domains of labels that kubelets may not set. The few keys that Kubernetes allows in them are rejected as well.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,

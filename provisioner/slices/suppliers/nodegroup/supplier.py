@@ -36,7 +36,7 @@ API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
 #: Time-outs of a create: `provisioner.slices.act.CALL_TIMEOUT_SECONDS` in total.
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
-#: Time-outs of a read and of a delete: half of `CALL_TIMEOUT_SECONDS`, because `delete_pool` sends both requests.
+#: Time-outs of a get and of a delete: half of `CALL_TIMEOUT_SECONDS` each, because `delete_pool` sends both requests.
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _CREATE, _DELETE = "create", "delete"
 

@@ -1,11 +1,10 @@
 """Converts requests into TPUNodeGroups, and TPUNodeGroups into node pools. Pure.
 
-The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
-part of the immutable spec, so the workload of a pool cannot change. The labels of the TPUNodeGroup are copies for the
-selectors of users, and are not read.
+The labels and taints of a pool are in the metadata of its machines, a part of the immutable spec, and kubelets
+register with them. The labels of the TPUNodeGroup are copies for the selectors of users, and are not read.
 The controller of node groups retries all failures while the group exists. This module reports a permanent failure
 immediately, and a temporary failure after a time, so that planning deletes the group and tries the next choice of
-capacity. Google's error texts in conditions are classified. A rejection without such a text does not count as a
+capacity. Google's error texts in conditions are classified. A rejection whose text matches no rule is not a
 stockout; otherwise planning would send the same bad request to the next zone.
 """
 
@@ -156,7 +155,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
         case NotFound():
             if error.reason and call is not Call.CREATE:
                 return FailureKind.NOT_FOUND, ""
-            # A 404 without a reason is about the path: the CustomResourceDefinition is missing.
+            # A 404 without a reason, or of a create, is about the path: the CRD or the namespace is missing.
             return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
         case Conflict():
             if call is Call.CREATE and "being deleted" not in error.message:
@@ -202,7 +201,7 @@ def _progress_of(
         return PoolStatus.ERROR, failure
     only_machines, stockout = _lacks_only_machines(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if only_machines and _is_flex_start(group) and (failure is None or stockout):
-        # As on GKE, a flex-start pool exists while it waits for its machines, without a time limit.
+        # As on GKE, a flex-start pool has status RUNNING while it waits for its machines, without a time limit.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
         # A group at a limit does not fail: the oldest group gets machines first, so a new group would wait longer.
