@@ -1,7 +1,4 @@
-"""HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
-
-The time-outs are those of `requests`, for a connect and for each read. A whole call may take longer.
-"""
+"""HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses."""
 
 import warnings
 from urllib.parse import urlsplit

@@ -234,7 +234,6 @@ class EventRecorder:
         return False
 
     def _forget(self, series: _Series) -> bool:
-        """Remove an Event from the table; return whether it was waiting to be written."""
         space = self._namespaces[series.ref.namespace]
         del space.known[series.digest]
         return space.waiting.pop(series.digest, None) is not None

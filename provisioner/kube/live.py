@@ -175,7 +175,7 @@ def cordon(api: Api, node_name: str) -> None:
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node; remove labels whose value is None. Do nothing if the node does not exist."""
+    """Set labels of a node, or remove a label if its value is None. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 

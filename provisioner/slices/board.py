@@ -27,10 +27,7 @@ MAX_JOURNAL_ENTRIES = 500
 
 
 class Journal:
-    """The last decisions and their results, as sentences. Safe to use from any thread; lost with the process.
-
-    A full journal drops the oldest entry of the namespace with the most entries, to keep entries of other namespaces.
-    """
+    """Last decisions and results, for any thread. A full journal drops the oldest entry of the largest namespace."""
 
     def __init__(self, *, max_entries: int = MAX_JOURNAL_ENTRIES) -> None:
         self._max_entries = max_entries

@@ -121,7 +121,7 @@ class Gate:
             raise
         except (ClusterError, KeptError):
             if closed:
-                # An uncordon may fail; with `_kept_on`, the next attempt could end at one node and uncordon no other.
+                # An uncordon may fail. An attempt that ends at the node in `_kept_on` would not repeat the uncordon.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
@@ -211,7 +211,6 @@ class Gate:
         ]
 
     def _runs(self, pod: BoundPod | Pod) -> bool:
-        """Whether a pod is unfinished, and its grace period has not passed if it is being deleted."""
         return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
 
     def _uncordon(self, node: str) -> None:

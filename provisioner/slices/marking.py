@@ -1,6 +1,6 @@
 """Adds marks (node selectors for a slice's pool) to new pods, or an affinity that excludes the pools of slices. Pure.
 
-For clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes the same changes. Not
+Used on clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes the same changes. Not
 handled: pods without chips in namespaces for administrators' ResourceClaims; the webhook is not registered for them.
 """
 

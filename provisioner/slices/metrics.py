@@ -295,7 +295,6 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # Both counters begin at 0, because Prometheus' `increase` ignores the first value of a time series.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)

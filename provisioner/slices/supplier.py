@@ -84,10 +84,7 @@ class PoolRules:
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return rules that predict the CPU and memory of new nodes from the newest ready node of the same machine type.
-
-    For equal amounts, the same object is returned, so that a round can reuse the results of the last round.
-    """
+    """Return rules that predict the CPU and memory of new nodes from the newest ready node of the same machine type."""
     newest: dict[str, Node] = {}
     for node in nodes:
         machine = node.labels.get(constants.INSTANCE_TYPE, "")
@@ -103,6 +100,7 @@ def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     return _informed(rules, frozenset(offers.items())) if offers else rules
 
 
+# Cached, because a round reuses results of the last round only if both have the same rules object.
 @lru_cache(maxsize=8)
 def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) -> PoolRules:
     by_machine = dict(offers)

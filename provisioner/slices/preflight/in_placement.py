@@ -103,10 +103,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool | None]:
-    """Return the policy or webhook that marks pods, empty if none, and whether namespaces need no label for marks.
-
-    Whether the webhook needs a label is unknown (None), because its setting PLACEMENT_NAMESPACES cannot be read here.
-    """
+    """Return the policy or webhook that marks pods, empty if none, and whether namespaces need no label for marks."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -116,6 +113,7 @@ def _installed(api: Api) -> tuple[str, bool | None]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
+        # Whether namespaces need the label is unknown: the webhook's setting PLACEMENT_NAMESPACES cannot be read here.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", None
     return "", False
 

@@ -106,7 +106,6 @@ def _enum(message: Message, field: str, body: Json) -> str:
 
 
 def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Message, Json]]:
-    """Yield each message of a list with its JSON object, or with an empty object if it has none."""
     return zip(messages, chain(map(fields.mapping, fields.sequence(bodies)), repeat({})), strict=False)
 
 

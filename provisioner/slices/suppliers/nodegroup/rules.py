@@ -1,7 +1,4 @@
-"""Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
-
-Nodes get the labels by which workloads select or avoid GKE's nodes, so that manifests for GKE work unchanged.
-"""
+"""Rules of TPUNodeGroups for planning. Their nodes get the labels that manifests for GKE select. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -222,7 +222,6 @@ def _is_flex_start(group: TpuNodeGroup) -> bool:
 
 
 def _lacks_only_machines(group: TpuNodeGroup) -> bool:
-    """Return whether a group lacks only machines: its template is ready, and its workload policy if it has one."""
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
     return is_true(template) and (policy is None or is_true(policy))
