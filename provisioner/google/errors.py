@@ -41,7 +41,7 @@ NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)
 TEXTS: Sequence[TextRule] = (
     # Limits of requests per time are no QUOTA failures, because the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
-    # Exhausted IP addresses are like a quota: others may be available later or elsewhere (source: GKE's autoscaler).
+    # Exhausted IP addresses are like a quota: some may be free later or elsewhere (source: GKE's autoscaler).
     text_rule(
         r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
         FailureKind.QUOTA,

@@ -67,7 +67,7 @@ class TooLarge(ClusterError):  # noqa: N818 - named after what it is
 
 
 def failure_of(error: ClusterError) -> WriteFailure:
-    """Return the kind of failure of a write; it determines when the object is written again."""
+    """Return the kind of failure of a write, which determines when the object is written again."""
     match error:
         case Conflict() | NotFound():
             # The object was changed or deleted since the decision to write, and the caches will show the new state.

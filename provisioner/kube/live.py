@@ -50,7 +50,7 @@ def unshared(_key: str, read: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SharedLists:
-    """Lists that concurrent checks share. Threads wait for a read in progress; if it fails, the next of them reads."""
+    """Lists that concurrent checks share. Threads wait for a read in progress; if it fails, another thread reads."""
 
     #: Time of the request, lock of the read, and result (empty until the read succeeds), by key.
     _reads: dict[str, tuple[float, threading.RLock, list[Any]]] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def cordon(api: Api, node_name: str) -> None:
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node, or remove a label if its value is None. Do nothing if the node does not exist."""
+    """Set labels of a node; the value None removes a label. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 

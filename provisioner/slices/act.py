@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a call that creates or deletes a pool. The call is not sent if the Lease may end in this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first failure of a change. Each further failure doubles it, up to `_MAX_PAUSE_SECONDS`.
+#: Pause in seconds after the first failure of a change; doubled by each further failure up to `_MAX_PAUSE_SECONDS`.
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which the changes of an object must have failed before an alert is raised.

@@ -48,7 +48,7 @@ REVIEWED_OWNERS = frozenset(
 )
 _COUNTS = ("replicas", "parallelism", "completions")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of checked slices of an object, and of pairs of choice and zone: longer reviews would delay others.
+#: Maximum number of checked slices of an object, and of pairs of choice and zone: more would delay other reviews.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
@@ -293,7 +293,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Return whether to report a finding: not if the owner cannot correct it, or if the API server reports it."""
+    """Return whether the owner can correct the cause of a finding, which the API server does not report itself."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -319,7 +319,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     """Return the settings without the pause, and without limits that only delay workloads or do not apply to `raw`."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
     if any(ended_before(fields.mapping(raw.get("spec"))).values()):
-        # Some replicated jobs start after others have ended, so the limits do not apply to the sum of all their pools.
+        # Some replicated jobs start after others have ended, so the limits do not apply to the sum of all pools.
         settings = replace(
             settings,
             max_chips=None,

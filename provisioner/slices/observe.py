@@ -82,7 +82,7 @@ OPTIONAL = frozenset(
 )
 #: Seconds for which a CRD must be missing before its workloads count as deleted: a starting API server may answer 404.
 _GONE_AFTER_SECONDS = 86_400.0
-#: Pause in seconds after the first failed list of node pools. Each further failure doubles it, up to 30 s.
+#: Pause in seconds after the first failed list of node pools. Each further failure doubles the pause, up to 30 s.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
 #: Maximum share of one processor for periodic lists. A list of 1,000 GKE node pools takes 0.12 s of processor time.

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _REPEAT_SECONDS = 310.0
 #: Minimum interval in seconds between two log lines about a notice that ended and returned.
 _LOG_AGAIN_SECONDS = 10.0
-#: Maximum number of past notices whose last reports are remembered, so that the intervals above hold if they return.
+#: Maximum number of past notices whose last reports are remembered, so that the intervals hold if a notice returns.
 _MAX_PAST_NOTICES = 4096
 #: UID of a notice's first object, the notice's reason, and its key (or, without a key, its message).
 _Identity = tuple[str, str, str]

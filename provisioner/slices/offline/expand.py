@@ -43,7 +43,7 @@ class Template(NamedTuple):
     name: str = ""
     replicas: int = 1
     pods: int = 1
-    #: Whether the pods have an index. Without it, a Job has no leader, and each pod of a Deployment is a group.
+    #: Whether the pods have an index. Without an index, a Job has no leader, and each pod of a Deployment is a group.
     indexed: bool = True
     #: Worker index of the first pod of this template in a group of a LeaderWorkerSet; 0 is the leader pod.
     first: int = 0

@@ -156,7 +156,7 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
     if name := demand.node_selector.get(constants.COMPUTE_CLASS):
         toleration = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         demand = replace(demand, tolerations=(*demand.tolerations, toleration))
-    # All-or-nothing workloads need the selectors, so admission is assumed to add these to their pods.
+    # Pods of all-or-nothing workloads need the marks of their slice, so admission is assumed to add the marks.
     together = read_wishes(demand.annotations, workload.annotations).all_or_nothing
     if key != SHARED and (settings.all_or_nothing if together is None else together):
         demand = replace(demand, node_selector={**demand.node_selector, **labels_of(key, pod.namespace)})
@@ -210,7 +210,7 @@ def _template_in(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Remarks:
-    """Adds remarks about the workloads and slices of a decision to `reading`, most of them from its notices."""
+    """Adds remarks about the workloads and slices of a decision to `reading`, most from the decision's notices."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]

@@ -17,7 +17,6 @@ from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 #: Taint of spot nodes, which Google may reclaim. Only pods that tolerate the taint get spot capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
-#: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 SANDBOX_TAINT = Taint(key=constants.SANDBOX_RUNTIME, value=constants.GVISOR)
 #: Labels of nodes by their kind of capacity, as GKE sets them.
@@ -41,7 +40,7 @@ _READERS = {option.field: option.read for option in OPTIONS}
 def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
-    """Return the request with node settings, and with their labels and taints. Raises UnmeetableError."""
+    """Return the request with node settings, labels, taints and maximum run duration. Raises UnmeetableError."""
     requirements, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
     selected = requirements.node_selector.get(constants.MAX_RUN_SECONDS)

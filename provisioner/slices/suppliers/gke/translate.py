@@ -52,7 +52,6 @@ CLUSTER_FIELDS = (
 )  # fmt: skip
 
 Json = Mapping[str, Any]
-#: A raw protobuf message, whose fields have no types for mypy.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 #: URL of an instance group. The names of its machines begin with `prefix`, or with gke-tpu-`hash` if they have TPUs.
