@@ -95,7 +95,7 @@ class Document:
 
     #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
     version: int
-    #: Time at which the document was built, at most 0.5 s before the response.
+    #: Time of this response, at most 0.5 s earlier.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.

@@ -188,7 +188,7 @@ class Gate:
         if living is not None and delete.reason in _ENDED:
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
-            # The list is not shared, because the checks after the cordon spare the pods of the stuck slice.
+            # The list is read live, because the checks after the cordon ignore the pods of the stuck slice.
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
             if not any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in of_slice):
                 raise KeptError("no pod of the stuck slice is unschedulable any more")

@@ -73,7 +73,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decision is possible; empty if one is possible. A missing Lease is not a reason."""
+        """Return why no decision is possible; empty if a decision is possible. A missing Lease is not a reason."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:

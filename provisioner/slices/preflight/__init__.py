@@ -42,7 +42,7 @@ def warning(message: str, advice: str) -> Finding:
 
 
 def failed(message: str, advice: str = "") -> Finding:
-    """Return a finding that prevents the provisioner from working."""
+    """Return a finding about a problem that prevents the provisioner from working."""
     return Finding(status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
 
 
