@@ -1,7 +1,6 @@
 """Checks which pods are served, and allowlists of namespaces, reservations, accounts, networks, labels and settings.
 
-A pod that is not served gets no pool and no log line, and an Event only if the workload requests Slice resources.
-The functions `*_problem` return why a name is not allowed, with the setting to change; empty if the name is allowed.
+The functions `*_problem` return why a name or value is not allowed, and the setting to change; empty if it is allowed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -54,7 +53,7 @@ class ServingPolicy:
         return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Return whether a workload requests Slice resources, and would be served if it did not request them."""
+        """Return whether a workload with chips requests Slice resources, and no setting or `DISABLE` excludes it."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -63,7 +62,6 @@ class ServingPolicy:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
-        # Pods for dynamic slicing are not served: they have the annotation SLICE_TOPOLOGY instead of a nodeSelector.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:

@@ -1,8 +1,8 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
 With these leader pods, later steps treat requests and buffers like workloads. The slices of a request start together.
-The leaders of a request wait until its condition Provisioned is true; then it only keeps its pools until pods use them.
-The leaders of a buffer always wait: if other pods use a slice's pool, the slice gets another pool.
+Their leaders are unschedulable until the condition Provisioned is true; afterwards the request only keeps its pools.
+The leaders of a buffer are always unschedulable: if other pods use a slice's pool, the slice gets another pool.
 """
 
 from collections import Counter
@@ -102,7 +102,6 @@ class _MissingError(Exception):
 
 
 def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
-    """Yield a group for each pod set with chips; its `replicas` is the number of slices that the pods fill."""
     pod_sets = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
     if not any(template.chips for template, _ in pod_sets):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
@@ -117,7 +116,6 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the group of a buffer. Its number of slices is the lowest of replicas, percentage and limit."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
@@ -173,7 +171,6 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:
-    """Yield the virtual leader pod of each slice, unschedulable until the workload's condition Provisioned is true."""
     ask = workload.ask
     served = ask is not None and ask.is_true(constants.PROVISIONED)
     for group in workload.groups:
@@ -196,7 +193,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 
 
 def booked_until(ask: Ask, booking_seconds: float, now: datetime) -> datetime | None:
-    """Return when the booking of a provisioned ProvisioningRequest ends if no pods come; None for other objects."""
+    """Return when the booking of a request ends if no pods come; None if Provisioned is not true, or has no time."""
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
     # A time in the future counts as `now`, because the clock of its writer was wrong.
     return min(since, now) + timedelta(seconds=booking_seconds) if since is not None else None

@@ -26,7 +26,7 @@ class SliceId(NamedTuple):
 class Wanted:
     """Group that has pods, or that a node pool or the planner's memory refers to."""
 
-    #: Name of the group; empty if unknown.
+    #: Name of the group, possibly cut to the length of a label; empty if unknown.
     name: str
     pods: list[Pod] = field(default_factory=list)
 
@@ -36,7 +36,7 @@ class ListedGroup(NamedTuple):
 
     #: Index of the entry (such as a replicated job) in the spec.
     place: int
-    #: Index of this group within the entry.
+    #: Index of this group within the entry or, for kind POD, within the workload.
     number: int
     key: GroupKey
     name: str
@@ -87,7 +87,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of its entry in the spec and the index; None if it has no index."""
+    """Split the name of a group into the name of the entry in the spec and the index, which is None if missing."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -108,7 +108,7 @@ def _groups_by_key(
 
 
 def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group that is not in `keys`, for each entry of the spec that requests chips."""
+    """Yield the first group outside `keys` of each entry with chips; none for kind POD, or with `problem`."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue
@@ -121,7 +121,7 @@ def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[
 
 
 def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    """Return the name of a group by its entry in the workload's spec and its index."""
+    """Return the name of a group, given the name of its entry in the workload's spec (`group`) and its index."""
     if not numbered:
         return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"

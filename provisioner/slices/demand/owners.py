@@ -16,8 +16,8 @@ def with_owners(
     """Return the workloads, including the workloads of kind POD, and the pods.
 
     If several child Jobs form one slice, their pods get one group, whose index counts slices instead of child Jobs.
-    With SERVE_PODS=all, pods of a Job that is not served get kind POD. Their workload has the UID of the Job, so a pool
-    keeps its slice if the Job is served later. A workload of kind POD never has pods of several namespaces, although
+    With SERVE_PODS=all, pods of Jobs outside `workloads` get kind POD. Their workload has the UID of the Job, so a pool
+    keeps its workload if the Job is served later. A workload of kind POD never has pods of several namespaces, although
     users can write any UID into owner references.
     """
     joins = {

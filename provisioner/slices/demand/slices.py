@@ -1,9 +1,8 @@
 """Derives slices from workloads and their pods.
 
-A slice is the TPU demand of one group in a living workload's spec, such as a child Job of a JobSet, a leader with its
-workers of a LeaderWorkerSet, a Job, or a pod of another controller. A slice wants a pool once its leader pod is
-unschedulable. Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, and
-for at most one more group of each entry of a spec, so the duration does not depend on the numbers of groups in specs.
+A slice is the TPU demand of one group in a workload's spec, such as a child Job of a JobSet, a group of a
+LeaderWorkerSet, or a Job. Slices are derived for groups that have pods, or that a node pool or the planner's memory
+refers to, and for at most one more group of each entry of a spec, because a spec may have thousands of groups.
 """
 
 from collections import Counter, defaultdict
@@ -94,7 +93,7 @@ class Slice:
 
     id: SliceId
     workload: Workload
-    #: Name of the group; for a JobSet, the name of the child Job.
+    #: Name of the group, such as the name of a child Job.
     group_name: str
     #: Leader pod's requirements without marks; the template's if no leader pod exists, or only the template has chips.
     requirements: Requirements
@@ -114,7 +113,7 @@ class Slice:
     #: Number of slices of the workload, including slices whose pods do not exist yet.
     siblings: int
     wishes: Wishes
-    #: Name of the living ProvisioningRequest that requested the pool of the slice; empty if none did.
+    #: Name of the ProvisioningRequest that the leader pod consumes (`asks.awaiting_request`); empty if none.
     request: str = ""
     served: bool
     #: None if the pods do not describe a valid slice; `shape_problem` then has the reason.
@@ -194,11 +193,11 @@ def find_by_workload(
     keep_suspended: bool = False,
     last: Mapping[WorkloadUid, Found] = MappingProxyType({}),
 ) -> dict[WorkloadUid, Found]:
-    """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
+    """Return the slices of each living workload without `managed_by`; with `keep_suspended`, also of suspended ones.
 
     Only slices with pods or in `referred` are returned, and at most one more for each entry of the spec. The
     values of `referred` are names of groups, empty if unknown. `last` is an earlier result with the same policy; its
-    slices are reused for workloads whose spec, pods and references have not changed.
+    slices are reused for workloads that are equal and whose pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -219,7 +218,6 @@ def find_by_workload(
         groups = wanted[uid]
         content = tuple([(key, group.name, tuple(group.pods)) for key, group in groups.items()])
         before = last.get(uid)
-        # Equal objects are mostly the same Python objects, so the comparison is cheap.
         if before is None or before.workload != workload or before.wanted != content:
             before = Found(workload, content, _slices_of(workload, groups, policy))
         found[uid] = before
@@ -254,7 +252,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for entry in listed:
         pods = wanted[entry.key].pods if entry.key in wanted else []
         group = groups[entry.place]
-        # The status has only the number of succeeded groups. If it covers all groups without pods, these succeeded.
+        # If the number of succeeded groups in the status covers all groups without pods, these groups have succeeded.
         ended = not pods and 0 < group.replicas - groups_with_pods[entry.place] <= group.succeeded
         slices[SliceId(workload.uid, entry.key)] = _slice(workload, entry, pods, siblings, policy, ended=ended)
     return slices
@@ -333,16 +331,13 @@ def _share(workload: Workload, demand: Requirements, target: tuple[str, str], sh
     if shape is None or shape.multi_host:
         return None
     if demand.volumes is not None:
-        # Pods of a StatefulSet have different claims, so only the zones and disks of their volumes are compared.
+        # Pods of a StatefulSet have PersistentVolumeClaims with different names, so the names are not compared.
         demand = replace(demand, volumes=replace(demand.volumes, claims=()))
     return (workload.namespace, target, demand_key(demand), demand.claims, frozenset(demand.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
-    """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
-
-    Pods that are being deleted do not count. If two pods have the same index, the one without a node leads.
-    """
+    """Return the pod of index 0 or, with `lowest`, of the lowest index. Pods without a node are preferred."""
     candidates = [
         pod
         for pod in pods

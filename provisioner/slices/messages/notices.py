@@ -313,7 +313,6 @@ def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
-    """Yield each pool on which a slice counts or has pods, with the slice."""
     yield from matching.claimed.items()
     yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
 

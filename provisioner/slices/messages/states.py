@@ -65,7 +65,7 @@ WHY_UNUSED = {
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Minimum age at which a ready node without chips counts as having lost them; newer nodes may report chips later.
+#: Age from which a ready node without chips and without pods of the slice counts as having lost its chips.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
@@ -239,7 +239,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def will_be_deleted(state: PoolState, memory: Memory) -> bool:
-    """Return whether a pool is deleted now or later: never without a known namespace, unless its slice is stuck."""
+    """Return whether a delete is planned and can take place: the gate keeps pools without a known namespace."""
     known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
     return state.delete_reason is not None and known and not is_kept(state, memory)
 

@@ -1,8 +1,8 @@
 """Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
 Kueue reads the conditions of a request. It resumes the workload once Provisioned is true, and tries the next flavor
-after Failed. BookingExpired ends the booking. This condition becomes true as soon as pods run on all pools of the
-request, so that Kueue creates a new request if the workload is evicted later.
+after Failed. BookingExpired ends the booking, also when pods run on all pools of the request: Kueue then creates a new
+request if the workload is evicted later.
 """
 
 from collections import defaultdict
@@ -151,7 +151,6 @@ def _is_free(pool: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: its pools are used or lost, or its workload or time has ended."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(name) for name in ask.named]
     # A pool with nodes exists, even if the supplier does not list it.
@@ -174,7 +173,6 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices, and why the first blocked slice waits or when the others should be ready."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):

@@ -1,7 +1,7 @@
 """Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there. Pure.
 
-A mark is a node selector for one slice, which admission adds to pods. A pool is assigned to one slice, free, or open.
-Only pods with the mark of the slice can be bound to an assigned pool. No pod with chips can be bound to a free pool.
+A mark is the node selector that admission adds to the pods of a slice. A pool is assigned to one slice, free, or open.
+Pods with chips can be bound to an assigned pool only if they have the mark of its slice, and never to a free pool.
 Unmarked pods can be bound to an open pool, whose nodes have none of the labels.
 """
 
@@ -43,7 +43,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
         elif used:
             changes += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # The pool was created for this slice, so pods of another slice are unlikely, and its nodes are not checked.
+            # The pool was created for its claimant, so pods of another slice are unlikely: nodes are not checked.
             changes += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             changes.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -85,14 +85,13 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts, a slice has no leader pod. Its labels are kept or restored, and foreign labels replaced.
+        # While pods of a slice are replaced, labels of the slice are kept or restored, and foreign labels replaced.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
 
 
 def _is_foreign(pool: Supply, slice_: Slice) -> bool:
-    """Whether most assigned nodes of a pool have the labels of another slice."""
     if pool.assigned_to is None:
         return False
     namespace, key = pool.assigned_to

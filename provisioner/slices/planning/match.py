@@ -2,8 +2,7 @@
 
 A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice. Pods
 that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, the pool that is
-assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that the pool
-suits. `planning.assignment` then chooses node labels that keep all other pods off the pool.
+assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that fits.
 """
 
 from __future__ import annotations
@@ -40,11 +39,9 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time for which a slice with unbound pods counts on another slice's ready pool. A longer time would not help:
-#: the scheduler retries every unschedulable pod within 5.5 minutes.
+#: Maximum time on another slice's ready pool without a bound pod: the scheduler retries each pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time for which a slice without pods counts on its ready pool. The Job controller may wait 10 minutes before
-#: it replaces a failed pod.
+#: Maximum time on a ready pool without pods: the Job controller may wait 10 minutes before it replaces a failed pod.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 #: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. A younger pool
 #: is kept: if maintenance of all hosts is announced at the same time, a new pool would be no better.
@@ -92,7 +89,7 @@ def match(
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
     `line` has the slices that want a pool. The claims are counted in `budget`; a slice gets a pool of another slice
-    only if the limits allow it. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no
+    only if the limits allow it. Workloads in `sidelined` take no pool. `refuse` is called for each slice that finds no
     pool, in the order of the queue.
     """
     return Matcher(ctx, budget, line, sidelined).run(refuse)
@@ -283,7 +280,7 @@ class Matcher:
 
     def _may_wait(self, slice_: Slice) -> bool:
         """Whether a slice may have a claim; False for slices of requests and buffers that are not served."""
-        # Claims of kinds without pods never expire.
+        # Claims of kinds without pods never expire, so an unserved request would keep its pool permanently.
         return slice_.workload.kind.has_pods or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
@@ -295,7 +292,6 @@ class Matcher:
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not return to a pool that it had or that was created for it; None if it may."""
         ctx, name, workload = self._ctx, pool.name, slice_.workload
         if name not in self._usable:
             return Refusal.UNUSABLE

@@ -103,7 +103,6 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
 
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], limit: int) -> Unneeded:
-    """Return `unneeded` with at most `limit` deletes; the others wait until operations of the supplier have ended."""
     # Evicted pools come first, because slices wait for their delete. Then comes the pool that is unneeded longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[limit:]}

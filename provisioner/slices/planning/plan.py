@@ -175,9 +175,8 @@ class PoolState(NamedTuple):
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: Workload of the slice or, without a slice, in the pool's labels.
+    #: Workload of the slice or, without a slice, in the pool's labels; `group_name` likewise.
     named: WorkloadName
-    #: Group of the slice or, without a slice, in the pool's labels.
     group_name: str
     machine_type: str
     topology: str
@@ -202,7 +201,7 @@ class PoolState(NamedTuple):
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
-    #: Whether a slice of several hosts has pods on this pool and on others, or shares this pool with another slice.
+    #: Whether a slice of several hosts has pods on this pool and on other pools, or shares it with another slice.
     split: bool = False
     #: Whether the phase may have begun before `since`, the time at which this process first saw the pool.
     since_start: bool = False

@@ -78,7 +78,7 @@ def settings_of_pool(pool: Supply) -> str:
 
 
 def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
-    """Return the union of the bits of all pools with equal node settings, by these settings."""
+    """Return the bit mask of all pools with equal node settings, by these settings; `pools` has each pool's mask."""
     bits_of: dict[str, int] = defaultdict(int)
     for pool, bits in pools:
         bits_of[settings_of_pool(pool)] |= bits
@@ -125,7 +125,7 @@ class FreePools:
         self.growing = growing_marks(pools)
 
     def fitting(self, slice_: Slice) -> int:
-        """Return a bit mask of nodes that fit a slice's pods: first those of specifications, then existing nodes."""
+        """Return a bit mask of nodes that fit a slice's pods: first one expected node per pool, then existing nodes."""
         fitting = self._fitting.get(slice_.id)
         if fitting is None:
             fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
@@ -151,7 +151,7 @@ class FreePools:
         self._removed |= 1 << self._places[pool.name][0]
 
     def _of_kind(self, slice_: Slice) -> int:
-        """Return the bits of the pools that `why_wrong_kind` accepts; equal slices share the result."""
+        """Return a bit mask of the pools that `why_wrong_kind` accepts; equal slices share the result."""
         # Equal slices have the same shape object. Hosts and sizes that no pool has are replaced by one value each.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
@@ -168,7 +168,6 @@ class FreePools:
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has the topology and hosts that a slice needs, and is not for another child Job."""
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
     # The taint of a child Job's pool does not suffice, because some pods tolerate every taint.
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
@@ -181,7 +180,6 @@ def _is_right_size(pool: Supply, slice_: Slice) -> bool:
 
 
 def _grows_for(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has nodes, or will get nodes for the pods of a slice; True for kinds without pods."""
     # The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create request.
     if not _must_grow(pool) or not slice_.workload.kind.has_pods:
         return True

@@ -15,8 +15,7 @@ from provisioner.slices.planning.round import Round
 
 #: Maximum number of pods to which one decision writes a cost, not counting pods whose writes Kubernetes rejected.
 _MAX_WRITES = 32
-#: Number of different costs for pools with an equal number of hosts. All pools with at least 1,000 hosts count as
-#: equal, so that each cost is below 2^31 - 1, the maximum in Kubernetes.
+#: Number of costs for each number of hosts, up to 1,000 hosts: the maximum cost in Kubernetes is 2^31 - 1.
 _COSTS = 1_000_000
 
 

@@ -1,8 +1,8 @@
 """Gives slices that share pools (`Slice.share`) a node each, and joins slices for which one new pool is enough. Pure.
 
 A slice that shares pools is one pod, and the scheduler chooses its node. Existing nodes, and nodes that are being
-created, are used before a new pool is created. The node of a pod that is being deleted counts as free, so a rolling
-update creates no second pool.
+created, are used before a new pool is created. The node of a pod that will be deleted within 5 minutes counts as free,
+so a rolling update creates no second pool.
 """
 
 import itertools
@@ -28,8 +28,7 @@ from provisioner.slices.planning.refusals import (
 )
 from provisioner.slices.planning.round import Round, Supply
 
-#: Minimum time without a new unschedulable pod before a shared pool below the maximum size is created, because pods are
-#: reported one after the other.
+#: Wait after the last unschedulable pod before a shared pool is created: pods are reported one after the other.
 _QUIET = timedelta(seconds=3)
 #: Maximum delay of a create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
@@ -45,7 +44,7 @@ _Party = tuple[str, str] | None
 
 
 class Seats:
-    """Nodes that are still free for slices that share pools, in one decision."""
+    """Nodes that are still free for slices that share pools, in one decision. Sets of nodes are bit masks."""
 
     def __init__(
         self,
@@ -77,11 +76,11 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Bits of the pools that each party may use without borrowing.
+        #: Nodes of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
-        #: Bits of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
+        #: Nodes of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
-        #: Bits of the nodes that suit a slice, by `Slice.share`.
+        #: Nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
         self._alike: dict[Hashable, int] = {}
 
@@ -112,7 +111,7 @@ class Seats:
         last: PoolName | None,
         expired: bool,
     ) -> Supply | None:
-        """Take a free node for a slice, and return the pool of the node; None if no node is free.
+        """Take a free node for a slice, and return the pool of the node; None if no free node suits the slice.
 
         The pool `last`, which the slice had in the last decision, is tried first. A pool without pods that was created
         for another namespace or kind of workload is borrowed only if `may_borrow` allows it; otherwise slices with
@@ -142,7 +141,7 @@ class Seats:
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
-        """Return the bits of fitting nodes of suitable pools that are empty or used by `party`; cached by share."""
+        """Return the fitting nodes of suitable pools that are empty or used by `party`; cached by share."""
         if (suited := self._suiting.get(slice_.share)) is None:
             suited = self._fits.fitting(slice_.requirements) & self._by_settings.get(settings_of(slice_), 0)
             if suited:
@@ -205,7 +204,6 @@ def may_share(first: Slice, second: Slice) -> bool:
 
 
 def _creator_of(pool: Supply) -> _Party:
-    """Return the party of a pool's creator: the namespace for kind POD, otherwise None."""
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 

@@ -1,1 +1,1 @@
-"""Read model of slices, pools and capacity, which the status page, the commands and the API show. Pure."""
+"""Read model of slices, pools and capacity, which the status page, the commands and the API show."""

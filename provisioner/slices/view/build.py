@@ -41,14 +41,14 @@ from provisioner.slices.view.types import (
 )
 from provisioner.tpu import ACCELERATORS
 
-#: States in order of precedence: a slice with several pools gets the first of their states.
+#: States in order of precedence for a slice with several pools (`_rank`).
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
 #: States of pools with pods. They are not the state of a slice that shares the pool and has no pod on it yet.
 _WITH_PODS = (State.RUNNING, State.DRAINING)
-#: Notices by the UID of their object.
+#: Notices by the UID of their first object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
 #: Chips of the pools with a planned delete, and time of the first of these deletes, by scope of a limit.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
@@ -79,7 +79,6 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
 
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
-    """Return the place of a slice in the queue for a limit or for capacity that failed before; None without a place."""
     scope = wait.scope
     if wait.kind not in (WaitKind.LIMIT, WaitKind.CHOICES) or not wait.of:
         return None
@@ -169,8 +168,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
-    # Two slices have one id if a new controller has the name of a deleted one whose pods still terminate. The slice
-    # with a leader pod comes last, and replaces the other slice.
+    # Slices of a recreated controller and of its predecessor may have equal ids: the slice with a leader pod is shown.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
     slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
@@ -194,7 +192,6 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
-    """Return notices by the UID of their first object, which is the leader pod or, without one, the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
     for notice in notices:
         view = NoticeView(reason=notice.reason, message=_shortened(notice.message), warning=notice.warning)
@@ -221,10 +218,8 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 
 
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
-    """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _ENDING)
-    # A slice whose leader pod is not bound has left its old pools, even if its last pods still terminate there. So its
-    # next pool determines the state.
+    # A slice whose leader pod is not bound has left its old pools, even if pods still terminate there.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -248,7 +243,7 @@ class _Round(texts.Known):
     #: Names of nodes with unfinished pods that request chips.
     occupied: Collection[str]
     split: Collection[SliceId]
-    #: Why nothing has been decided since `now`; empty if the last decision is from this snapshot.
+    #: Why this snapshot led to no decision; empty if it led to one.
     undecided: str
 
     def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:

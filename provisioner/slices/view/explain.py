@@ -48,9 +48,9 @@ _KINDS: Mapping[str, str] = {
 }
 #: Kinds in KIND/NAME for which workloads are searched; "" for a NAME without KIND.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: Kind and name suffix of the controllers of an object's pods, by kind of the object that creates the controllers.
+#: Kind of controller that an object creates, and pattern of the suffix of the controller's name, by kind of object.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
-#: Kinds that `explain` accepts although they are no workloads: it finds the workloads of their pods by name.
+#: Kinds that `explain` accepts in addition to `_KINDS`: `explain` finds the workloads of their pods by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 _DOING = {
     State.REJECTED: "is rejected",
@@ -86,7 +86,7 @@ class Explanation:
 def explain(
     view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
-    """Explain [KIND/]NAME: a workload, a slice, a pod of a slice, or a node pool. Empty if nothing has the name."""
+    """Explain [KIND/]NAME: a workload, slice, pod of a slice, or node pool. An empty `namespace` stands for all."""
     if (controllers := _controllers_of(view, name, namespace)) and "/" in name:
         return [_workload(view, workload_view, now, tuple(activity)) for workload_view in controllers]
     kind, name = _parts(name)
@@ -182,7 +182,6 @@ def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
 
 
 def _is_pod_of(slice_: SliceView, name: str) -> bool:
-    """Return whether a pod may be of a slice: "a-2-xxxxx" of slice "a" or, if "a-2" has no leader pod, of "a-2"."""
     if slice_.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         of_group = f"{slice_.workload.rpartition('/')[2]}-{slice_.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
@@ -256,13 +255,12 @@ def _facts_of_waiting(view: View, slice_: SliceView, now: datetime) -> Iterator[
     for backoff in backoffs_of(view, slice_) if slice_.state in (State.WAITING, State.REJECTED) else ():
         choice = f"{backoff.zone} {backoff.terms}".strip() or "this request"
         times = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
-        # The reason already contains the message if only one choice failed.
         message = f": {backoff.message}" if backoff.message not in f"{slice_.reason} {slice_.next_step}" else ""
         yield f"paused: {choice}", f"{failure_in_words(backoff.kind)} {times}{message}"
 
 
 def backoffs_of(view: View, slice_: SliceView) -> tuple[BackoffView, ...]:
-    """Return the choices of capacity in back-off that a slice may have requested."""
+    """Return the back-offs of a slice, and of the capacity that it may have requested."""
     shape = f"{slice_.topology} on {slice_.hosts}"
     return tuple(
         backoff
@@ -272,7 +270,7 @@ def backoffs_of(view: View, slice_: SliceView) -> tuple[BackoffView, ...]:
 
 
 def _answer(view: View, slice_: SliceView, now: datetime) -> str:
-    """Return the state of a slice, its place in the queue, the cause and the next step, on at most three lines."""
+    """Return the state of a slice, its place in the queue, the cause and the next step, as text."""
     pools = [pool.name for pool in view.pools if slice_.id in (pool.slice, *pool.other_slices)]
     where = (f"on {first_of(pools)}",) if slice_.state is State.SPLIT and pools else ()
     whole = f"{slice_.reason.removeprefix(NO_POOL)} {slice_.next_step}".rstrip()
@@ -425,7 +423,6 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    """Explain a pool that was deleted, or that Events name although it does not exist yet."""
     last = track.segments[-1]
     slice_ = next((slice_ for slice_ in view.slices if slice_.id == last.slice), None)
     if last.until is not None:

@@ -55,11 +55,11 @@ class Timeline:
         self._tracks: dict[PoolName, Track] = {}
         #: Phase, state and slice of each pool, and whether its workload is known. Only a change can begin a segment.
         self._marks: dict[PoolName, Hashable] = {}
-        #: Times at which deleted pools were first missing in a round, earliest first.
+        #: Times at which deleted pools were first missing in a decision, earliest first.
         self._ended: dict[PoolName, datetime] = {}
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
-        """Record the changes since the last round."""
+        """Record the changes since the last call."""
         before, self._marks = self._marks, {}
         for pool in pools:
             mark = self._marks[pool.name] = (pool.phase, state_of(pool), pool.slice_id, pool.workload is None)

@@ -12,14 +12,14 @@ from provisioner.slices.planning.plan import PoolState
 class State(StrEnum):
     """State of a slice or its node pool."""
 
-    #: The slice gets no node pool unless its workload or a setting is changed.
+    #: Waiting does not help: the workload, a setting, or an object that the request names must be changed.
     REJECTED = "rejected"
     #: The leader pod is unschedulable, and no node pool exists for it yet.
     WAITING = "waiting"
     CREATING = "creating"
     #: The node pool exists; not all of its hosts are ready.
     JOINING = "joining"
-    #: All hosts are ready; no pod is bound yet.
+    #: All hosts are ready; no pod of the slice is bound yet.
     READY = "ready"
     RUNNING = "running"
     #: A slice of several hosts does not have one node pool to itself, or a node pool has pods of such a slice.
@@ -258,7 +258,7 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
-#: Phases in which a split is shown. In other phases, the pool has no pods yet, or its end is more important.
+#: Phases in which a split is shown. In other phases, the pool has no pods, or its end is more important.
 _WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 

@@ -1,9 +1,9 @@
-"""Orders the units that wait for a scarce resource. This order is the queue (`line` in names). Pure.
+"""Orders units (slices, or workloads whose slices start together) that wait for a scarce resource. Pure.
 
-Units with a higher priority of the leader pod come first. Among equal priorities, the first unit of every namespace
-comes before the second unit of any namespace. The namespace whose last grant is longest ago comes first; for a
-namespace without a grant, the arrival of its first unit counts. The units of a namespace are ordered by the last grant
-of their workload; without a grant, by the creation of the workload.
+This order is the queue (`line` in names). Units with a higher priority of the leader pod come first. Among equal
+priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose last
+grant is longest ago comes first; for a namespace without a grant, the arrival of its first unit counts. The units of a
+namespace are ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
 Free node pools, limits and operations of the supplier share one queue. Each capacity that was out of stock or over
 quota, and each accelerator of workloads whose slices start together, has its own queue. The times of grants are

@@ -1,8 +1,8 @@
-"""Bounds the node pool operations that run at the same time in a cluster, learning from GKE's rejections. Pure.
+"""Bounds the number of the provisioner's concurrent node pool operations, learning from GKE's rejections. Pure.
 
 GKE rejects operations beyond an undocumented number, which also counts operations of other clients. After a rejection,
-the number of operations at that time is the bound. Every 10 s without another rejection, more operations than the bound
-are tried (1, 3, 7, ...), and after 60 s the bound is dropped. If both kinds wait, each gets half of the slots.
+the number of the provisioner's operations at that time is the bound. Every 10 s without another rejection, more are
+tried (1, 3, 7, ...), and after 60 s the bound is dropped. If creates and deletes wait, each kind gets half the slots.
 """
 
 from dataclasses import dataclass, replace

@@ -22,20 +22,20 @@ _QUIET_SECONDS = 60.0
 
 
 class WaitKind(Enum):
-    """Cause for which no pool is created for a slice. If several causes apply, the first one in this order is used."""
+    """Cause for which no pool is created for a slice."""
 
     #: A volume of the pods cannot be attached now.
     VOLUME = "volume"
     #: The machine types of the cluster are unknown, and the pods may select one of them.
     CATALOGUE = "catalogue"
-    #: The request cannot be served unless the request or the settings are changed.
+    #: The slice cannot be served as requested (`UnmeetableError`).
     REQUEST = "request"
     PAUSE = "pause"
     #: Too many creates of the workload or of its namespace failed.
     FAILURES = "failures"
     #: Another workload whose slices start together holds the accelerator or is ahead in its queue, or a pause lasts.
     HOLD = "queue"
-    #: This slice could have a pool now, but not all slices that have to start together with it could.
+    #: This slice could have a pool now, but another slice that starts together with it could not, or is tried first.
     TOGETHER = "together"
     LIMIT = "limit"
     #: Each choice of capacity has failed, or other slices try it first.
@@ -57,9 +57,8 @@ class ChoiceBlocker(NamedTuple):
     last: Backoff
     #: Capacity that failed before, and that other slices try first; None if the choice waits until its back-off ends.
     probed: CapacityKey | None = None
-    #: Place, from 1, among the slices that wait for `probed`; 0 without `probed`.
+    #: Place, from 1, among the `of` slices that wait for `probed`; both are 0 without `probed`.
     position: int = 0
-    #: Number of slices that wait for `probed`; 0 without `probed`.
     of: int = 0
 
     @property
@@ -95,7 +94,7 @@ class WaitsFor(NamedTuple):
     kind: WaitKind
     #: Name of the pool that would be created; empty until `Launches` sets it.
     pool: PoolName = PoolName("")
-    #: Workload whose slices start together, if all of them wait for a common cause; None for other waits.
+    #: Workload of the slice if the slice waits because all slices of the workload start together; otherwise None.
     together: Workload | None = None
     #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
     problem: str = ""
@@ -110,9 +109,8 @@ class WaitsFor(NamedTuple):
     first: Slice | None = None
     #: Pool whose nodes still have the labels of the slice, which does not count on this pool; otherwise empty.
     other: PoolName = PoolName("")
-    #: Place of the slice, from 1, in the queue for the resource that it waits for; 0 without a queue.
+    #: Place of the slice, from 1, among the `of` units in the queue that it waits in; both are 0 without a queue.
     position: int = 0
-    #: Number of units in the queue for the resource that the slice waits for; 0 without a queue.
     of: int = 0
     ahead: tuple[SliceId, ...] = ()
     #: Workloads that use most of the limit, each with the number of its chips or pools.
@@ -125,7 +123,7 @@ class WaitsFor(NamedTuple):
     silent: bool = False
     #: Whether a ProvisioningRequest that waits for this cause is reported as failed.
     failed: bool = False
-    #: Whether the wait can only end if the request or a setting is changed.
+    #: Whether waiting does not help: the request, a setting, or an object that the request names must be changed.
     final: bool = False
 
     @property

@@ -1,13 +1,13 @@
 """Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
 The pools of an all-or-nothing workload are kept free (`planning.assignment`) until every slice has a ready pool. Then
-all pools are assigned in one decision. If no further slice became ready within PARTIAL_HOLD and no pool is being
-created, the workload releases its pools, which are then deleted. Only workloads whose pods admission has marked, and
-workloads of kinds without pods, start together.
+all pools are assigned in one decision. If no further slice became ready within PARTIAL_HOLD and no pool is coming up,
+the workload releases its pools, which are then deleted. Only workloads whose pods admission has marked, and workloads
+of kinds without pods, start together.
 
 After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
-time. If this workload also releases its pools, a pause follows after the delete of these pools. A workload that needs
-several accelerators waits until it can hold all of them.
+time. If this workload also releases its pools, or if the queue is empty at a release, a pause follows after the delete
+of the released pools. A workload that needs several accelerators waits until it can hold all of them.
 """
 
 from collections import defaultdict
@@ -247,7 +247,7 @@ def _is_ready(
 def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
     """Whether the pool may soon have more ready nodes: it is being created, new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # The pool may try its choices of capacity without end, so the wait for it is limited.
+        # The slice may try one choice of capacity after the other without end, so the wait is limited.
         return now - stalled_since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < partial_hold

@@ -188,7 +188,7 @@ class Launches:
         return self._budget.refusal([slice_], self.units[slice_.id])
 
     def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
-        """Return the pools that a slice could have, or the first cause to wait in the order of `WaitKind`."""
+        """Return the pools that a slice could have, or the first cause to wait."""
         uid, volumes = slice_.workload.uid, slice_.requirements.volumes
         if volumes is not None and volumes.problem:
             return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)
@@ -346,7 +346,6 @@ def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
 
 
 def _in_flight(ctx: Round) -> Counter[CapacityKey]:
-    """Count the pools that are being created, by capacity; empty without back-offs."""
     memory = ctx.memory
     if not memory.backoffs:
         return Counter()

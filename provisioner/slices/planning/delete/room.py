@@ -47,7 +47,6 @@ def make_room(
 
 
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
-    """Return pools of buffers, then idle pools, longest idle first, then idle pools whose delete was postponed."""
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {

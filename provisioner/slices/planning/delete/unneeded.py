@@ -1,8 +1,8 @@
 """Decides which pools are deleted, when, and for which reason. Pure.
 
-A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it. Failed pools do not
-wait. The gate verifies each reason live before the delete (`slices.gate`). If many workloads vanish and this process
-saw no delete of them, an incomplete list or a restored etcd may be the cause: their pools are deleted one at a time.
+A pool that no pod uses and no slice counts on is deleted after the deletion delay (`find_unneeded` has exceptions).
+The gate verifies each reason live before the delete (`slices.gate`). If many workloads vanish and this process saw no
+delete of them, an incomplete list or a restored etcd may be the cause: their pools are deleted one at a time.
 """
 
 from collections.abc import Collection, Mapping

@@ -13,7 +13,7 @@ from provisioner.slices.planning.memory.state import CallState, CreateCall, Dele
 
 #: Interval in seconds between attempts to delete a pool whose workload exists although the caches do not show it.
 _NEEDED_SECONDS = 60.0
-#: Failures that each further create repeats until the request or a permission is changed.
+#: Failures that further creates repeat until the cause is corrected, such as a missing permission.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
@@ -24,7 +24,6 @@ class CreateAnswer:
 
     name: PoolName
     at: datetime
-    #: Operation that creates the pool; empty if GKE returned none.
     operation: OperationName = OperationName("")
     #: None if GKE accepted the create.
     failure: Failure | None = None
@@ -109,7 +108,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         call = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
         return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
-        # Until the next list of pools shows the outcome, no create with another name is sent for the slice.
+        # Until a list of pools or a look-up shows the outcome, no create with another name is sent for the slice.
         unknown = replace(call, state=CallState.UNKNOWN, since=answer.at, error=failure.message)
         return memory.with_pool(name, create=unknown)
     # A rejected create does not count for MAX_CREATES_PER_HOUR, because no pool can have existed.
@@ -122,7 +121,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 
 def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        # The create is retried when operations have ended, without a back-off of the slice.
+        # The bound on concurrent operations delays the next creates, so the slice gets no back-off.
         return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
@@ -295,7 +294,6 @@ def confirm(
 def _confirm_create(
     name: PoolName, entry: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, due: list[LookUp]
 ) -> PoolMemory:
-    """Return the new entry of a pool that is being created; add a look-up to `due` if one is due."""
     create, coming_up = entry.create, entry.coming_up
     if coming_up is not None and pool is None:
         # The pool vanished while it was being created. Before the reason is known, no other create is sent.
@@ -321,7 +319,6 @@ def _confirm_create(
 def _confirm_delete(
     name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, due: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool is gone; add a look-up to `due` if one is due."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:

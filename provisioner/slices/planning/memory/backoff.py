@@ -1,10 +1,9 @@
 """Computes how long creates and deletes wait after failures. Pure.
 
-If capacity is out of stock or a quota is exceeded, all creates of this capacity (zone, machine type, shape, capacity
-type, and choices of the pods) wait. After other failures, only the slice or its request waits. Each failure after a
-wait doubles the next wait up to a maximum, and a success ends the wait. A hash of the key shortens each wait by up to a
-fifth, so that waits end at different times. Failed creates are also counted by workload and namespace (`Tally`), so
-that a workload whose request changes after each failure has to wait as well.
+If capacity is out of stock or a quota is exceeded, all creates of this capacity (`CapacityKey`) wait. After most other
+failures, only the slice or its request waits. Each failure after a wait doubles the next wait up to a maximum, and a
+success ends the wait. Waits are shortened by up to a fifth, so that they end at different times. Failed creates are
+also counted by workload and namespace (`Tally`), so that a workload whose request changes after each failure waits.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,8 +16,7 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates of a workload, in addition to the number of its slices, that cause no wait; and the wait in
-#: seconds before each further create.
+#: Number of failed creates of a workload beyond its slices that cause no wait; wait in seconds before each further one.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 #: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
@@ -35,8 +33,7 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after failed creates. After failures of other kinds, an INVALID request waits for `REFUSAL_DELAY`, an unknown
-#: outcome is looked up, and a create rejected with TOO_MANY_OPERATIONS waits until operations have ended.
+#: Waits after failed creates. A failure of kind INVALID has `REFUSAL_DELAY`; failures of other kinds have no wait.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
@@ -52,7 +49,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
 #: Wait of a request whose pool failed for another reason than its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of times that the bound on concurrent creates after a stockout doubles, from 1, before it is dropped.
+#: Number of times that the bound on concurrent creates after a stockout or quota failure doubles, before it is dropped.
 _DOUBLINGS = 6
 #: Wait before the retry of a request that GKE rejected as invalid: an administrator may correct the cause.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
@@ -158,8 +155,8 @@ def refused(
 
     `past` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
     now, `present` the slices in `past` that have pods. The pods of a workload are usually alike, so only the first of
-    the newly refused and the `present` slices is retried soon. The other slices wait until one of its pods is bound, or
-    for a day. Slices that start `together` are all retried soon.
+    the newly refused and the `present` slices is retried soon. The other slices wait until a pod of a refused slice is
+    bound, or for a day. Slices that start `together` are all retried soon.
     """
     new = [slice_id for slice_id in refusals if slice_id not in past or past[slice_id].until <= now]
     if not new:
@@ -185,7 +182,7 @@ def blocking(backoffs: Backoffs, capacity: CapacityKey, of_slice: Backoff | None
 def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
     """Return the back-off of a stockout or quota failure that limits the creates of a capacity; None without any.
 
-    Even after its end, the back-off limits creates, until enough pools have come up (`came_up`).
+    Even after its end, the back-off limits creates until enough pools have come up (`came_up`), or for an hour.
     """
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _OF_CAPACITY else None
@@ -276,7 +273,7 @@ def counted_until(
 
 
 def still_counted(tallies: Tallies, now: datetime) -> Tallies:
-    """Return the counts that have not decreased to zero."""
+    """Return the counts that a decrease of 1 per `_WORKLOAD_SECONDS` has not reduced to zero."""
     return {key: tally for key, tally in tallies.items() if _count(tally, _WORKLOAD_SECONDS, now) > 0}
 
 

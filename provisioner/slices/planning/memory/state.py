@@ -41,7 +41,7 @@ class Phase(Enum):
     #: All nodes are ready, a slice counts on the pool, and no slice has pods on it.
     READY = "ready"
     IN_USE = "in_use"
-    #: No slice needs the pool; it is deleted after the deletion delay.
+    #: No slice needs the pool; it may be deleted after the deletion delay.
     IDLE = "idle"
     #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
@@ -81,7 +81,6 @@ class CreateCall:
     request: NodePoolRequest
     state: CallState
     since: datetime
-    #: Operation that GKE returned; empty if unknown.
     operation: OperationName = OperationName("")
     looked_up_at: datetime | None = None
     namespace: str = ""
@@ -123,7 +122,7 @@ class Backoff:
 
     failure: Failure
     failures: int
-    #: Time of the first of the consecutive failures.
+    #: Time of the first of the consecutive failures, or of a stockout or quota failure after other kinds of failures.
     since: datetime
     until: datetime
     #: Reserved capacities that the slice has no permission for: only these are blocked. Empty if all are blocked.
@@ -155,7 +154,7 @@ class Claim:
     """Pool that a slice counts on: the pods of the slice should run there, and none of them is bound yet."""
 
     pool: PoolName
-    #: Time since which the slice has counted on a ready pool; None if the pool is unready or no pod has to be bound.
+    #: Time since which the slice has counted on a ready pool; None if the pool is unready or no pod can be bound.
     since: datetime | None
     has_pods: bool
     #: The scheduler's last message for the leader pod.
@@ -168,7 +167,7 @@ class Claim:
 class Gang:
     """State of a workload whose slices start together, until all its slices are ready."""
 
-    #: Number of slices with a ready pool.
+    #: Maximum number of slices that were ready at the same time; 0 while PARTIAL_HOLD does not apply.
     ready: int = 0
     #: Time since which `ready` has not grown, for PARTIAL_HOLD; None while PARTIAL_HOLD does not apply.
     since: datetime | None = None
@@ -191,9 +190,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationLimit:
-    """Bound on concurrent operations, learned from GKE's rejections, and dropped 60 s after the last rejection."""
+    """Bound on the provisioner's concurrent operations, dropped 60 s after the last rejection by GKE."""
 
-    #: Largest number of operations that ran at the same time since the last rejection; None without a bound.
+    #: Maximum number of operations that ran at the same time since the last rejection; None without a bound.
     limit: int | None = None
     rejected_at: datetime | None = None
     #: Whether GKE has rejected an operation since the last decision.
@@ -229,7 +228,7 @@ class PoolMemory:
     unneeded_since: datetime | None = None
     #: Time since which the scheduler binds no pods with chips to the pool (`Supply.free`); None if it may bind some.
     free_since: datetime | None = None
-    #: Slice that used the pool last, and may return with new pods; None if the pool's labels identify the slice.
+    #: Slice that used the pool last, and may return with new pods; None if unknown, or if the pool's labels name it.
     last_user: SliceId | None = None
     #: Zone and machine type whose creates are retried when the pool vanishes; None before the pool has had nodes.
     place: tuple[str, str] | None = None
@@ -276,7 +275,7 @@ class Memory:
     backoffs: Backoffs = field(default_factory=dict)
     #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
-    #: Time of the last create of a namespace that fails until its request or a permission is changed; kept for an hour.
+    #: Times of the last lasting failure (`answers._LASTING` or INVALID) of a create, by namespace; kept for an hour.
     lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first; empty without MAX_CREATES_PER_HOUR.
     created_at: tuple[datetime, ...] = ()
@@ -285,7 +284,7 @@ class Memory:
     #: Duration from PROVISIONING to READY of the last new pool; None before the first.
     usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
-    #: Holds by accelerator; empty unless all-or-nothing workloads compete for accelerators.
+    #: Holds and pauses by accelerator; empty unless an all-or-nothing workload has released its pools.
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

@@ -32,7 +32,6 @@ def check_fit(demand: Requirements, request: NodePoolRequest, settings: Settings
 
 
 def _switch_hint(demand: Requirements) -> str:
-    """Return a hint if a selector whose only valid value is "true" has another value; empty otherwise."""
     wrong = [key for key in (constants.SPOT, constants.FLEX_START) if demand.node_selector.get(key, "true") != "true"]
     return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 

@@ -99,7 +99,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Return the owner of a pool; None if the provisioner did not create the pool, and therefore never changes it."""
+    """Return the owner of a pool; None if the labels name no owner: the provisioner never changes such a pool."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
@@ -440,7 +440,6 @@ class Candidates:
 
 
 def _cached(results: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Return the result of `find`, or raise its error. Both are cached in `results`, so each key is searched once."""
     result = results.get(key)
     if result is None:
         try:
