@@ -53,7 +53,7 @@ class ServingPolicy:
         return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Return whether a workload with chips requests Slice resources, and no setting or `DISABLE` excludes it."""
+        """Return whether a workload with chips requests Slice resources, and neither settings nor DISABLE exclude it."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )

@@ -1,7 +1,7 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
 With these leader pods, later steps treat requests and buffers like workloads. The slices of a request start together.
-Their leaders are unschedulable until the condition Provisioned is true; afterwards the request only keeps its pools.
+The leaders of a request are unschedulable until Provisioned is true; afterwards the request only keeps its pools.
 The leaders of a buffer are always unschedulable: if other pods use a slice's pool, the slice gets another pool.
 """
 

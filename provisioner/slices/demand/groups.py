@@ -87,7 +87,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of the entry in the spec and the index, which is None if missing."""
+    """Split the name of a group into the name of the entry in the spec and the index (None if missing)."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -108,7 +108,7 @@ def _groups_by_key(
 
 
 def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group outside `keys` of each entry with chips; none for kind POD, or with `problem`."""
+    """Yield the first group that is not in `keys`, for each entry with chips. Kind POD and invalid workloads have none."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue

@@ -197,7 +197,7 @@ def find_by_workload(
 
     Only slices with pods or in `referred` are returned, and at most one more for each entry of the spec. The
     values of `referred` are names of groups, empty if unknown. `last` is an earlier result with the same policy; its
-    slices are reused for workloads that are equal and whose pods and references have not changed.
+    slices are reused for unchanged workloads with unchanged pods and references.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -337,7 +337,7 @@ def _share(workload: Workload, demand: Requirements, target: tuple[str, str], sh
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
-    """Return the pod of index 0 or, with `lowest`, of the lowest index. Pods without a node are preferred."""
+    """Return the pod of index 0 or, with `lowest`, of the lowest index. Among equal indexes, an unbound pod leads."""
     candidates = [
         pod
         for pod in pods

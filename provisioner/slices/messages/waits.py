@@ -169,7 +169,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     waits_by_slice: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield notices about the waiting slices in `joined`, and about the slices that share their pools (its values)."""
+    """Yield notices about the waiting slices in `joined`, and about the slices in its values, which share pools."""
     for slice_id, wait in waits_by_slice.items():
         if slice_id not in joined or wait.silent:
             continue

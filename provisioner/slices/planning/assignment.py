@@ -85,7 +85,7 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # While pods of a slice are replaced, labels of the slice are kept or restored, and foreign labels replaced.
+        # Without a leader pod, as in a restart, the slice's labels are kept or restored, and foreign labels replaced.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)

@@ -2,7 +2,7 @@
 
 A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice. Pods
 that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, the pool that is
-assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that fits.
+assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that it suits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 #: Maximum time on another slice's ready pool without a bound pod: the scheduler retries each pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time on a ready pool without pods: the Job controller may wait 10 minutes before it replaces a failed pod.
+#: Maximum time for which a slice without pods counts on a ready pool: a Job may replace a failed pod after 10 minutes.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 #: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. A younger pool
 #: is kept: if maintenance of all hosts is announced at the same time, a new pool would be no better.

@@ -15,7 +15,7 @@ from provisioner.slices.planning.round import Round
 
 #: Maximum number of pods to which one decision writes a cost, not counting pods whose writes Kubernetes rejected.
 _MAX_WRITES = 32
-#: Number of costs for each number of hosts, up to 1,000 hosts: the maximum cost in Kubernetes is 2^31 - 1.
+#: Number of different costs for each number of hosts from 0 to 1,000, so that a cost is below Kubernetes' 2^31 - 1.
 _COSTS = 1_000_000
 
 

@@ -6,8 +6,8 @@ the workload releases its pools, which are then deleted. Only workloads whose po
 of kinds without pods, start together.
 
 After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
-time. If this workload also releases its pools, or if the queue is empty at a release, a pause follows after the delete
-of the released pools. A workload that needs several accelerators waits until it can hold all of them.
+time. If this workload also releases its pools, or if no other workload holds pools or waits, a pause follows after the
+delete of the released pools. A workload that needs several accelerators waits until it can hold all of them.
 """
 
 from collections import defaultdict

@@ -114,7 +114,7 @@ def keep_from_lower(
 ) -> None:
     """Withhold the chips, pool and create of a slice from lower priorities if a limit refuses the slice.
 
-    Slices of the `lowest` priority or without a fresh offer, and requests beyond the whole limit, withhold nothing.
+    Slices of the `lowest` priority, without a fresh offer (`has_fresh_offer`), or above the limit withhold nothing.
     """
     unit = units[slice_.id]
     if slice_.spare or unit.priority <= lowest:

@@ -16,7 +16,7 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates of a workload beyond its slices that cause no wait; wait in seconds before each further one.
+#: Number of failed creates without a wait, beyond a workload's number of slices; wait in seconds before further creates.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 #: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
@@ -33,7 +33,7 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after failed creates. A failure of kind INVALID has `REFUSAL_DELAY`; failures of other kinds have no wait.
+#: Waits after failed creates. A failure of kind INVALID has `REFUSAL_DELAY`; failures of other kinds have no back-off.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
