@@ -53,7 +53,7 @@ class ServingPolicy:
         return self._refusal(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Return whether a workload with chips requests Slice resources, and neither settings nor DISABLE exclude it."""
+        """Return whether a workload with chips requests Slice resources and is not excluded by settings or DISABLE."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._refusal(workload, job.template, dynamic=True) for job in workload.groups
         )

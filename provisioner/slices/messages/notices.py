@@ -265,7 +265,7 @@ def refusal(found: Stuck, ctx: Round) -> str:
 
 
 def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Report unschedulable pods that get no pool, because the leader pod of their slice is bound or has ended."""
+    """Report unschedulable pods that get no pool, because their slice has no unschedulable leader pod."""
     limit = ctx.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
     have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.supply for name in names)}

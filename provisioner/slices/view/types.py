@@ -12,7 +12,7 @@ from provisioner.slices.planning.plan import PoolState
 class State(StrEnum):
     """State of a slice or its node pool."""
 
-    #: Waiting does not help: the workload, a setting, or an object that the request names must be changed.
+    #: The slice waits for a pool, and usually gets one only if the workload or a setting is changed.
     REJECTED = "rejected"
     #: The leader pod is unschedulable, and no node pool exists for it yet.
     WAITING = "waiting"

@@ -123,7 +123,7 @@ class WaitsFor(NamedTuple):
     silent: bool = False
     #: Whether a ProvisioningRequest that waits for this cause is reported as failed.
     failed: bool = False
-    #: Whether waiting does not help: the request, a setting, or an object that the request names must be changed.
+    #: Whether the wait usually ends only if the request, a setting, or an object that the request names is changed.
     final: bool = False
 
     @property

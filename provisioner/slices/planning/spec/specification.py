@@ -243,7 +243,7 @@ def is_held(taints: Iterable[Taint]) -> bool:
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
-    """Return the slice's shape. Raises UnmeetableError if the slice has none, or its pods do not fit the shape."""
+    """Return the slice's shape. Raises UnmeetableError without a shape, or if the number of pods does not fit it."""
     shape = slice_.shape
     if shape is None:
         demand = slice_.requirements
