@@ -86,7 +86,7 @@ class Explanation:
 def explain(
     view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
-    """Explain [KIND/]NAME: a workload, slice, pod of a slice, or node pool. An empty `namespace` stands for all."""
+    """Explain [KIND/]NAME: a workload, slice, pod of a slice, or pool, in all namespaces if `namespace` is empty."""
     if (controllers := _controllers_of(view, name, namespace)) and "/" in name:
         return [_workload(view, workload_view, now, tuple(activity)) for workload_view in controllers]
     kind, name = _parts(name)
