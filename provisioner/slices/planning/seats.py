@@ -65,7 +65,7 @@ class Seats:
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
         self._growing = growing_marks(pools)
-        #: Pools with users, by the party of their creator, and by the party of the users if all have the same.
+        #: Pools with users, by the party of their creator, and by the party of the users if they all are of one party.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
         self._by_settings = bits_by_settings((pool, self._bits[pool.name]) for pool in pools)

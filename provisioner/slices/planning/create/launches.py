@@ -33,9 +33,9 @@ from provisioner.slices.planning.spec.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
-#: Maximum time for which a create waits because nodes of another pool still have the labels of the slice.
+#: Time after the leader pod became unschedulable in which a create waits until other pools lose the slice's labels.
 _RELABELLED = timedelta(minutes=1)
-#: Minimum wait for operations of the supplier before an Event is sent: most waits end earlier.
+#: Time after the leader pod became unschedulable in which no Event reports a wait for operations.
 _PATIENCE = timedelta(minutes=2)
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 

@@ -202,7 +202,7 @@ def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoff
 
 
 def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
-    """Return the back-offs after pools vanished. Creates with a zone and machine type in `places` may run now."""
+    """Return the back-offs after pools vanished: stockout and quota back-offs for `places` (zone, machine type) end."""
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
