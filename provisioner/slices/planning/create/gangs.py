@@ -203,10 +203,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin now, by accelerator of the workloads in `released`.
-
-    A pause begins if the workload held the accelerator, or if no workload held it and no other in the queue needs it.
-    """
+    """Return new pauses by accelerator: a workload in `released` held it, or no other workload holds it or queues."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):

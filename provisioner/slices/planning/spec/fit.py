@@ -37,11 +37,8 @@ def _switch_hint(demand: Requirements) -> str:
 
 
 def _disk_misfit(demand: Requirements, machine_type: str) -> str:
-    """Return why the machine cannot attach a disk of the pod's volumes; empty if it can, or if its type is unknown.
-
-    Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
-    """
     entry, disks = tpu.machine_type(machine_type), demand.volumes.disks if demand.volumes is not None else ()
+    # Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     if entry is None or any(type_.startswith("pd-") for type_ in entry[1].disk_types):
         return ""
     disk = next((type_ for type_ in disks if type_.startswith("pd-")), "")

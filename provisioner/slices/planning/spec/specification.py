@@ -269,7 +269,6 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool for one child Job; empty unless the pods select the label that names this Job."""
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
     taints = job_taints(slice_.requirements, slice_.workload.namespace, slice_.group_name)
@@ -284,11 +283,8 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a hash of the node settings and placement policy that the pods choose; empty if they choose neither.
-
-    The hash is part of the capacity's key, so failed creates with such choices delay no creates without them.
-    """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
+    # The hash is part of the capacity's key, so failed creates with these choices delay no creates without them.
     inputs = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(inputs).encode()).hexdigest()[:_DIGEST_DIGITS] if any(inputs) else ""
 
