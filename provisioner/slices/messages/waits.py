@@ -251,11 +251,11 @@ def _of_hold(wait: WaitsFor, now: datetime) -> str:
 def _of_limit(limit: Limit, *, lasting: bool) -> str:
     _, scope, most, asked, slices, used, going, kept = limit
     never = asked > most
-    title, unit, in_use = f"Limit of {scope.counted}", "chips", used - going
+    title, unit, in_use = f"Limit of {scope.counted}", scope.unit, used - going
     if scope == CREATES_PER_HOUR:
-        unit, words = "node pools", f"{used} of {most} were created"
+        words = f"{used} of {most} were created"
     elif isinstance(scope.name, WorkloadName):
-        unit, words = "node pools", f"{scope.name.name} uses {in_use} of {most}"
+        words = f"{scope.name.name} uses {in_use} of {most}"
     else:
         words = f"at most {most} chips" if never else f"{in_use} of {most} chips in use"
     if lasting and not never:

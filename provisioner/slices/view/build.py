@@ -88,7 +88,7 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> Queu
         place=wait.position,
         length=wait.of,
         ahead=tuple(slices[slice_id].shown_id for slice_id in wait.ahead if slice_id in slices),
-        users=tuple(f"{name}: {chips} chips" for name, chips in wait.users),
+        users=tuple(f"{name}: {used} {scope.unit if scope is not None else 'chips'}" for name, used in wait.users),
         other_users=wait.other_users,
         idle_chips=idle_chips,
         idle_until=idle_until,

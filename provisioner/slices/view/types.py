@@ -83,7 +83,7 @@ class QueueView:
     length: int
     #: Ids of at most three slices ahead, the next one first.
     ahead: tuple[str, ...]
-    #: Workloads with the largest use of the limit, each with its chips.
+    #: Workloads with the largest use of the limit, with its amount.
     users: tuple[str, ...]
     other_users: int
     #: Chips of node pools with a planned delete that count against the limit.

@@ -62,6 +62,13 @@ def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None
     assert "Its pods are created once those of replicated job head are ready" in found.reason
 
 
+def test_users_of_a_limit_on_node_pools_are_counted_in_node_pools() -> None:
+    world = World(make_jobset("wide", replicas=3), settings_=settings(max_pools_per_jobset=2))
+    world.live(3)
+    queues = [slice_.queue for slice_ in view_of(world).slices if slice_.queue is not None]
+    assert [queue.users for queue in queues] == [("JobSet/default/wide: 2 node pools",)]
+
+
 def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -> None:
     world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)

@@ -40,6 +40,11 @@ class LimitScope(NamedTuple):
             return "new node pools within an hour"
         return f"node pools of each {self.name.kind.value}" if isinstance(self.name, WorkloadName) else str(self)
 
+    @property
+    def unit(self) -> str:
+        """Unit of the limit's amounts in messages."""
+        return "node pools" if self.kind in (ScopeKind.CREATES, ScopeKind.WORKLOAD) else "chips"
+
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
