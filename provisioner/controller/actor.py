@@ -99,7 +99,7 @@ class CallingActor(Generic[A]):
         return answer
 
     def live(self) -> frozenset[str]:
-        """Return the keys of calls in progress, and of calls whose results have not been taken."""
+        """Return the keys of submitted calls whose results have not been taken."""
         with self._idle:
             return frozenset(self._live)
 

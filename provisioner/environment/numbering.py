@@ -83,7 +83,7 @@ class Numbering:
     problem: str = ""
 
     def host(self, index: int) -> str:
-        """Return the host name of the pod with an index."""
+        """Return the host name of the pod with this index."""
         if index == 0 and self.leader:
             return self.leader
         if self.job_pods:

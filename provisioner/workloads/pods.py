@@ -23,7 +23,7 @@ _DAEMON_SET = ("apps/v1", "DaemonSet")
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
-    """Return the bound on the pods of one namespace. Pods above the bound keep few fields, and `labels`."""
+    """Return the bound on pods of one namespace. Pods above it keep few fields, and labels with a key in `labels`."""
     return NamespaceBound(
         plural="pods",
         max_bytes=bounds.NAMESPACE_PODS,

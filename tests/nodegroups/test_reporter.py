@@ -222,7 +222,7 @@ def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Rep
 
 
 def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
-    """The next status write has the Event again."""
+    """The next decision proposes the Event again, together with its status write."""
     tell(reporter, EVENT, writes=(STATUS,))
     reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
     reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))

@@ -55,7 +55,7 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MAX_CRASHES
-        # A separate source, so that losses of decisions do not change the draws of other faults.
+        # A separate random source, so that losses of decisions do not change the draws of other faults.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0

@@ -115,7 +115,7 @@ def test_node_that_lost_its_label_before_the_shared_list_is_cordoned(world: Worl
 
 
 def test_pods_of_a_stuck_slice_are_listed_for_each_delete(world: World) -> None:
-    """The checks after the cordon spare these pods, so an outdated list could delete the pool of a running slice."""
+    """The checks after the cordon ignore these pods, so an outdated list could cost a running slice its pool."""
     stuck = a_delete(reason=DeleteReason.SLICE_STUCK, **OF_PODS, workload_uid="")
     for _ in range(2):
         with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):

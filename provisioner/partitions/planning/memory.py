@@ -44,7 +44,7 @@ class Refusal:
     backoff: Backoff
     #: Time of the first failure, or of the namespace's first stockout in this allocation (`Memory.stockouts`).
     since: datetime
-    #: Ids of the allocation's partitions at a stockout: a retry is due early if one is removed. Otherwise None.
+    #: Ids of the allocation's partitions at a stockout; the removal of one makes a retry due. otherwise None.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0

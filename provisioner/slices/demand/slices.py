@@ -168,7 +168,7 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs from which they were derived, except the policy."""
+    """Slices of one workload, and the inputs from which they were derived, except the ServingPolicy."""
 
     workload: Workload
     #: Key, name (empty if unknown) and pods of each group with pods or in `find_by_workload`'s `referred`.

@@ -1,8 +1,8 @@
 """Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
 Kueue reads the conditions of a request. It resumes the workload once Provisioned is true, and tries the next flavor
-after Failed. BookingExpired ends the booking, also when pods run on all pools of the request: Kueue then creates a new
-request if the workload is evicted later.
+after Failed. BookingExpired ends the booking. It is also set when pods run on all pools of the request, so that Kueue
+creates a new request if the workload is evicted later.
 """
 
 from collections import defaultdict

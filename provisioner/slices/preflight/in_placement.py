@@ -48,7 +48,7 @@ _TRY_AS_ADMINISTRATOR = (
 def check_placement(api: Api, settings: Settings) -> Finding:
     """Check that admission marks pods in all namespaces with workloads that request chips. Raises ClusterError.
 
-    If the identity may create pods, the dry run of a create shows whether pods are marked. Without this trial, a
+    If this process may create pods, the dry run of a create shows whether pods are marked. Without this trial, a
     webhook is reported as not tried, because a firewall may block its port. Also warn about DeviceClasses that offer
     TPUs as an extended resource other than google.com/tpu: admission does not mark pods that request it.
     """

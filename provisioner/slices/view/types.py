@@ -45,7 +45,7 @@ class Host(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """Reason and message of an Event for the owner of a workload."""
+    """Reason and message of an Event about a workload."""
 
     reason: str
     message: str

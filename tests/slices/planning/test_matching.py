@@ -1,4 +1,4 @@
-"""Tests of the matching of slices and pools, which follows the bound pods, not the names."""
+"""Tests of the matching of slices and pools, which follows the bound pods, not labels of pools."""
 
 from __future__ import annotations
 

@@ -448,7 +448,7 @@ def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> Non
 
 
 def test_suspended_jobset_that_is_no_longer_opted_in_keeps_its_pool() -> None:
-    """Kueue removes selectors at a suspension as well, and adds them again at the resume."""
+    """OPT_IN_LABEL restricts only creates, as for a running JobSet."""
     world = due_world(suspended=True)
     world.settings = settings(keep_suspended=True)
     assert reasons(world, 100) == []

@@ -12,7 +12,7 @@ from provisioner.slices.planning.round import Round, Supply
 
 
 class ScopeKind(StrEnum):
-    """Property by which a limit selects the pools that it counts."""
+    """Objects that a limit counts: all pools, recent creates, or the pools of a namespace, accelerator or workload."""
 
     ALL = "all node pools"
     CREATES = "creates"

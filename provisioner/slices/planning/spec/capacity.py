@@ -141,7 +141,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        # Node pools of other clients may allow this duration, so the slice is not impossible.
+        # Node pools that other clients of GKE created may allow this duration, so the slice is not impossible.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
