@@ -50,9 +50,9 @@ def unshared(_key: str, read: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SharedLists:
-    """Lists that concurrent checks share. Threads wait for a read in progress; if it fails, another thread reads."""
+    """Lists that concurrent checks share. Threads that wait for a read get its result, or raise its ClusterError."""
 
-    #: Time of the request, lock of the read, and result (empty until the read succeeds), by key.
+    #: Time of the request, lock of the read, and its result or error (empty until the read ends), by key.
     _reads: dict[str, tuple[float, threading.RLock, list[Any]]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -60,13 +60,29 @@ class SharedLists:
         """Return the result of `read`, or of a read with this key that was requested at most 2 s before `now`."""
         with self._lock:
             self.forget_expired(now)
-            _, reading, results = self._reads.setdefault(key, (now, threading.RLock(), []))
+            entry = self._reads.setdefault(key, (now, threading.RLock(), []))
             if len(self._reads) > _MAX_SHARED:
                 del self._reads[next(iter(self._reads))]
-        with reading:
-            if not results:
-                results.append(read())
-            return results[0]
+        _, reading, outcomes = entry
+        try:
+            with reading:
+                if not outcomes:
+                    try:
+                        outcomes.append(read())
+                    except errors.ClusterError as error:
+                        outcomes.append(error)
+                        self._forget(key, entry)
+            if isinstance(outcomes[0], errors.ClusterError):
+                raise outcomes[0]
+            return outcomes[0]
+        finally:
+            # An error's traceback must not refer to the error through these names: the cycle would stay in memory.
+            del entry, outcomes
+
+    def _forget(self, key: str, entry: object) -> None:
+        with self._lock:
+            if self._reads.get(key) is entry:
+                del self._reads[key]
 
     def forget_expired(self, now: float) -> None:
         """Release the memory of lists that are too old."""
