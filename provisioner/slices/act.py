@@ -61,7 +61,7 @@ class Actor(CallingActor[Answer]):
     gate: Gate
     executor: Executor
     #: Runs deletes, so that their long checks delay no create, and no change of a node, pod or status.
-    slow_executor: Executor
+    delete_executor: Executor
     change_executor: Executor
     #: Nodes, pods and other objects with an unfinished change, which get no second change.
     _changing: set[str] = field(default_factory=set)
@@ -74,7 +74,7 @@ class Actor(CallingActor[Answer]):
         # Deletes are submitted first, because each pool that is not needed costs money.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
-            self._submit(delete.name, call, self.slow_executor, self._delete_failed)
+            self._submit(delete.name, call, self.delete_executor, self._delete_failed)
         for create in plan.creates:
             name = create.request.name
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)

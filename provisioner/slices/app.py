@@ -88,7 +88,7 @@ def build(
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,
         executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="act"),
-        slow_executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="delete"),
+        delete_executor=ThreadPoolExecutor(max_workers=settings.concurrency, thread_name_prefix="delete"),
         change_executor=ThreadPoolExecutor(max_workers=_AT_ONCE_PER_POOL, thread_name_prefix="change"),
     )
     board = Board(

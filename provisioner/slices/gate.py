@@ -182,9 +182,9 @@ class Gate:
             if not delete.kind_absent:
                 raise
             workload = None
-        is_same = workload is not None and delete.workload_uid in ("", workload.uid)
-        keeps = is_same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
-        living = workload if keeps and not self._is_over(workload) else None
+        living = workload if workload is not None and delete.workload_uid in ("", workload.uid) else None
+        if living is not None and not (living.keeps_pools(while_suspended=self.keep_suspended) and self._lasts(living)):
+            living = None
         if living is not None and delete.reason in _ENDED:
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
@@ -194,14 +194,18 @@ class Gate:
                 raise KeptError("no pod of the stuck slice is unschedulable any more")
         return living
 
-    def _is_over(self, workload: Workload | None) -> bool:
-        """Whether a booking has ended, or a buffer or unbooked request is in an unserved namespace, and never ends."""
-        if workload is None or workload.ask is None:
-            return False
+    def _lasts(self, workload: Workload) -> bool:
+        """Whether the booking of a request has not ended; without a booking, whether the namespace is served.
+
+        True for all workloads with pods. The status of unserved requests and buffers never says that they have ended.
+        """
+        if workload.ask is None:
+            return True
         now = self.clock()
         until = booked_until(workload.ask, self.booking_seconds, now)
-        unserved = self.namespaces and workload.namespace not in self.namespaces
-        return bool(unserved) if until is None else until <= now
+        if until is None:
+            return not self.namespaces or workload.namespace in self.namespaces
+        return until > now
 
     def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
         return [

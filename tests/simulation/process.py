@@ -128,7 +128,7 @@ class Process:
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,
             executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
-            slow_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
+            delete_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             change_executor=_Executor(self, simulation.hostile.threads),  # type: ignore[arg-type]
             monotonic=self._monotonic,
         )

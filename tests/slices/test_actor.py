@@ -316,8 +316,8 @@ def test_label_change_does_not_wait_for_deletes(world: World) -> None:
     """The checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
     put_pool(world)
     busy = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as world.actor.slow_executor:
-        world.actor.slow_executor.submit(busy.wait)
+    with ThreadPoolExecutor(max_workers=1) as world.actor.delete_executor:
+        world.actor.delete_executor.submit(busy.wait)
         world.actor.carry_out(Plan(memory=Memory(), deletes=(a_delete(),), assignments=(LABEL_CHANGE,)))
         world.actor.change_executor.submit(str).result()
         assert world.calls("PATCH") == [object_path("nodes", NODE)]
@@ -399,7 +399,7 @@ def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> N
     """The executor of deletes cannot start a thread; creates have their own executor."""
     world = World()
     put_pool(world)
-    world.actor.slow_executor = Exhausted()  # type: ignore[assignment]
+    world.actor.delete_executor = Exhausted()  # type: ignore[assignment]
     answers = carry_out(world, deletes=(a_delete("first-pool"), a_delete("second-pool")), creates=(CREATE,))
     by_name = {answer.name: answer for answer in answers if not isinstance(answer, LookUpAnswer)}
     assert sorted(by_name) == ["first-pool", "second-pool", "train-pool"]

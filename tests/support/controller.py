@@ -172,7 +172,7 @@ class World:
             lease_seconds=lambda: self.lease_seconds,
             on_answer=self.wake.set,
             executor=executor,
-            slow_executor=executor,
+            delete_executor=executor,
             change_executor=executor,
             monotonic=self.clock,
         )
