@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -87,7 +87,8 @@ def _read(texts: tuple[str, ...]) -> Wishes:
     return replace(wishes, problems=problems)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# No slots, because `cached_property` needs a `__dict__`. Each decision reads `nodes` many times.
+@dataclass(frozen=True, kw_only=True)
 class Slice:
     """TPU demand of one group of pods."""
 
@@ -156,7 +157,7 @@ class Slice:
         subgroups = self.workload.kind is WorkloadKind.LEADER_WORKER_SET and self.workload.groups[0].name
         return "subGroupSize" if subgroups else self.workload.kind.size_field
 
-    @property
+    @cached_property
     def nodes(self) -> int:
         """Number of nodes that the slice needs; 0 if it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
@@ -271,13 +272,14 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-    if group.selects_job_nodes:
-        admitted = with_job_nodes(admitted, workload.namespace, listed.name)
-    requirements, host = admitted, ""
     # A leader pod without chips runs on a node of its workers, so the workers' template has the requirements.
     if leader is not None and (leader.requirements.has_chips or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
+    else:
+        requirements = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
+        host = ""
+        if group.selects_job_nodes:
+            requirements = with_job_nodes(requirements, workload.namespace, listed.name)
     if requirements.claims:
         requirements = with_host_chips(requirements)
     if workload.annotations:

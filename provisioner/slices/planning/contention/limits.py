@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
+from provisioner.model.workloads import WorkloadName
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
@@ -194,8 +195,9 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
     for slice_ in slices:
         if slice_.shape is None:
             continue
-        for setting, scope, maximum, amount in _limits_of(slice_, slice_.shape.accelerator.label, settings):
+        for setting, maximum, kind, name, amount in _limits_of(slice_, slice_.shape.accelerator.label, settings):
             if maximum is not None:
+                scope = LimitScope(kind, name)
                 before = limits[scope].asked if scope in limits else 0
                 limits[scope] = Limit(setting, scope, maximum, before + amount)
     return limits.values()
@@ -203,19 +205,18 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
 
 def _limits_of(
     slice_: Slice, accelerator: str, settings: Settings
-) -> Iterator[tuple[str, LimitScope, int | None, int]]:
+) -> Iterator[tuple[str, int | None, ScopeKind, str | WorkloadName, int]]:
     workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
-    yield "MAX_CHIPS", ALL, settings.max_chips, chips
+    yield "MAX_CHIPS", settings.max_chips, *ALL, chips
     maximum = _amount(settings.max_chips_per_namespace, namespace)
-    yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), maximum, chips
+    yield "MAX_CHIPS_PER_NAMESPACE", maximum, ScopeKind.NAMESPACE, namespace, chips
     if not workload.kind.has_pods:
         maximum = _amount(settings.max_requested_chips_per_namespace, namespace)
-        yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), maximum, chips
+        yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", maximum, ScopeKind.REQUESTS, namespace, chips
     maximum = _amount(settings.max_chips_per_accelerator, accelerator)
-    yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), maximum, chips
-    yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
-    scope = LimitScope(ScopeKind.WORKLOAD, workload.full_name)
-    yield "MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1
+    yield "MAX_CHIPS_PER_ACCELERATOR", maximum, ScopeKind.ACCELERATOR, accelerator, chips
+    yield "MAX_CREATES_PER_HOUR", settings.max_creates_per_hour, *CREATES_PER_HOUR, 1
+    yield "MAX_POOLS_PER_JOBSET", settings.max_pools_per_jobset, ScopeKind.WORKLOAD, workload.full_name, 1
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
