@@ -118,8 +118,15 @@ class Asked:
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))
-                if other is not run and left_at < since < now and name in other.last_pool.values():
+                kept = other is not run and left_at < since < now and name in other.last_pool.values()
+                if kept and not self._runs_elsewhere(other):
                     yield f"and {name} is kept for {other.name}"
+
+    def _runs_elsewhere(self, request: RequestRun) -> bool:
+        """Whether a pod for which a request booked pools is bound to another pool, as without placement policy."""
+        users = (run for run in self._simulation.kueue.runs() if run.request is request)
+        booked = set(request.last_pool.values())
+        return any(pod.node and pod.pool not in booked for run in users for pod in run.pods.values())
 
     def judge_create(self, process: Process, pool: Pool) -> None:
         """Check that a new pool is neither for a served request nor for pods whose request still exists."""

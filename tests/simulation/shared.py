@@ -148,8 +148,9 @@ class Shared:
         there, taken = self._seats(process, class_, pool)
         # The check does not apply to the storm, in which late events may show the pods of a burst one after the other.
         judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
-        # A pod of another class that takes a node lets a pod of the burst wait again, which allows one more pool.
-        if judged and len(recent) > _pools_of_burst(wanted) + taken:
+        # A pool that fails, or a node that a pod of another class takes, lets pods of the burst wait again, and thus
+        # allows one more pool.
+        if judged and len(recent) > _pools_of_burst(wanted) + taken + self._failed_pools(class_):
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
         if sum(there.values()) + hosts(pool) > wanted + self._rivals(class_):
             self._stage.violate(FEW, f"{made} for at most {wanted} pods of {class_}, which have nodes: {there}")
@@ -183,6 +184,11 @@ class Shared:
         since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
         created = (pool for pool in pools if is_ours(pool) and self._belongs(pool, class_) and pool.status in _UP)
         return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
+
+    def _failed_pools(self, class_: _Class) -> int:
+        """Return the number of existing pools of a class whose creation has failed."""
+        pools = self._simulation.cloud.pools.values()
+        return sum(pool.trouble is not None and is_ours(pool) and self._belongs(pool, class_) for pool in pools)
 
     def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:
         """Return the number of nodes in each pool that pods of a class may use, and the number that other pods took."""
