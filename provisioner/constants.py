@@ -186,7 +186,7 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: Annotation: "true" requests that the slices of the workload start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
-#: Annotation of pods: a ReplicaSet that scales in deletes the pods with the lowest cost first.
+#: Annotation of pods: a ReplicaSet that scales in deletes, among its ready pods, those with the lowest cost first.
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"

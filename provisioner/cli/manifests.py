@@ -102,7 +102,7 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """Loads values like kubectl: keys are texts and may not occur twice; dates and times are also texts."""
+    """Loads keys, dates and times as texts, like kubectl; unlike kubectl, rejects a key that occurs twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         self.flatten_mapping(node)

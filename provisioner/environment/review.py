@@ -1,4 +1,4 @@
-"""Reviews pods: adds TPU variables by a patch, and warns about problems. Warns also about pods before they exist."""
+"""Reviews pods and the workloads that create them: adds TPU variables to pods, and warns about or rejects both."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

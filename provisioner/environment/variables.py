@@ -32,7 +32,8 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; all other generations have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations that wrap only axes of 16 chips. Other generations wrap all axes if the slice consists of whole cubes.
+#: Generations whose links close an axis to a ring (TPU_TOPOLOGY_WRAP) only if the axis has 16 chips. In the others,
+#: all axes are rings if the slice consists of whole cubes of 4x4x4 chips.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4

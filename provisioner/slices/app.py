@@ -31,7 +31,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 #: Maximum number of concurrent calls to the API server for the checks before the delete of one pool, and maximum number
 #: of concurrent changes of nodes, pods and statuses: 16 threads make 160 changes a second of two calls of 50 ms each.
 _AT_ONCE_PER_POOL = 16
-#: Maximum number of concurrent calls for the checks before the deletes of all pools together.
+#: Number of threads that the checks before all deletes share; the thread of each delete also makes calls itself.
 _AT_ONCE = 32
 
 

@@ -17,7 +17,7 @@ _BLOCK = re.compile(
 class Block:
     """A block of commands that readers copy."""
 
-    #: Readers who need the block: `all`, or the name of a choice, from the comment above it; empty without a comment.
+    #: Word of the comment above the block: `all`, or the way of installation such as `helm`; empty without a comment.
     where: str
     text: str
     heading: str

@@ -113,7 +113,7 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
-    """Assert that hostile objects cost little, and do not change the plan for the honest JobSet; return both plans."""
+    """Assert that hostile objects cost little, and do not change the plan for the honest JobSet; return the plans."""
     kb = sum(len(json.dumps(raw)) for raw in (*raw_jobsets, *raw_pods)) / 1000
 
     def rounds() -> tuple[Plan, Plan]:

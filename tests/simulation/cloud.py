@@ -38,7 +38,7 @@ CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 #: Minimum and maximum seconds from the registration of a node until its device plugin reports chips. With a minimum of
 #: less than 12 s, pods could run on a node that registers between the gate's check and the effect of the delete.
 _DEVICES_SECONDS = (13.0, 25.0)
-#: Seconds after the start of a run until the foreign pools exist.
+#: Seconds from the start of a run until operations are limited, so that the creates of foreign pools are accepted.
 _OTHERS_READY_SECONDS = 5.0
 FOREIGN_POOLS = ("default-pool", "their-tpus")
 

@@ -313,7 +313,7 @@ def test_label_change_waits_for_at_most_64_status_writes_of_earlier_rounds(world
 
 
 def test_label_change_does_not_wait_for_deletes(world: World) -> None:
-    """The checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
+    """In the past, the checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
     put_pool(world)
     busy = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as world.actor.delete_executor:

@@ -44,7 +44,7 @@ def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
 
 
 class World:
-    """JobSets, pods, nodes and pools, and a provisioner that decides only when a test calls a method."""
+    """Workloads, pods, nodes and pools, and a provisioner that decides only when a test calls a method."""
 
     rules: PoolRules = GKE_RULES
 

@@ -405,7 +405,7 @@ class Rest:
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at `plain` (HTTP) and `encrypted` (TLS, only with `files`). Raises ServerError if invalid."""
+    """Return the REST API at two addresses, HTTP and TLS (only with `files`); ServerError for an invalid address."""
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None

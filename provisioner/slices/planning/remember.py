@@ -283,7 +283,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the earliest and the latest back-off of equal pods: later replacements need only these two."""
+    """Return only the earliest and the latest back-off among slices with equal pods: a replacement gets one of them."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)

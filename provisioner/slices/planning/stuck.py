@@ -84,7 +84,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # Pods on a pool that became ready only recently are not stuck yet, so the start of the phase is compared.
+    # Unschedulable pods of a pool that became ready only recently are not stuck yet.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)

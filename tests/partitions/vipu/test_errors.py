@@ -1,4 +1,4 @@
-"""Meaning of the messages of the `vipu` command; the real messages are not documented."""
+"""Tests how messages of the `vipu` command are read; the messages are assumed, because only one is documented."""
 
 from __future__ import annotations
 

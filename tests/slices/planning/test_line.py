@@ -105,7 +105,7 @@ def test_line_orders_units_by_priority_namespace_and_last_grant(
 
 
 def test_grant_of_one_resource_leaves_the_order_of_another_unchanged() -> None:
-    """In the past, grants of all resources counted together: a tenant with another grant got none of 143 probes."""
+    """In the past, grants of all resources counted together: a tenant with a grant of one never got another."""
     units = [unit("a/w/1", since=0), unit("b/w/1", since=9)]
     stamps = granted({}, "another", units[:1], after(60))
     assert in_line(RESOURCE, units, stamps) == in_line(RESOURCE, units, {})

@@ -38,7 +38,7 @@ class Agenda:
         self.at(self.now + seconds, callback)
 
     def wait(self, seconds: float) -> None:
-        """Advance the time by `seconds`, and run all callbacks that become due."""
+        """Advance the time by `seconds`, and run callbacks that become due; do nothing in `_DEEPEST` nested waits."""
         end = self.now + seconds
         if self._depth >= _DEEPEST:
             return

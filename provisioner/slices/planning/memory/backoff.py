@@ -40,7 +40,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
-    # An administrator may grant the permission at any time, and no event reports it.
+    # No event reports that an administrator has granted the permission, so creates are tried at least every 10 minutes.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
     # At most 6 pools are created on the first day: each costs money until the scheduler is known to refuse it.
