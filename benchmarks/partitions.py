@@ -224,7 +224,7 @@ class _Run:
             saved = self.ledger = Ledger(entries=write.entries, resource_version=version)
         elif write.pod.uid in self.waiting:
             uid = write.pod.uid
-            self._change(uid, gated=False, told_server=_SERVER.address)
+            self._change(uid, gated=False, server_annotation=_SERVER.address)
             self._after(_START_SECONDS, lambda: self._start(uid))
         self._live.discard(write.key)
         self.memory = fold(self.memory, AnsweredWrite(write=write, at=self.now, result=saved))

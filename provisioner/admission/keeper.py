@@ -21,7 +21,7 @@ from provisioner.runtime.authority import Authority
 _log = structlog.get_logger(__name__)
 
 _ROOT = "/apis/admissionregistration.k8s.io/v1"
-_KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+_CONFIGURATION_KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 #: Maximum number of attempts of one step, if other replicas change the Secret or the webhooks at the same time.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
@@ -199,7 +199,7 @@ class Keeper:
     def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
         """Return the configurations by kind, None if missing, and the problem if RBAC forbids a read."""
         configurations, problem = {}, ""
-        for kind in _KINDS:
+        for kind in _CONFIGURATION_KINDS:
             try:
                 configurations[kind] = self._get(self._path(kind))
             except errors.Forbidden as error:

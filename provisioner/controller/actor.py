@@ -153,7 +153,7 @@ class Exchange(NamedTuple):
     executor: Executor
     #: Minimum seconds of leadership that must be left to send the call; None for a call that only reads.
     lease_seconds: float | None = None
-    #: Live check before a delete. Raises KeptError if the object must be kept, ClusterError if a read fails.
+    #: Live check before a delete. Raises DeletionBlockedError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None
     #: Whether NOT_FOUND counts as success.
     may_be_absent: bool = False

@@ -8,7 +8,7 @@ import structlog
 from provisioner.kube.events import EventRecorder
 from provisioner.model.writes import AnsweredWrite, WriteFailure
 from provisioner.runtime.metrics import WRITTEN, ActionMetrics
-from provisioner.runtime.repeats import Lasting
+from provisioner.runtime.repeats import FailureLog
 
 _log = structlog.get_logger(__name__)
 #: Failures that are no warnings, because they are expected: a later round writes again.
@@ -21,7 +21,7 @@ class PlanReporter:
 
     recorder: EventRecorder
     metrics: ActionMetrics
-    _lasting: Lasting = field(default_factory=Lasting)
+    _lasting: FailureLog = field(default_factory=FailureLog)
 
     def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
         """Count a write by `label`. Log its failure with the keys of `said`; return whether a warning was logged."""

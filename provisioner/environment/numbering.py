@@ -15,7 +15,7 @@ from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
 from provisioner.workloads.job import JOB, pods_of_job
 from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before, jobs_of_slice
-from provisioner.workloads.kind import STATEFUL_SET, marked
+from provisioner.workloads.kind import STATEFUL_SET_TYPE, marked
 from provisioner.workloads.leaderworkerset import subgroup_of
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
@@ -343,9 +343,14 @@ def _subdomain(pod: TpuPod) -> str:
 
 
 _RESOURCES = {
-    STATEFUL_SET: "statefulsets",
+    STATEFUL_SET_TYPE: "statefulsets",
     JOB: PLAIN_JOB.resource,
     JOBSET_TYPE: JOBSET.resource,
     RAY_CLUSTER_TYPE: RAY_CLUSTER.resource,
 }
-_NUMBERINGS = {STATEFUL_SET: _of_stateful_set, JOB: _of_job, JOBSET_TYPE: _of_jobset, RAY_CLUSTER_TYPE: _of_raycluster}
+_NUMBERINGS = {
+    STATEFUL_SET_TYPE: _of_stateful_set,
+    JOB: _of_job,
+    JOBSET_TYPE: _of_jobset,
+    RAY_CLUSTER_TYPE: _of_raycluster,
+}

@@ -50,7 +50,7 @@ from provisioner.kube.podspec import HOST_DNS
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
-from provisioner.workloads.kind import STATEFUL_SET
+from provisioner.workloads.kind import STATEFUL_SET_TYPE
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 Json = dict[str, Any]
@@ -318,7 +318,7 @@ def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:
 
 
 def _stateful(pod: TpuPod) -> bool:
-    return pod.owner is not None and pod.owner.type == STATEFUL_SET and owner_to_read(pod) is not None
+    return pod.owner is not None and pod.owner.type == STATEFUL_SET_TYPE and owner_to_read(pod) is not None
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
@@ -374,10 +374,10 @@ def _first_pods(raw: Json) -> Iterator[Json]:
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     name, kind = fields.name(metadata.get("name")), (raw.get("apiVersion"), raw.get("kind"))
     group = fields.text(raw.get("apiVersion")).partition("/")[0]
-    if kind == STATEFUL_SET and fields.count(spec.get("replicas")):
+    if kind == STATEFUL_SET_TYPE and fields.count(spec.get("replicas")):
         own = f"{name}-{fields.count(fields.mapping(spec.get('ordinals')).get('start'), default=0)}"
         subdomain = fields.name(spec.get("serviceName"))
-        yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET, name), subdomain=subdomain)
+        yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET_TYPE, name), subdomain=subdomain)
     elif kind == JOB:
         yield _pod_of_job(spec, name, indexed=spec.get("completionMode") == _INDEXED)
     elif (group, raw.get("kind")) == ("jobset.x-k8s.io", "JobSet"):
@@ -423,7 +423,7 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
         # With subdomainPolicy UniquePerReplica, the subdomain is another one, but the warnings are the same.
-        yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, name)
+        yield _pod(template, {"name": own}, (*STATEFUL_SET_TYPE, f"{name}-0" if worker else name), marks, name)
 
 
 def _pod(

@@ -271,7 +271,7 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rereading:
+class PeriodicRead:
     """Schedule of a periodic read that is retried after failures. The read blocks the calling thread."""
 
     api: Api
@@ -307,7 +307,7 @@ class Rereading:
             self.problem, self.failures = "", 0
 
 
-class KeptError(Exception):
+class DeletionBlockedError(Exception):
     """The object must not be deleted now. The message is the reason; `public` is a version that every user may see."""
 
     def __init__(self, message: str, *, public: str = "") -> None:
@@ -315,11 +315,11 @@ class KeptError(Exception):
         self.public = public or message
 
 
-def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
+def why_kept(verify_deletable: Callable[[], None], *, call: str) -> str | None:
     """Run the checks before a delete; return the reason to keep the object, None if it may be deleted. Never raises."""
     try:
-        pass_through()
-    except KeptError as error:
+        verify_deletable()
+    except DeletionBlockedError as error:
         return str(error)
     except errors.ClusterError as error:
         return f"Kubernetes does not allow the check: {error}"
@@ -330,11 +330,11 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(open_nodes: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Raise KeptError right before a delete if `open_nodes` yields a node, or is too slow in all attempts."""
+    """Right before a delete, raise DeletionBlockedError if `open_nodes` yields a node, or is too slow each time."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in open_nodes():
-            raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
+            raise DeletionBlockedError(f"node {name} has registered or was uncordoned meanwhile")
         if monotonic() - began <= _LAST_LOOK_SECONDS:
             return
-    raise KeptError("the API server takes too long to confirm that its nodes are cordoned")
+    raise DeletionBlockedError("the API server takes too long to confirm that its nodes are cordoned")

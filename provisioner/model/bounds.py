@@ -37,7 +37,7 @@ REPLICATED_JOBS = 256
 #: Number of groups with chips, such as child Jobs. A GKE cluster has at most a few thousand node pools for groups.
 CHILD_JOBS = 4096
 #: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in 32,768 characters.
-ASKED_SLICES = 768
+REQUESTED_SLICES = 768
 #: Number of pods of one group with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
 #: Characters of all kept fields of a workload, including its templates.

@@ -43,7 +43,7 @@ _ADVICE = {
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
-_OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
+_OWN_PREFIXES = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
 
 
 def is_system(key: str) -> bool:
@@ -54,7 +54,7 @@ def is_system(key: str) -> bool:
 
 def may_be_there(key: str) -> bool:
     """Whether a new node may have a label of this key although its prediction lacks the label."""
-    return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
+    return key not in _KNOWN and is_system(key) and not key.startswith(_OWN_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

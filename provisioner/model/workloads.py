@@ -41,7 +41,7 @@ class WorkloadKind(StrEnum):
 
     @property
     def has_pods(self) -> bool:
-        """Whether objects of the kind have pods. Objects of other kinds request capacity for pods to come (`Ask`)."""
+        """Whether objects of the kind have pods. Others request capacity for pods to come (`CapacityRequest`)."""
         return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
@@ -234,7 +234,7 @@ class Condition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class CapacityRequest:
     """Spec and status of a ProvisioningRequest (request) or CapacityBuffer (buffer)."""
 
     resource_version: str
@@ -278,7 +278,7 @@ class Workload:
     #: Time of the last change of `suspended`, by the clock of the workload's controller; None if never or unknown.
     suspension_changed_at: datetime | None = None
     #: None for kinds with pods.
-    ask: Ask | None = None
+    capacity_request: CapacityRequest | None = None
     #: Controller of the pods, only for kind POD; None for other kinds, and if the workload is a pod.
     controller: ObjectRef | None = None
 

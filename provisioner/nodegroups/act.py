@@ -18,7 +18,7 @@ from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.writing import Writer
-from provisioner.runtime.repeats import Lasting
+from provisioner.runtime.repeats import FailureLog
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
             send,
             self.executor if proof is None else self.gate_executor,
             lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
-            check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
+            check=functools.partial(self.gate.verify_deletable, proof) if proof is not None else None,
             # For a create, NOT_FOUND is a failure: a resource to which the request refers is missing.
             may_be_absent=not isinstance(call, actions.Insert),
         )
@@ -72,7 +72,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 class DryActor(Actor):
     """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, but not status writes."""
 
-    _said: Lasting = field(default_factory=Lasting)
+    _said: FailureLog = field(default_factory=FailureLog)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit the reads of a plan, and reject its changes."""

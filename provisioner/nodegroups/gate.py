@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.kube.errors import NotFound
-from provisioner.kube.live import KeptError, list_all, look_last, read_one
+from provisioner.kube.live import DeletionBlockedError, list_all, look_last, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.wording import first_of
@@ -31,7 +31,7 @@ _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Permits a delete or raises KeptError with the reason. Raises ClusterError if a read fails."""
+    """Permits a delete or raises DeletionBlockedError with the reason. Raises ClusterError if a read fails."""
 
     api: Api
     clock: Callable[[], datetime]
@@ -39,16 +39,16 @@ class Gate:
     #: Calls a function for each node. The controller passes a parallel version, as a group may have thousands of nodes.
     for_each: ForEach = one_by_one
 
-    def pass_through(self, proof: Proof) -> None:
-        """Raise KeptError unless all conditions of a delete are met (`Proof`)."""
+    def verify_deletable(self, proof: Proof) -> None:
+        """Raise DeletionBlockedError unless all conditions of a delete are met (`Proof`)."""
         self._refuse_unless_deleted(proof)
         selected = self._selected(proof)
         if doubt := silent_node((node for node in selected if _is_of(node, proof)), proof.oldest_ready):
-            raise KeptError(doubt)
+            raise DeletionBlockedError(doubt)
         nodes = self._nodes(proof, selected)
         for node in nodes:
             if not node.unschedulable:
-                raise KeptError(f"node {node.name} is not cordoned")
+                raise DeletionBlockedError(f"node {node.name} is not cordoned")
         self._refuse_if_used(proof, [node.name for node in nodes])
         known = {(node.name, node.uid) for node in nodes}
         look_last(lambda: self._strangers(proof, known), self.monotonic)
@@ -59,11 +59,11 @@ class Gate:
         try:
             meta = read_one(self.api.get(path), functools.partial(parse, ManagedInstanceGroup)).meta
         except NotFound as error:
-            raise KeptError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
+            raise DeletionBlockedError(f"there is no {kind} {proof.namespace}/{proof.name}") from error
         if meta.uid != proof.uid:
-            raise KeptError(f"{kind} {meta} was replaced by another one")
+            raise DeletionBlockedError(f"{kind} {meta} was replaced by another one")
         if not meta.deleting:
-            raise KeptError(f"{kind} {meta} is not being deleted")
+            raise DeletionBlockedError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
         nodes = {node.name: node for node in selected if _counts(node, proof)}
@@ -96,7 +96,7 @@ class Gate:
         if blocking:
             listed = first_of([f"{pod.namespace}/{pod.name} on {pod.node}" for pod in blocking])
             what = "with chips " if all(pod.chips for pod in blocking) else ""
-            raise KeptError(f"unfinished pods {what}are on its machines: {listed}")
+            raise DeletionBlockedError(f"unfinished pods {what}are on its machines: {listed}")
 
     def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
         query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provisioner.kube import fields
 from provisioner.kube.errors import NotFound
-from provisioner.kube.live import Rereading, read_cluster_uid
+from provisioner.kube.live import PeriodicRead, read_cluster_uid
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
@@ -172,7 +172,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterReader(Rereading):
+class ClusterReader(PeriodicRead):
     """Reads the data about the cluster that machines need to join. Only the loop's thread calls `read`."""
 
     #: KUBERNETES_VERSION, which overrides the cluster's version; empty if not set.

@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.controller.actor import WRITE_SECONDS, Exchange, PlanActor
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, NotFound
-from provisioner.kube.live import KeptError, list_all
+from provisioner.kube.live import DeletionBlockedError, list_all
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
@@ -78,9 +78,9 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Raise KeptError if a pod may use the partition, or another cluster owns it; ClusterError if a live read fails."""
+    """Raise DeletionBlockedError if a pod may use the partition or another cluster owns it; ClusterError if unknown."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
-        raise KeptError("it is not a partition of this cluster")
+        raise DeletionBlockedError("it is not a partition of this cluster")
     if call.pod is None:
         query = {"labelSelector": names.POD_LABEL}
         for pod in list_all(api, collection_path("pods"), query, parse_pod):
@@ -99,11 +99,11 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
     # Before the pod has begun (`Pod.begun`), its main containers have not run, so they do not use the partition.
-    is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
+    is_unused = pod.partition_annotation not in ("", call.id) or (call.unused and not pod.begun)
     # If deletionTimestamp is not `past_deletion`, the loop has not waited for the grace period of this deletion.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
-        raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
+        raise DeletionBlockedError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
 def save_ledger(api: Api, namespace: str, write: actions.SaveLedger) -> Ledger:

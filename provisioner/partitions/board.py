@@ -9,9 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 from provisioner.partitions.planning.decide import Plan
+from provisioner.partitions.planning.entry_status import Phase
 from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.resources import Page
 

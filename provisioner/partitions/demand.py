@@ -53,9 +53,9 @@ class Pod:
     #: status.startTime: time at which the kubelet accepted the pod.
     started_at: datetime | None = None
     #: HOST:PORT of the pod's V-IPU server, from annotations that are set when the gate is removed; empty until then.
-    told_server: str = ""
+    server_annotation: str = ""
     #: Id of the only partition that the pod uses, from an annotation set when the gate is removed; empty until then.
-    told_partition: str = ""
+    partition_annotation: str = ""
     #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False
     #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all.
@@ -126,8 +126,8 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         grace_seconds=float(grace_seconds),
         started_at=fields.parse_timestamp(status.get("startTime")),
         # The controller sets these annotations when it removes the gate; before that, a user may have written them.
-        told_server="" if gated else _told_server_of(annotations),
-        told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
+        server_annotation="" if gated else _server_annotation_of(annotations),
+        partition_annotation="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),
         servers=allowed,
     )
@@ -141,7 +141,7 @@ def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
     )
 
 
-def _told_server_of(annotations: dict[str, Any]) -> str:
+def _server_annotation_of(annotations: dict[str, Any]) -> str:
     host, port = (fields.name(annotations.get(key)) for key in (names.PARTITION_HOST, names.PARTITION_PORT))
     number = fields.index(port)
     return Server(host=host, port=number).address if host and number is not None else ""

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from provisioner.partitions.planning.entry_status import Phase
 from provisioner.partitions.planning.picture import ORPHAN, View
 from provisioner.partitions.planning.round import ServerView
-from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.metrics import ActionMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"

@@ -8,7 +8,7 @@ import structlog
 
 from provisioner.kube import fields
 from provisioner.kube.errors import NotFound
-from provisioner.kube.live import Rereading, read_cluster_uid
+from provisioner.kube.live import PeriodicRead, read_cluster_uid
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import Collection
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
@@ -63,7 +63,7 @@ def _parse_ledger(raw: object) -> Ledger:
 
 
 @dataclass(slots=True, kw_only=True)
-class Known(Rereading):
+class Known(PeriodicRead):
     """The observed state except for the pods: ledger, cluster and servers. Only the loop's thread changes it."""
 
     #: Namespace of the controller and of the ledger.

@@ -51,7 +51,7 @@ def place_of(error: BaseException) -> Hashable:
 
 
 @dataclass(slots=True)
-class Lasting:
+class FailureLog:
     """Failures that last for several attempts. Each is logged again only if its message changes. Used by one thread."""
 
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)

@@ -307,7 +307,7 @@ _FORM = (
     '"ACCELERATOR=PRICE" or "ACCELERATOR/CAPACITY=PRICE", such as "tpu-v6e-slice/spot=1.35" ("*" is every other '
     "accelerator)"
 )
-_KINDS = tuple(kind.value for kind in CapacityKind)
+_CAPACITY_TYPES = tuple(kind.value for kind in CapacityKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,8 +367,8 @@ def _check(name: str) -> None:
         raise ValueError("has currency twice, or not as three capital letters, such as currency=USD")
     if accelerator != OTHERS:
         check_accelerator(accelerator)
-    if "/" in name and capacity not in _KINDS:
-        raise ValueError(f"has {name!r}, where {capacity!r} is not a capacity type: {', '.join(_KINDS)}")
+    if "/" in name and capacity not in _CAPACITY_TYPES:
+        raise ValueError(f"has {name!r}, where {capacity!r} is not a capacity type: {', '.join(_CAPACITY_TYPES)}")
 
 
 def _millionths(text: str) -> int:

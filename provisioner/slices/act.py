@@ -17,13 +17,13 @@ from provisioner import constants
 from provisioner.controller.actor import NO_LEASE, CallingActor
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, Conflict, NotFound
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadName
-from provisioner.slices.gate import Gate, NeededError, SettlingError
+from provisioner.slices.gate import Gate, SettlingError, WorkloadNeedsPoolError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
 from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, Plan, PodCost, StatusWrite
@@ -156,15 +156,15 @@ class Actor(CallingActor[Answer]):
 
         try:
             if self._lack_of_lease() is None:
-                self.gate.pass_through(delete)
+                self.gate.verify_deletable(delete)
                 # The Lease is checked again, because the checks of the gate may take longer than the Lease lasts.
                 if self._lack_of_lease() is None:
                     return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
-        except NeededError as error:
+        except WorkloadNeedsPoolError as error:
             return answer(DeleteResult.NEEDED, reason=str(error))
         except SettlingError as error:
             return answer(DeleteResult.SETTLING, reason=str(error), wait_seconds=error.wait_seconds)
-        except KeptError as error:
+        except DeletionBlockedError as error:
             return answer(DeleteResult.KEPT, reason=str(error), public=error.public)
         except ClusterError as error:
             failure = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))

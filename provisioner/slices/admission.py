@@ -38,7 +38,9 @@ from provisioner.workloads.plain import misfit_of
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 _UNNUMBERED = ("Deployment", "ReplicaSet")
 #: Kinds that are reviewed. Objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet, are not.
-KINDS = frozenset({*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
+REVIEWED_KINDS = frozenset(
+    {*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB}
+)
 REVIEWED_OWNERS = frozenset(
     {
         *(("apps", kind) for kind in (STATEFUL_SET, *_UNNUMBERED)),
@@ -52,7 +54,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
-_KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
+_WORKLOAD_KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 _QUEUE = "kueue.x-k8s.io/queue-name"
 
@@ -92,7 +94,9 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, opted_out:
         if message:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, message, severity, subject, impossible=impossible)
-    for path, message in islice(unread_keys(document.value), MAX_KEYS) if kind not in _KINDS or kind == _JOB else ():
+    for path, message in (
+        islice(unread_keys(document.value), MAX_KEYS) if kind not in _WORKLOAD_KINDS or kind == _JOB else ()
+    ):
         yield Finding(document, path, message, Severity.WARNING, subject)
 
 
@@ -113,8 +117,8 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]
-    if kind in _KINDS and kind != _JOB:
-        return [_Pods(part, part.pods) for part in templates_of(_KINDS[kind], raw)]
+    if kind in _WORKLOAD_KINDS and kind != _JOB:
+        return [_Pods(part, part.pods) for part in templates_of(_WORKLOAD_KINDS[kind], raw)]
     template = template_of(raw)
     if template is None:
         return []
@@ -220,7 +224,7 @@ def review_scale(request: Request, stateful_set: Mapping[str, Any], by: Judge, m
 
 def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     """Answer the review of an object: admit it, with or without warnings, or reject it."""
-    if mode is Mode.OFF or request.kind not in KINDS or request.subresource:
+    if mode is Mode.OFF or request.kind not in REVIEWED_KINDS or request.subresource:
         return Answer()
     metadata = fields.mapping(request.object.get("metadata"))
     if request.operation not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp") is not None:
@@ -265,7 +269,7 @@ def _of_slices(
     kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules, *, scaled: bool
 ) -> list[Finding]:
     metadata = fields.mapping(document.raw.get("metadata"))
-    of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
+    of_pods = kind not in _WORKLOAD_KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
     # If an object is served through its pods, only an opt-out on the pod template counts.
     opted_out = (kind == POD or not of_pods) and _opts_out(metadata)
     shapes, raw = list(_shape_problems(document, kind, namespace, opted_out=opted_out)), document.raw

@@ -18,13 +18,20 @@ import structlog
 from provisioner import constants
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.live import KeptError, PoolNode, SharedLists, find_nodes_of_pool, list_nodes_of_pool, look_last
+from provisioner.kube.live import (
+    DeletionBlockedError,
+    PoolNode,
+    SharedLists,
+    find_nodes_of_pool,
+    list_nodes_of_pool,
+    look_last,
+)
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName
 from provisioner.runtime.parallel import ForEach, one_by_one
-from provisioner.slices.demand.asks import booked_until
+from provisioner.slices.demand.capacity_requests import booked_until
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
 
@@ -36,11 +43,11 @@ BINDING_SECONDS = 60.0
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
-class NeededError(KeptError):
+class WorkloadNeedsPoolError(DeletionBlockedError):
     """The workload of the pool still needs pools, although the caches do not show that."""
 
 
-class SettlingError(KeptError):
+class SettlingError(DeletionBlockedError):
     """The pool is cordoned, but pods for which the scheduler chose a node before the cordon may still be bound."""
 
     def __init__(self, wait_seconds: float) -> None:
@@ -59,7 +66,7 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Checks deletes: raises KeptError if a pool must be kept, and ClusterError if a call to Kubernetes fails."""
+    """Checks deletes. Raises DeletionBlockedError if a pool must be kept, ClusterError if Kubernetes is silent."""
 
     api: Api
     clock: Callable[[], datetime]
@@ -89,7 +96,7 @@ class Gate:
     def _share(self, key: str, read: Callable[[], Any]) -> Any:
         return self._lists.get(self.monotonic(), key, read)
 
-    def pass_through(self, delete: Delete) -> None:
+    def verify_deletable(self, delete: Delete) -> None:
         """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool."""
         living = self._prove(delete)
         kept_on = self._kept_on.get(delete.name)
@@ -119,7 +126,7 @@ class Gate:
             self._refuse_if_growing(delete, nodes, checked)
         except SettlingError:
             raise
-        except (ClusterError, KeptError):
+        except (ClusterError, DeletionBlockedError):
             if closed:
                 # An uncordon may fail. An attempt that ends at the node in `_kept_on` would not repeat the uncordon.
                 self._kept_on.pop(delete.name, None)
@@ -128,14 +135,14 @@ class Gate:
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise KeptError if an unfinished pod of `living` is on one of the nodes `unknown`, whose pool is unknown."""
+        """Raise DeletionBlockedError if an unfinished pod of `living` is on a node of `unknown` (without pool)."""
         if living is None or not unknown:
             return
         # The nodes are not cordoned: a pod may be bound to them after any list, so a live list would not be safer.
         for pod in list_pods_of_workload(self.api, *living.full_name, living.uid, share=self._share):
-            if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
+            if pod.node_name in unknown and self._runs(pod) and not _in_replaced_slice(delete, pod):
                 label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
-                raise KeptError(
+                raise DeletionBlockedError(
                     f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {label} is missing or "
                     "wrong, so that its node pool is unknown; restore the label"
                 )
@@ -156,13 +163,13 @@ class Gate:
             self._kept_on[delete.name] = next(iter(blocking))
             pods = [pod for on_node in blocking.values() for pod in on_node]
             own = [pod for pod in pods if pod.startswith(f"{delete.namespace}/")]
-            raise KeptError(
+            raise DeletionBlockedError(
                 f"unfinished pods are on it: {first_of(pods)}",
                 public=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], checked: frozenset[tuple[str, str]]) -> None:
-        """Raise KeptError if the pool now has a node that is not cordoned or was not checked."""
+        """Raise DeletionBlockedError if the pool now has a node that is not cordoned or was not checked."""
         unlabelled = [node.name for node in nodes if not node.labelled]
 
         def unchecked() -> list[str]:
@@ -172,9 +179,9 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the workload if it needs pools, otherwise None. Raises KeptError if the delete's reason is wrong."""
+        """Return the workload if it needs pools; otherwise None. Raises DeletionBlockedError for a wrong reason."""
         if not delete.namespace:
-            raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
+            raise DeletionBlockedError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
         try:
             workload = get_workload(self.api, *named, share=self._share)
@@ -186,12 +193,14 @@ class Gate:
         if living is not None and not (living.keeps_pools(while_suspended=self.keep_suspended) and self._lasts(living)):
             living = None
         if living is not None and delete.reason in _ENDED:
-            raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
+            raise WorkloadNeedsPoolError(
+                f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}"
+            )
         if delete.reason is DeleteReason.SLICE_STUCK:
             # The list is read live, because the checks after the cordon ignore the pods of the stuck slice.
-            of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
+            of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _in_replaced_slice(delete, pod)]
             if not any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in of_slice):
-                raise KeptError("no pod of the stuck slice is unschedulable any more")
+                raise DeletionBlockedError("no pod of the stuck slice is unschedulable any more")
         return living
 
     def _lasts(self, workload: Workload) -> bool:
@@ -199,10 +208,10 @@ class Gate:
 
         True for all workloads with pods. The status of unserved requests and buffers never says that they have ended.
         """
-        if workload.ask is None:
+        if workload.capacity_request is None:
             return True
         now = self.clock()
-        until = booked_until(workload.ask, self.booking_seconds, now)
+        until = booked_until(workload.capacity_request, self.booking_seconds, now)
         if until is None:
             return not self.namespaces or workload.namespace in self.namespaces
         return until > now
@@ -211,7 +220,7 @@ class Gate:
         return [
             f"{pod.namespace}/{pod.name} on {node}"
             for pod in list_pods_on_node(self.api, node)
-            if (pod.has_devices or _is_of(living, pod)) and self._runs(pod) and not _spared(delete, pod)
+            if (pod.has_devices or _is_of(living, pod)) and self._runs(pod) and not _in_replaced_slice(delete, pod)
         ]
 
     def _runs(self, pod: BoundPod | Pod) -> bool:
@@ -225,9 +234,12 @@ class Gate:
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
-def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
+def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod is of the stuck slice whose pool is replaced. Pods of this slice do not keep the pool."""
-    of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
+    of_the_job = bool(delete.replaced_group) and (pod.namespace, pod.group_key) == (
+        delete.namespace,
+        delete.replaced_group,
+    )
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same_kind and pod.workload_uid in ("", delete.workload_uid)

@@ -42,14 +42,14 @@ from provisioner.model.volumes import Claim, Storage, StorageClass, with_volumes
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.runtime.clock import shifted
 from provisioner.settings import Settings
-from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.demand.capacity_requests import with_slices
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.planning.spec.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError, with_remedy
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
-from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
+from provisioner.workloads.capacity_requests import BOUND_OF_TEMPLATES, parse_pod_template
 from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.pods import bound_of_pods
 
@@ -169,7 +169,7 @@ def make_watches(
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
     selector = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
-    with_asks = any(not kind.has_pods for kind in kinds)
+    with_requests = any(not kind.has_pods for kind in kinds)
     return Watches(
         workloads={
             kind: watch_in_all(collection, kinds[kind].parse, kinds[kind].bound(labels))
@@ -178,7 +178,7 @@ def make_watches(
         pods=watch_in_all(pods, parse, bound_of_pods(labels)),
         serve_pods=settings.serve_pods,
         nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": selector}), parse_node),
-        templates=watch_in_all(TEMPLATES, parse_pod_template, BOUND_OF_TEMPLATES) if with_asks else None,
+        templates=watch_in_all(TEMPLATES, parse_pod_template, BOUND_OF_TEMPLATES) if with_requests else None,
         devices=watch(DEVICES, _parse_resource_slice),
         claims=watch_in_all(_CLAIMS, parse_claim, BOUND_OF_CLAIMS),
         volumes=watch(_VOLUMES, parse_volume),

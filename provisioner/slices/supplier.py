@@ -75,7 +75,7 @@ class PoolRules:
     #: Interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
     #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the pool's request has them.
-    passed_on: frozenset[str]
+    requestable_labels: frozenset[str]
     #: Labels of Google that pods may have copied to nodes: each only enables a feature, and no program relies on it.
     copyable: frozenset[str]
     #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.

@@ -51,7 +51,7 @@ from provisioner.slices.marking import review_placement
 from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers import rules_of
 from provisioner.workloads.jobset import JOBSET_TYPE
-from provisioner.workloads.kind import STATEFUL_SET, controller_of
+from provisioner.workloads.kind import STATEFUL_SET_TYPE, controller_of
 
 _log = structlog.get_logger(__name__)
 
@@ -274,7 +274,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
         def judged(scaled: Mapping[str, Any] | None) -> Answer:
             return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
 
-        return after_reading(OwnerKey(STATEFUL_SET, request.namespace, request.name), judged)
+        return after_reading(OwnerKey(STATEFUL_SET_TYPE, request.namespace, request.name), judged)
 
     def jobs_of(request: Request) -> Answer | Deferred:
         jobset = jobset_to_read(request, changes)

@@ -2,7 +2,7 @@
 
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.workloads.asks import CAPACITY_BUFFER, PROVISIONING_REQUEST
+from provisioner.workloads.capacity_requests import CAPACITY_BUFFER, PROVISIONING_REQUEST
 from provisioner.workloads.job import PLAIN_JOB
 from provisioner.workloads.jobset import JOBSET
 from provisioner.workloads.kind import Kind

@@ -185,7 +185,7 @@ def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Worklo
     )
 
 
-STATEFUL_SET = ("apps/v1", "StatefulSet")
+STATEFUL_SET_TYPE = ("apps/v1", "StatefulSet")
 
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:

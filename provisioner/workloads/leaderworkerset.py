@@ -20,7 +20,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind
-from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, controller_of, template_of, too_much
+from provisioner.workloads.kind import STATEFUL_SET_TYPE, Claim, Kind, begin, controller_of, template_of, too_much
 from provisioner.workloads.plain import hosts_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
@@ -110,7 +110,7 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     The pod does not contain the UID of its set, so any user who may create pods in the namespace can forge a claim.
     """
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
-    owner = controller_of(metadata, STATEFUL_SET) if set_name else None
+    owner = controller_of(metadata, STATEFUL_SET_TYPE) if set_name else None
     if owner is None or not owner.name or not owner.uid:
         return None
     ordinal = _ordinal(fields.name(metadata.get("name")), owner.name)

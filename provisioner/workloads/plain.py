@@ -25,7 +25,7 @@ from provisioner.model.workloads import (
     uid_in,
 )
 from provisioner.workloads.job import JOB
-from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_much
+from provisioner.workloads.kind import STATEFUL_SET_TYPE, controller_of, marked, too_much
 
 #: Kinds of controllers that create pods only for existing nodes; no pools are created for these pods.
 _FOR_NODES = frozenset({"DaemonSet", "Node"})
@@ -49,7 +49,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
     for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
         if (index := fields.index(marked(metadata, key))) is not None:
             return index
-    if owner is None or owner.type != STATEFUL_SET:
+    if owner is None or owner.type != STATEFUL_SET_TYPE:
         return None
     return fields.index(fields.name(metadata.get("name")).removeprefix(f"{owner.name}-"))
 
@@ -159,7 +159,7 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
             advice = f"set completionMode to Indexed, or {advice}"
         return f"{fact}, and {subject} have no index, so nothing shows which host of a slice a pod is; {advice}"
     count = len({pod.completion_index for pod in pods if pod.deletion_deadline is None})
-    of_set = owner.type == STATEFUL_SET
+    of_set = owner.type == STATEFUL_SET_TYPE
     field = "replicas" if of_set else "completions and parallelism"
     if count > hosts:
         return f"set {field} to {hosts}, or {advice} for several slices: {fact}, and the {owner.kind} has more pods"

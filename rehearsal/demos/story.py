@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.workloads import JOBSET
-from provisioner.workloads.asks import PROVISIONING_REQUEST
+from provisioner.workloads.capacity_requests import PROVISIONING_REQUEST
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
 
 #: Line of the story for each phase of a pool. Changes to other phases are not shown.

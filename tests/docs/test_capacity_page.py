@@ -15,7 +15,7 @@ from provisioner.settings import OPTIONS
 from provisioner.slices.planning.create import gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
 from tests.slices.planning.test_allowlists import CHECKS, written
-from tests.slices.planning.test_asks import TEMPLATE, Asking
+from tests.slices.planning.test_capacity_requests import TEMPLATE, Asking
 from tests.support.models import make_jobset
 from tests.support.objects import raw_buffer
 from tests.support.settings import settings

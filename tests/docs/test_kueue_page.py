@@ -12,9 +12,9 @@ import yaml
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind
 from provisioner.settings import OPTIONS
-from provisioner.workloads.asks import parse_pod_template
+from provisioner.workloads.capacity_requests import parse_pod_template
 from tests.docs import shell
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.objects import raw_request
 
 _ROOT = Path(__file__).parents[2]

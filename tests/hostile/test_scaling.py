@@ -15,13 +15,13 @@ from provisioner.nodegroups.api.names import CLEANUP_DEVICE_PLUGIN, GROUP_FINALI
 from provisioner.nodegroups.planning import decide as of_groups
 from provisioner.nodegroups.planning.memory import Memory as GroupMemory
 from provisioner.nodegroups.planning.round import Snapshot as GroupSnapshot
-from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.demand.capacity_requests import with_slices
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
+from provisioner.workloads.capacity_requests import parse_capacity_buffer, parse_provisioning_request
 from provisioner.workloads.raycluster import parse_raycluster
 from tests.nodegroups.simulation.cluster import FACTS
 from tests.nodegroups.simulation.world import SETTINGS, make_group

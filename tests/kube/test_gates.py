@@ -7,23 +7,25 @@ from collections.abc import Callable
 import pytest
 
 from provisioner.kube.errors import Forbidden
-from provisioner.kube.live import KeptError, look_last, why_kept
+from provisioner.kube.live import DeletionBlockedError, look_last, why_kept
 from tests.support.clock import FakeClock
 
 TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned"
 
 
 def raising(error: Exception) -> Callable[[], None]:
-    def pass_through() -> None:
+    def verify_deletable() -> None:
         raise error
 
-    return pass_through
+    return verify_deletable
 
 
 @pytest.mark.parametrize(
     ("error", "want"),
     [
-        pytest.param(KeptError("pod a/b is on it"), "pod a/b is on it", id="what says no is told in its words"),
+        pytest.param(
+            DeletionBlockedError("pod a/b is on it"), "pod a/b is on it", id="what says no is told in its words"
+        ),
         pytest.param(
             Forbidden("no list of pods", status=403),
             "Kubernetes does not allow the check: no list of pods (HTTP 403)",
@@ -56,5 +58,5 @@ def test_last_check_is_repeated_if_it_is_slow(looks_seconds: tuple[float, ...], 
 
 
 def test_node_found_by_the_last_check_keeps_the_pool() -> None:
-    with pytest.raises(KeptError, match="node n has registered or was uncordoned meanwhile"):
+    with pytest.raises(DeletionBlockedError, match="node n has registered or was uncordoned meanwhile"):
         look_last(lambda: ["n", "m"], FakeClock())

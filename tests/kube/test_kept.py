@@ -295,5 +295,5 @@ def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) ->
     added = [kept.add(("default", f"n{number}"), first, 0.0) for number in range(bounds.NAMESPACE_ASKS + 3)]
     assert sum(map(len, added)) == 3
     reduced = kept.bound.reduce(first, kept.bound.problem)
-    assert reduced.ask == first.ask
+    assert reduced.capacity_request == first.capacity_request
     assert "exceed 32 MiB of memory or 4,096 objects" in reduced.problem

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.kube.errors import Malformed, Unavailable
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import Request, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
@@ -82,17 +82,17 @@ def world() -> World:
 
 
 def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
-    world.gate.pass_through(a_proof())
+    world.gate.verify_deletable(a_proof())
     assert {call.method for call in world.kube.calls} == {"GET"}
 
 
 def test_nodes_are_checked_in_parallel(world: World) -> None:
     with ThreadPoolExecutor(max_workers=4) as threads:
         gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
-        gate.pass_through(a_proof())
+        gate.verify_deletable(a_proof())
         world.put_pod("m-1")
-        with pytest.raises(KeptError, match="research/train-0 on m-1"):
-            gate.pass_through(a_proof())
+        with pytest.raises(DeletionBlockedError, match="research/train-0 on m-1"):
+            gate.verify_deletable(a_proof())
 
 
 _OF_CLASS = {"name": "main", "resources": {"limits": {"deviceclass.resource.kubernetes.io/tpu.google.com": "4"}}}
@@ -173,7 +173,7 @@ _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
 @pytest.mark.parametrize(("change", "proof"), _PASSES.values(), ids=_PASSES)
 def test_delete_passes_if_no_work_is_affected(world: World, change: Change, proof: dict[str, Any]) -> None:
     change(world)
-    world.gate.pass_through(a_proof(**proof))
+    world.gate.verify_deletable(a_proof(**proof))
 
 
 _IS_OPEN, _IS_SILENT = "m-1 is not cordoned", "m-0 had not reported for ten minutes"
@@ -223,8 +223,8 @@ _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("change", "proof", "want"), _REFUSED.values(), ids=_REFUSED)
 def test_delete_is_refused_with_the_reason(world: World, change: Change, proof: dict[str, Any], want: str) -> None:
     change(world)
-    with pytest.raises(KeptError, match=want):
-        world.gate.pass_through(a_proof(**proof))
+    with pytest.raises(DeletionBlockedError, match=want):
+        world.gate.verify_deletable(a_proof(**proof))
 
 
 _LATE: dict[str, Change] = {
@@ -248,8 +248,8 @@ def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(l
 
     world = World()
     world.kube.__class__ = Late
-    with pytest.raises(KeptError, match="has registered or was uncordoned meanwhile"):
-        world.gate.pass_through(a_proof())
+    with pytest.raises(DeletionBlockedError, match="has registered or was uncordoned meanwhile"):
+        world.gate.verify_deletable(a_proof())
 
 
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
@@ -257,7 +257,7 @@ def test_delete_is_not_permitted_if_the_api_server_does_not_respond(world: World
     """The gate raises the exception of the API server, not a refusal."""
     world.kube.fail("GET", path, Unavailable("no answer"))
     with pytest.raises(Unavailable):
-        world.gate.pass_through(a_proof())
+        world.gate.verify_deletable(a_proof())
 
 
 @pytest.mark.parametrize(
@@ -282,4 +282,4 @@ def test_delete_is_not_permitted_if_an_object_is_malformed(world: World, path: s
     """A pod whose chips are unknown must prevent a delete."""
     world.kube.put_object(path, raw)
     with pytest.raises(Malformed):
-        world.gate.pass_through(a_proof())
+        world.gate.verify_deletable(a_proof())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.kube.errors import ClusterError, Conflict, Unavailable
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import object_path
 from provisioner.partitions import names
 from provisioner.partitions.act import check_unused, open_gate, save_ledger, take_back
@@ -48,7 +48,7 @@ def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
         api.put_object(_TRAIN, pod)
     try:
         check_unused(api, "cluster", call)
-    except KeptError:
+    except DeletionBlockedError:
         return False
     return True
 

@@ -90,7 +90,7 @@ def test_all_relevant_fields_of_a_pod_are_read() -> None:
         active_deadline_seconds=3600.0,
         grace_seconds=5.0,
         started_at=datetime(2026, 11, 23, 1, 3, tzinfo=UTC),
-        told_server="[fd00::1]:8090",
+        server_annotation="[fd00::1]:8090",
         begun=True,
     )
 
@@ -145,8 +145,8 @@ def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
             {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
             id="pod injected by Graphcore's plugin",
         ),
-        pytest.param({names.PARTITION_HOST: "a"}, {}, "told_server", "", id="a host without a port"),
-        pytest.param({names.PARTITION_PORT: "8090"}, {}, "told_server", "", id="a port without a host"),
+        pytest.param({names.PARTITION_HOST: "a"}, {}, "server_annotation", "", id="a host without a port"),
+        pytest.param({names.PARTITION_PORT: "8090"}, {}, "server_annotation", "", id="a port without a host"),
         pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
     ],
 )  # fmt: skip
@@ -165,7 +165,7 @@ def test_size_above_the_largest_possible_partition_is_a_problem() -> None:
 def test_server_annotations_of_a_pod_with_its_gate_are_ignored() -> None:
     annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
     pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
-    assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
+    assert (pod.gated, pod.held_by_others, pod.server_annotation) == (True, False, "")
 
 
 def _affinity(*terms: Any) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""`Repeats` logs a repeated failure once a minute with its count, `Lasting` once until its message changes."""
+"""`Repeats` logs a repeated failure once a minute with its count, `FailureLog` once until its message changes."""
 
 from __future__ import annotations
 
 import pytest
 
 from provisioner.runtime import repeats
-from provisioner.runtime.repeats import Lasting, Repeats, place_of
+from provisioner.runtime.repeats import FailureLog, Repeats, place_of
 from tests.support.clock import FakeClock
 
 
@@ -59,7 +59,7 @@ def test_kind_of_a_failure_is_its_type_and_line():
 
 
 def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> None:
-    lasting = Lasting()
+    lasting = FailureLog()
     logged = [lasting.fails("read", words) for words in ("away", "away", "refused", "refused")]
     assert logged == [True, False, True, False]
     assert lasting.ended("read")
@@ -68,7 +68,7 @@ def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> Non
 
 
 def test_number_of_lasting_failures_is_limited() -> None:
-    lasting = Lasting()
+    lasting = FailureLog()
     for number in range(repeats._MAX_LASTING + 1):
         lasting.fails(str(number), "away")
     assert [lasting.fails(key, "away") for key in ("0", str(repeats._MAX_LASTING))] == [True, False]

@@ -16,7 +16,7 @@ from provisioner.kube.protocol import JsonObject
 from provisioner.model.membership import reported_pool
 from provisioner.slices.observe import read_sources, unknown_kinds
 from provisioner.workloads import KINDS
-from provisioner.workloads.asks import NODE_POOLS
+from provisioner.workloads.capacity_requests import NODE_POOLS
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.asks import BUFFER, REQUEST, AskRun, BufferRun, QueuedRun, RequestRun
 from tests.simulation.objects import WorkloadRun

@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS
-from provisioner.workloads.asks import NODE_POOLS
+from provisioner.workloads.capacity_requests import NODE_POOLS
 from tests.simulation.objects import NAMESPACE, JobSetRun, Shape, WorkloadRun, pod_spec
 from tests.simulation.team import Team
 from tests.support.simulations.stage import Agenda

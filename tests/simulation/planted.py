@@ -288,8 +288,8 @@ def _never_full(original: Any) -> Any:
 
     def match(ctx: Any, *rest: Any) -> Any:
         found = original(ctx, *rest)
-        spare = tuple(slice_ for slice_ in ctx.slices.values() if slice_.spare and slice_.pending)
-        return replace(found.without_buffered(found.claimed, ctx.slices), spare=spare)
+        waiting = tuple(slice_ for slice_ in ctx.slices.values() if slice_.from_buffer and slice_.pending)
+        return replace(found.without_buffered(found.claimed, ctx.slices), for_buffers=waiting)
 
     return match
 
@@ -298,7 +298,7 @@ def _warm_at_any_price(original: Any) -> Any:
     """Keeps the pools of buffers even if workloads wait for a limit."""
 
     def idle(ctx: Any, matching: Any) -> Any:
-        claimed = {n: user for n, user in matching.claimed.items() if not ctx.slices[user].spare}
+        claimed = {n: user for n, user in matching.claimed.items() if not ctx.slices[user].from_buffer}
         warm = matching.claimed.keys() - claimed.keys()
         return [supply for supply in original(ctx, matching) if supply.name not in warm]
 

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.errors import Unavailable
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import Request, collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
@@ -118,16 +118,16 @@ def delete(**changes: Any) -> Any:
 
 def test_pod_on_a_node_without_the_label_keeps_the_pool(world: World) -> None:
     put_pod(world)
-    with pytest.raises(KeptError, match=f"other/stray on {NODE}"):
-        world.gate.pass_through(delete())
+    with pytest.raises(DeletionBlockedError, match=f"other/stray on {NODE}"):
+        world.gate.verify_deletable(delete())
     record(world, NODE, POOL)
-    with pytest.raises(KeptError, match=f"other/stray on {NODE}"):
-        world.gate.pass_through(delete(membership=RECORDED))
+    with pytest.raises(DeletionBlockedError, match=f"other/stray on {NODE}"):
+        world.gate.verify_deletable(delete(membership=RECORDED))
 
 
 def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> None:
     with pytest.raises(SettlingError):
-        world.gate.pass_through(delete(settle=True))
+        world.gate.verify_deletable(delete(settle=True))
     node = world.kube.object(object_path("nodes", NODE))
     assert node is not None
     assert node["spec"]["unschedulable"] is True
@@ -140,8 +140,8 @@ def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> N
         return original(request, **options)
 
     world.kube.list_page = opened_before_the_last_look  # type: ignore[method-assign]
-    with pytest.raises(KeptError, match=f"node {NODE} has registered or was uncordoned"):
-        world.gate.pass_through(delete(settle=True))
+    with pytest.raises(DeletionBlockedError, match=f"node {NODE} has registered or was uncordoned"):
+        world.gate.verify_deletable(delete(settle=True))
 
 
 def test_node_of_another_pool_with_this_label_is_not_cordoned(world: World) -> None:
@@ -149,7 +149,7 @@ def test_node_of_another_pool_with_this_label_is_not_cordoned(world: World) -> N
     edit(world, NODE, POOL)
     record(world, NODE, "other-pool")
     put_pod(world)
-    world.gate.pass_through(delete(membership=RECORDED))
+    world.gate.verify_deletable(delete(membership=RECORDED))
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 3
 
 
@@ -161,26 +161,26 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     path = object_path("pods", "train-workers-0-0", namespace=NAMESPACE)
     world.kube.put_object(path, leader)
     unknown = delete(reason=DeleteReason.SLICE_ELSEWHERE, membership=RECORDED)
-    with pytest.raises(KeptError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
-        world.gate.pass_through(unknown)
+    with pytest.raises(DeletionBlockedError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
+        world.gate.verify_deletable(unknown)
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
     # GKE's record shows that the node belongs to another pool, so the pod does not keep POOL.
     record(world, NODE, "other-pool")
     world.clock.advance(2.1)
-    world.gate.pass_through(unknown)
+    world.gate.verify_deletable(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})
     world.kube.put_object(path, {**leader, "status": {"phase": "Succeeded"}})
     world.clock.advance(2.1)
-    world.gate.pass_through(unknown)
+    world.gate.verify_deletable(unknown)
 
 
 def test_all_nodes_are_listed_only_if_the_label_selects_fewer_than_the_hosts(world: World) -> None:
     world.kube.put_object(object_path("nodes", "labelled"), raw_node("labelled", pool=POOL))
-    world.gate.pass_through(delete(hosts=1))
+    world.gate.verify_deletable(delete(hosts=1))
     lists = [call.query for call in world.kube.calls if call.path == collection_path("nodes")]
     assert lists
     assert all(constants.NODE_POOL in query.get("labelSelector", "") for query in lists)
-    world.gate.pass_through(delete(hosts=2))
+    world.gate.verify_deletable(delete(hosts=2))
     lists = [call.query for call in world.kube.calls if call.path == collection_path("nodes")]
     assert [query for query in lists if "labelSelector" not in query and "fieldSelector" not in query] != []
 
@@ -195,9 +195,9 @@ def test_list_of_all_nodes_that_fails_keeps_the_pool(world: World) -> None:
 
     world.kube.list_page = fails  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
-        world.gate.pass_through(delete())
+        world.gate.verify_deletable(delete())
 
 
 def test_pool_that_lost_its_nodes_is_deleted(world: World) -> None:
     world.kube.remove_object(object_path("nodes", NODE))
-    world.gate.pass_through(delete(hosts=4))
+    world.gate.verify_deletable(delete(hosts=4))

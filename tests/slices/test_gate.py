@@ -17,7 +17,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
-from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
+from provisioner.slices.gate import BINDING_SECONDS, DeletionBlockedError, SettlingError, WorkloadNeedsPoolError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import JOBSET, PLAIN_JOB, PROVISIONING_REQUEST
 from provisioner.workloads.parse_pod import parse_pod
@@ -98,7 +98,7 @@ def test_confirmed_reason_permits_the_delete(
 ) -> None:
     if workload is not None:
         put_jobset(world, **workload)
-    world.gate.pass_through(a_delete(reason=reason))
+    world.gate.verify_deletable(a_delete(reason=reason))
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
 
 
@@ -114,8 +114,8 @@ def test_unconfirmed_reason_keeps_the_pool(
     world: World, reason: DeleteReason, workload: dict[str, Any], want: str
 ) -> None:
     put_jobset(world, **workload)
-    with pytest.raises(NeededError, match=want):
-        world.gate.pass_through(a_delete(reason=reason))
+    with pytest.raises(WorkloadNeedsPoolError, match=want):
+        world.gate.verify_deletable(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
     assert world.calls("PATCH") == []
 
@@ -125,11 +125,11 @@ def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, re
     """A process that does not watch the namespace may decide the delete; the gate permits it after the JobSet's end."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
-    with pytest.raises(NeededError, match="is suspended and keeps it"):
-        gate.pass_through(a_delete(reason=reason))
+    with pytest.raises(WorkloadNeedsPoolError, match="is suspended and keeps it"):
+        gate.verify_deletable(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
     put_jobset(world, **SUSPENDED, **COMPLETED)
-    gate.pass_through(a_delete(reason=reason))
+    gate.verify_deletable(a_delete(reason=reason))
     assert cordoned(world) == (True, True)
 
 
@@ -142,10 +142,10 @@ def test_booked_pool_is_kept_until_the_end_of_the_booking(world: World) -> None:
     kind = WorkloadKind.PROVISIONING_REQUEST
     delete = a_delete(kind=kind, workload_name="req", workload_uid="uid-of-req")
     world.clock.advance(599.0)
-    with pytest.raises(NeededError, match="lives"):
-        world.gate.pass_through(delete)
+    with pytest.raises(WorkloadNeedsPoolError, match="lives"):
+        world.gate.verify_deletable(delete)
     world.clock.advance(2.0)
-    world.gate.pass_through(delete)
+    world.gate.verify_deletable(delete)
     assert cordoned(world) == (True, True)
 
 
@@ -155,31 +155,31 @@ def test_pool_of_a_request_without_booking_is_deleted_outside_the_served_namespa
     world.kube.put_object(path, raw_request("req", 4))
     kind = WorkloadKind.PROVISIONING_REQUEST
     delete = a_delete(kind=kind, workload_name="req", workload_uid="uid-of-req")
-    with pytest.raises(NeededError, match="lives"):
-        world.gate.pass_through(delete)
-    replace(world.gate, namespaces=("another",)).pass_through(delete)
+    with pytest.raises(WorkloadNeedsPoolError, match="lives"):
+        world.gate.verify_deletable(delete)
+    replace(world.gate, namespaces=("another",)).verify_deletable(delete)
     assert cordoned(world) == (True, True)
 
 
 def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: World) -> None:
     """Pools of the Go provisioner have no label with a UID."""
     put_jobset(world, uid="any")
-    with pytest.raises(KeptError, match="lives"):
-        world.gate.pass_through(a_delete(workload_uid=""))
+    with pytest.raises(DeletionBlockedError, match="lives"):
+        world.gate.verify_deletable(a_delete(workload_uid=""))
 
 
 def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: World) -> None:
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
     put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     assert cordoned(world) == (True, True)
 
 
 def test_pool_without_namespace_is_kept(world: World) -> None:
     """A live read without the namespace finds no JobSet, as if the JobSet were deleted."""
-    with pytest.raises(KeptError, match="in which namespace"):
-        world.gate.pass_through(a_delete(namespace=""))
+    with pytest.raises(DeletionBlockedError, match="in which namespace"):
+        world.gate.verify_deletable(a_delete(namespace=""))
 
 
 def put_helper(world: World, *, workload: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
@@ -197,8 +197,8 @@ LIVING = [DeleteReason.NOT_NEEDED, DeleteReason.SLICE_ELSEWHERE, DeleteReason.PO
 def test_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
     put_jobset(world)
     put_helper(world)
-    with pytest.raises(KeptError, match=f"{NAMESPACE}/driver on {NODE}"):
-        world.gate.pass_through(a_delete(reason=reason))
+    with pytest.raises(DeletionBlockedError, match=f"{NAMESPACE}/driver on {NODE}"):
+        world.gate.verify_deletable(a_delete(reason=reason))
     assert cordoned(world) == (False, False)
 
 
@@ -213,14 +213,14 @@ def test_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, rea
 def test_pod_without_chips_of_another_workload_does_not_keep_the_pool(world: World, changes: dict[str, str]) -> None:
     put_jobset(world)
     put_helper(world, **changes)
-    world.gate.pass_through(a_delete(reason=DeleteReason.NOT_NEEDED))
+    world.gate.verify_deletable(a_delete(reason=DeleteReason.NOT_NEEDED))
     assert cordoned(world) == (True, True)
 
 
 def test_pod_without_chips_of_an_ended_jobset_does_not_keep_the_pool(world: World) -> None:
     put_jobset(world, **COMPLETED)
     put_helper(world)
-    world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
+    world.gate.verify_deletable(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
 
 
 _CLASSES = "deviceclass.resource.kubernetes.io/"
@@ -248,8 +248,8 @@ def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, A
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
-    with pytest.raises(KeptError, match=f"other/stray on {NODE}"):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError, match=f"other/stray on {NODE}"):
+        world.gate.verify_deletable(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
     assert steps(world) == ["pods", "pods"], "no node is cordoned, not even for a moment"
 
@@ -271,7 +271,7 @@ def test_ended_pods_and_pods_without_chips_do_not_keep_the_pool(world: World, po
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     assert cordoned(world) == (True, True)
 
 
@@ -285,30 +285,30 @@ def steps(world: World) -> list[str]:
 
 def test_pods_are_listed_before_and_after_the_nodes_are_cordoned(world: World) -> None:
     """The first list avoids cordons on a pool that a pod keeps; the second list finds pods bound in between."""
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
 def test_pods_of_a_cordoned_pool_are_listed_once(world: World) -> None:
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     world.kube.calls.clear()
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     assert steps(world) == ["pods", "pods"]
 
 
 def test_repeated_check_of_a_kept_pool_takes_one_read_and_one_list(world: World) -> None:
     """A pool may have thousands of nodes, so the node of the pod that kept the pool is checked first."""
     put_pod(world)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError):
+        world.gate.verify_deletable(a_delete())
     world.kube.remove_object(object_path("pods", "stray", namespace="other"))
     put_pod(world, "another")
     world.kube.calls.clear()
-    with pytest.raises(KeptError, match=f"other/another on {NODE}"):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError, match=f"other/another on {NODE}"):
+        world.gate.verify_deletable(a_delete())
     assert world.calls("GET") == [jobset_path("train"), "/api/v1/pods"]
     world.kube.remove_object(object_path("pods", "another", namespace="other"))
-    world.gate.pass_through(a_delete())
+    world.gate.verify_deletable(a_delete())
     assert cordoned(world) == (True, True)
 
 
@@ -321,8 +321,8 @@ def test_pod_that_tolerates_the_cordon_and_is_bound_in_between_keeps_the_pool(wo
         return patch(path, body, **options)
 
     world.kube.patch = then_a_pod  # type: ignore[method-assign]
-    with pytest.raises(KeptError, match="other/stray"):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError, match="other/stray"):
+        world.gate.verify_deletable(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
@@ -331,19 +331,19 @@ def test_failed_uncordon_is_repeated_by_the_next_pass(world: World) -> None:
     cordon(world.kube, SECOND)
     put_pod(world)
     world.kube.fail("PATCH", SECOND, Unavailable("no answer"), times=1)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError):
+        world.gate.verify_deletable(a_delete())
     assert cordoned(world, SECOND) == (True, True)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError):
+        world.gate.verify_deletable(a_delete())
     assert cordoned(world, SECOND) == (False, False)
 
 
 def test_cordon_by_an_administrator_is_kept(world: World) -> None:
     world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": True}})
     put_pod(world)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError):
+        world.gate.verify_deletable(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, False), (False, False)]
 
 
@@ -360,14 +360,14 @@ def test_cordon_by_an_administrator_is_kept(world: World) -> None:
 def test_failing_api_server_prevents_the_delete(world: World, method: str, path: str, times: int) -> None:
     world.kube.fail(method, path, Unavailable("no answer"), times=times)
     with pytest.raises(Unavailable):
-        world.gate.pass_through(a_delete())
+        world.gate.verify_deletable(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
 def test_malformed_pod_prevents_the_delete(world: World) -> None:
     put_pod(world, requests={constants.TPU_RESOURCE: "many"})
     with pytest.raises(ClusterError):
-        world.gate.pass_through(a_delete())
+        world.gate.verify_deletable(a_delete())
     assert cordoned(world) == (False, False)
 
 
@@ -375,7 +375,7 @@ def test_missing_jobset_crd_prevents_the_delete(world: World) -> None:
     """Without the JobSet CRD the API server answers 404 for every JobSet, which must not permit any delete."""
     world.kube.uninstall(JOBSET.root)
     with pytest.raises(ClusterError):
-        world.gate.pass_through(a_delete())
+        world.gate.verify_deletable(a_delete())
     assert world.calls("PATCH") == []
 
 
@@ -384,8 +384,8 @@ def test_pool_is_deleted_if_its_workload_kind_is_long_absent_unless_pods_are_on_
     world.kube.uninstall(JOBSET.root)
     if used:
         put_pod(world)
-    with pytest.raises(KeptError) if used else nullcontext():
-        world.gate.pass_through(a_delete(kind_absent=True))
+    with pytest.raises(DeletionBlockedError) if used else nullcontext():
+        world.gate.verify_deletable(a_delete(kind_absent=True))
     assert cordoned(world)[0] is not used
 
 
@@ -400,8 +400,8 @@ def test_failed_uncordon_does_not_replace_the_reason_for_keeping_the_pool(world:
         return original(path, body, **options)
 
     world.kube.patch = only_cordons  # type: ignore[method-assign]
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError):
+        world.gate.verify_deletable(a_delete())
 
 
 _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
@@ -426,14 +426,14 @@ def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
         world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
     delete = a_delete(kind=WorkloadKind.JOB)
     if kept:
-        with pytest.raises(NeededError, match=f"Job {NAMESPACE}/train lives"):
-            world.gate.pass_through(delete)
+        with pytest.raises(WorkloadNeedsPoolError, match=f"Job {NAMESPACE}/train lives"):
+            world.gate.verify_deletable(delete)
         return
     put_pod(world)
-    with pytest.raises(KeptError, match="other/stray"):
-        world.gate.pass_through(delete)
+    with pytest.raises(DeletionBlockedError, match="other/stray"):
+        world.gate.verify_deletable(delete)
     world.kube.remove_object(object_path("pods", "stray", namespace="other"))
-    world.gate.pass_through(delete)
+    world.gate.verify_deletable(delete)
     assert cordoned(world) == (True, True)
     assert _JOB in world.calls("GET")
 
@@ -449,14 +449,14 @@ def put_job_pod(world: World, index: str, *, node: str) -> None:
 
 def stuck_delete() -> Delete:
     """Return the delete of a pool on which one pod of a slice runs while another pod of the slice is unschedulable."""
-    return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
+    return a_delete(reason=DeleteReason.SLICE_STUCK, replaced_group=group_key(NAMESPACE, "train-workers-0"))
 
 
 def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
     """The leader runs and its follower can never be bound; the settings can allow the replacement of the pool."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
-    world.gate.pass_through(stuck_delete())
+    world.gate.verify_deletable(stuck_delete())
     assert cordoned(world) == (True, True)
 
 
@@ -476,13 +476,13 @@ def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World)
     waiting["metadata"] |= {"name": "train-0-abcde", "uid": "waits"}
     del waiting["spec"]["nodeName"]
     world.kube.put_object(object_path("pods", "train-0-abcde", namespace=NAMESPACE), waiting)
-    world.gate.pass_through(
+    world.gate.verify_deletable(
         replace(
             stuck_delete(),
             kind=pod.kind,
             workload_name=pod.workload_name,
             workload_uid=pod.workload_uid,
-            spared_group=pod.group_key,
+            replaced_group=pod.group_key,
         )
     )
 
@@ -491,8 +491,8 @@ def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
     """The follower was bound between the decision and the check by the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
-    with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
-        world.gate.pass_through(stuck_delete())
+    with pytest.raises(DeletionBlockedError, match="no pod of the stuck slice is unschedulable"):
+        world.gate.verify_deletable(stuck_delete())
     assert cordoned(world) == (False, False)
 
 
@@ -509,15 +509,15 @@ def test_pod_of_another_kind_keeps_the_pool_of_a_stuck_slice(world: World) -> No
         "ownerReferences": [owner],
     }
     world.kube.put_object(object_path("pods", "train-workers-0", namespace=NAMESPACE), raw)
-    with pytest.raises(KeptError, match="train-workers-0 on"):
-        world.gate.pass_through(stuck_delete())
+    with pytest.raises(DeletionBlockedError, match="train-workers-0 on"):
+        world.gate.verify_deletable(stuck_delete())
 
 
 def test_public_reason_names_only_pods_of_the_workloads_namespace(world: World) -> None:
     put_pod(world)
     put_job_pod(world, "0", node=NODE)
-    with pytest.raises(KeptError, match="other/stray") as kept:
-        world.gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError, match="other/stray") as kept:
+        world.gate.verify_deletable(a_delete())
     assert kept.value.public == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
 
 
@@ -525,8 +525,8 @@ def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -
     """The stuck slice's own pods do not keep its pool, but a pod of another workload would lose its work."""
     put_job_pod(world, "1", node="")
     put_pod(world)
-    with pytest.raises(KeptError, match="other/stray"):
-        world.gate.pass_through(stuck_delete())
+    with pytest.raises(DeletionBlockedError, match="other/stray"):
+        world.gate.verify_deletable(stuck_delete())
 
 
 def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
@@ -539,7 +539,7 @@ def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) 
 def settle(world: World) -> float:
     """Request the delete of a pool that has to settle; return the remaining wait in seconds, 0 if the delete passes."""
     try:
-        world.gate.pass_through(a_delete(settle=True))
+        world.gate.verify_deletable(a_delete(settle=True))
     except SettlingError as error:
         return error.wait_seconds
     return 0.0
@@ -563,8 +563,8 @@ def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None
     world.clock.advance(30.0)
     put_pod(world)
     world.clock.advance(30.0)
-    with pytest.raises(KeptError, match="other/stray"):
-        world.gate.pass_through(a_delete(settle=True))
+    with pytest.raises(DeletionBlockedError, match="other/stray"):
+        world.gate.verify_deletable(a_delete(settle=True))
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
     world.kube.remove_object(object_path("pods", "stray", namespace="other"))
     assert settle(world) == BINDING_SECONDS

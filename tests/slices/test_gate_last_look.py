@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.kube.protocol import JsonObject, Page, Request, collection_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.slices.gate import Gate, KeptError
+from provisioner.slices.gate import DeletionBlockedError, Gate
 from tests.support.clock import FakeClock
 from tests.support.controller import a_delete, jobset_path, node_of
 from tests.support.kube import Call, FakeKube
@@ -95,7 +95,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
-    Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
+    Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).verify_deletable(a_delete())
     assert all(closed(kube))
     # The gate makes 2,000 cordons and 4,000 lists of pods, which would take 300 s one after the other.
     assert clock.seconds - began == pytest.approx(6000 * LATENCY_SECONDS / 16, abs=1.0)
@@ -106,7 +106,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
 def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
     """Three lists of all nodes have pages of 500 nodes. The last check lists only uncordoned nodes and finds none."""
     kube = LargeKube(FakeClock(), nodes=nodes)
-    Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
+    Gate(api=kube, clock=FakeClock().now).verify_deletable(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
     want = {
         ("GET", jobset_path("train")): 1,
@@ -135,8 +135,8 @@ def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, close
     again["metadata"]["uid"] = "another"
     again["spec"]["unschedulable"] = closed_by_somebody
     kube.after_pods = lambda: kube.put_object(f"/api/v1/nodes/{name}", again) and None
-    with pytest.raises(KeptError, match=f"{name} has registered"):
-        gate.pass_through(a_delete())
+    with pytest.raises(DeletionBlockedError, match=f"{name} has registered"):
+        gate.verify_deletable(a_delete())
     assert closed_by_somebody or closed(kube) == [False, False]
 
 
@@ -149,8 +149,8 @@ def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: boo
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:
-        gate.pass_through(a_delete())
+        gate.verify_deletable(a_delete())
     else:
-        with pytest.raises(KeptError, match="too long"):
-            gate.pass_through(a_delete())
+        with pytest.raises(DeletionBlockedError, match="too long"):
+            gate.verify_deletable(a_delete())
     assert closed(kube) == [goes]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.gate import NeededError
+from provisioner.slices.gate import WorkloadNeedsPoolError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import PROVISIONING_REQUEST
 from tests.support.controller import NAMESPACE, World, a_delete, node_of
@@ -75,10 +75,10 @@ def test_twice_as_many_deletes_read_each_large_list_once(world: World, changes: 
         world.clock.advance(10)
         world.kube.calls.clear()
         for number in range(count):
-            world.gate.pass_through(a_delete(f"p{number}", **{"workload_uid": f"u{number}"} | changes))
+            world.gate.verify_deletable(a_delete(f"p{number}", **{"workload_uid": f"u{number}"} | changes))
         assert large_lists(world) == dict.fromkeys(want, 1)
     world.clock.advance(2.1)
-    world.gate.pass_through(a_delete("p0", **changes))
+    world.gate.verify_deletable(a_delete("p0", **changes))
     assert large_lists(world) == dict.fromkeys(want, 2)
 
 
@@ -87,20 +87,20 @@ def of_pods(pool: str) -> Delete:
 
 
 def test_pod_created_after_the_shared_list_keeps_the_pool_from_the_next_list_on(world: World) -> None:
-    world.gate.pass_through(of_pods("other-pool"))
+    world.gate.verify_deletable(of_pods("other-pool"))
     put_pod(world)
-    world.gate.pass_through(of_pods("train-pool"))
+    world.gate.verify_deletable(of_pods("train-pool"))
     world.clock.advance(2.1)
-    with pytest.raises(NeededError, match="lives"):
-        world.gate.pass_through(of_pods("train-pool"))
+    with pytest.raises(WorkloadNeedsPoolError, match="lives"):
+        world.gate.verify_deletable(of_pods("train-pool"))
 
 
 def test_pod_bound_after_the_shared_list_keeps_the_pool(world: World) -> None:
     """Pods on the nodes are listed for each delete."""
-    world.gate.pass_through(of_pods("other-pool"))
+    world.gate.verify_deletable(of_pods("other-pool"))
     put_pod(world, node=NODE)
-    with pytest.raises(KeptError, match=f"unfinished pods are on it: {NAMESPACE}/train-abcde on {NODE}"):
-        world.gate.pass_through(of_pods("train-pool"))
+    with pytest.raises(DeletionBlockedError, match=f"unfinished pods are on it: {NAMESPACE}/train-abcde on {NODE}"):
+        world.gate.verify_deletable(of_pods("train-pool"))
     assert large_lists(world) == {PODS: 1}
 
 
@@ -108,8 +108,8 @@ def test_node_that_lost_its_label_before_the_shared_list_is_cordoned(world: Worl
     """The shared list shows that the node belongs to the pool; the node itself is read live."""
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"labels": {constants.NODE_POOL: None}}})
     membership = Membership(by_prefix={"gke-test-train-pool": PoolName("train-pool")})
-    world.gate.pass_through(a_delete("other-pool", hosts=1, membership=membership))
-    world.gate.pass_through(a_delete("train-pool", hosts=1, membership=membership))
+    world.gate.verify_deletable(a_delete("other-pool", hosts=1, membership=membership))
+    world.gate.verify_deletable(a_delete("train-pool", hosts=1, membership=membership))
     assert world.calls("PATCH")[1:] == [object_path("nodes", NODE)]
     assert large_lists(world) == {NODES: 1}
 
@@ -118,6 +118,6 @@ def test_pods_of_a_stuck_slice_are_listed_for_each_delete(world: World) -> None:
     """The checks after the cordon ignore these pods, so an outdated list could cost a running slice its pool."""
     stuck = a_delete(reason=DeleteReason.SLICE_STUCK, **OF_PODS, workload_uid="")
     for _ in range(2):
-        with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
-            world.gate.pass_through(stuck)
+        with pytest.raises(DeletionBlockedError, match="no pod of the stuck slice is unschedulable"):
+            world.gate.verify_deletable(stuck)
     assert large_lists(world) == {PODS: 3}

@@ -13,7 +13,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.volumes import Claim
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import PROVISIONING_REQUEST
-from provisioner.workloads.asks import parse_pod_template, parse_provisioning_request
+from provisioner.workloads.capacity_requests import parse_pod_template, parse_provisioning_request
 from tests.support.controller import NAMESPACE, FakeWatch, World, jobset_path
 from tests.support.machineconfigs import machine_config_path, raw_machine_config
 from tests.support.objects import pod_spec, raw_request

@@ -20,7 +20,7 @@ _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
 #: Kind of the resource whose address a field contains, by field.
-_KINDS = {
+_KIND_OF_FIELD = {
     "instanceTemplate": Kind.INSTANCE_TEMPLATE,
     "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
     "workloadPolicy": Kind.WORKLOAD_POLICY,
@@ -102,7 +102,7 @@ def names_others(namespace: str, addresses: Mapping[str, str], ctx: Round) -> Co
     `addresses` are by field. Compute Engine does not delete a resource in use, so that group could not be deleted.
     """
     for field, address in addresses.items():
-        group = ctx.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
+        group = ctx.parents.get((_KIND_OF_FIELD.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
         if group is not None and group.meta.namespace != namespace:
             message = f"{field} {bounds.quoted(address)} belongs to TPUNodeGroup {group.meta} of another namespace"
             return not_ready(Reason.NOT_ALLOWED, message)

@@ -61,7 +61,7 @@ class RemovePartition:
     pod exists and is neither finished nor released, unless
 
     - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
-    - the pod's annotation names another partition (`Pod.told_partition`);
+    - the pod's annotation names another partition (`Pod.partition_annotation`);
     - `unused` is set and the pod's main containers have not run (`Pod.begun`).
     """
 

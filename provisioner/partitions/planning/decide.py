@@ -19,6 +19,7 @@ from provisioner.model.turns import in_turns, with_turns
 from provisioner.model.writes import Proposed, WriteFailure, choose_writes, with_open, without_lost
 from provisioner.partitions import names
 from provisioner.partitions.planning import actions, events, making
+from provisioner.partitions.planning.entry_status import OVER, EntryStatus, Phase
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import MAX_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.making import Step, Stray
@@ -26,7 +27,6 @@ from provisioner.partitions.planning.memory import Memory, PartitionMemory, fold
 from provisioner.partitions.planning.picture import Picture, View, look, view_of
 from provisioner.partitions.planning.queue import Wait
 from provisioner.partitions.planning.round import Fault, Guard, Round, Snapshot, begin_round
-from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.settings.partitions import PartitionSettings
 
 #: Seconds until the next round if a round has more Events than it may emit.
@@ -70,7 +70,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
         (*(step for step in steps if isinstance(step, Event)), *late, *_notices(picture, unrecorded, ctx)),
         memory.told,
         ctx.pods,
-        frozenset(standing.entry.pod_uid for standing in picture.standings.values() if standing.phase is Phase.ACTIVE),
+        frozenset(status.entry.pod_uid for status in picture.statuses.values() if status.phase is Phase.ACTIVE),
     )
     reasons = {**unrecorded, **{event.pod.uid: event.message for event in late}}
     moments = [*(step for step in steps if isinstance(step, datetime)), *later]
@@ -89,11 +89,11 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
 
 
 def _steps(picture: Picture, ctx: Round, guard: Guard) -> Iterator[Step]:
-    on: dict[str, list[Standing]] = {}
-    for standing in picture.standings.values():
-        on.setdefault(standing.entry.server, []).append(standing)
-        part = partial(making.steps_of, standing, ctx)
-        yield from _guarded(f"entry {standing.entry.id}", part, guard)
+    on: dict[str, list[EntryStatus]] = {}
+    for status in picture.statuses.values():
+        on.setdefault(status.entry.server, []).append(status)
+        part = partial(making.steps_of, status, ctx)
+        yield from _guarded(f"entry {status.entry.id}", part, guard)
     for stray in picture.strays:
         yield from _guarded(f"partition {stray.partition.id}", partial(making.clear, stray, ctx), guard)
     yield from _guarded("pods without a node", partial(_take_back, picture, ctx), guard)
@@ -109,11 +109,11 @@ def _guarded(subject: str, part: Callable[[], Iterable[Step]], guard: Guard) -> 
     return guard.run(subject, lambda: tuple(part()), nothing)
 
 
-def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
-    pod = standing.pod
-    if pod is None or standing.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
+def _unscheduled_since(status: EntryStatus, now: datetime) -> datetime | None:
+    pod = status.pod
+    if pod is None or status.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
         return None
-    return standing.known.unscheduled_since or now
+    return status.known.unscheduled_since or now
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
@@ -126,21 +126,21 @@ def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
         candidate for candidate in picture.queue if candidate.wait is Wait.QUEUE and candidate.pod.uid not in served
     ]
     wanted = {site for candidate in waiting for site in candidate.sites}
-    for standing in picture.standings.values():
-        since, pod = _unscheduled_since(standing, ctx.now), standing.pod
+    for status in picture.statuses.values():
+        since, pod = _unscheduled_since(status, ctx.now), status.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
             continue
-        if standing.site not in wanted and pod.namespace not in schedule.full:
+        if status.site not in wanted and pod.namespace not in schedule.full:
             continue
         due_at = since + timedelta(seconds=seconds)
         if due_at > ctx.now:
             yield due_at
         else:
-            yield actions.TakeBack(pod=pod, partition_id=standing.entry.id)
+            yield actions.TakeBack(pod=pod, partition_id=status.entry.id)
 
 
 def _read(
-    address: str, standings: Sequence[Standing], strays: Sequence[Stray], ctx: Round, *, waits: bool
+    address: str, statuses: Sequence[EntryStatus], strays: Sequence[Stray], ctx: Round, *, waits: bool
 ) -> Iterator[Step]:
     """Yield the next read of a server, or the time of the read. `waits`: whether a pod waits for IPUs of any server."""
     settings, view = ctx.settings, ctx.servers[address]
@@ -150,9 +150,9 @@ def _read(
     elif view.reading is None or view.failure is not None:
         due_at = ctx.now
     else:
-        if any(standing.reads for standing in standings) or any(stray.known.changed_at is not None for stray in strays):
+        if any(status.reads for status in statuses) or any(stray.known.changed_at is not None for stray in strays):
             seconds = _SHORTEST_SECONDS
-        elif waits or strays or any(standing.phase not in _SETTLED for standing in standings):
+        elif waits or strays or any(status.phase not in _SETTLED for status in statuses):
             seconds = settings.busy_read_seconds
         else:
             seconds = settings.idle_read_seconds
@@ -209,15 +209,15 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> Ite
 def entries_of(picture: Picture, ctx: Round) -> tuple[Entry, ...]:
     """Return the entries of the new ledger: kept entries, then entries for placed pods while there is space."""
     kept = {
-        standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
-        for standing in picture.standings.values()
-        if standing.phase not in OVER or standing.entry.id in picture.restored
+        status.entry.id: picture.restored.get(status.entry.id) or _as_listed(status)
+        for status in picture.statuses.values()
+        if status.phase not in OVER or status.entry.id in picture.restored
     }
     kept |= {key: entry for key, entry in picture.restored.items() if key not in kept}
     room = MAX_CHARACTERS - sum(map(characters_of, kept.values()))
     room -= sum(len(key) + len(text) for key, text in ctx.ledger.unreadable.items())
     for pod, (server, allocation) in picture.schedule.placed:
-        partition_id = pod.told_partition or names.partition_id(ctx.snapshot.cluster_uid, pod.uid, server)
+        partition_id = pod.partition_annotation or names.partition_id(ctx.snapshot.cluster_uid, pod.uid, server)
         entry = making.entry_of(pod, partition_id, (server, allocation), ctx)
         room -= characters_of(entry)
         if room < 0:
@@ -238,8 +238,8 @@ def unrecorded_of(entries: Iterable[Entry], picture: Picture, ctx: Round) -> Map
     return {pod.uid: why for pod, _ in picture.schedule.placed if pod.uid not in recorded}
 
 
-def _as_listed(standing: Standing) -> Entry:
-    entry, (_, allocation) = standing.entry, standing.site
+def _as_listed(status: EntryStatus) -> Entry:
+    entry, (_, allocation) = status.entry, status.site
     return entry if entry.allocation == allocation else replace(entry, allocation=allocation)
 
 
@@ -258,18 +258,18 @@ def _remembered(
     return replace(
         with_open(memory, now, calls=calls, writes=writes),
         turns=with_turns(memory.turns, {_party(call): now for call in calls}, now),
-        partitions={standing.entry.id: _known(standing, now) for standing in picture.standings.values()},
+        partitions={status.entry.id: _known(status, now) for status in picture.statuses.values()},
         servers={address: backoff for address, backoff in memory.servers.items() if address in ctx.servers},
         strays={(stray.server, stray.partition.id): stray.known for stray in picture.strays},
     )
 
 
-def _known(standing: Standing, now: datetime) -> PartitionMemory:
+def _known(status: EntryStatus, now: datetime) -> PartitionMemory:
     """Return the new memory of an entry. Failed creates are forgotten when the partition is creating or active."""
-    known = replace(standing.known, unscheduled_since=_unscheduled_since(standing, now))
-    if standing.phase is Phase.ACTIVE:
+    known = replace(status.known, unscheduled_since=_unscheduled_since(status, now))
+    if status.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)
-    if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
+    if status.partition is None or status.outdated or status.phase not in (Phase.CREATING, Phase.ACTIVE):
         return known
     return replace(known, refused=False, backoff=None)
 

@@ -7,45 +7,45 @@ from datetime import datetime, timedelta
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import actions, events
+from provisioner.partitions.planning.entry_status import EntryStatus, Phase, cannot_be_removed
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_removed
 from provisioner.partitions.vipu.records import Partition, PartitionRequest
 
 Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime
 
 
-def steps_of(standing: Standing, ctx: Round) -> Iterator[Step]:
+def steps_of(status: EntryStatus, ctx: Round) -> Iterator[Step]:
     """Yield the steps for an entry."""
-    pod = standing.pod
+    pod = status.pod
     if pod is not None:
-        yield from _make(standing, pod, ctx) if standing.certain else _without_server(standing, pod, ctx)
-    yield from _release(standing, ctx)
+        yield from _make(status, pod, ctx) if status.certain else _without_server(status, pod, ctx)
+    yield from _release(status, ctx)
 
 
-def _make(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
-    match standing.phase:
+def _make(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
+    match status.phase:
         case Phase.WANTED:
-            yield from _create(standing, pod, ctx)
+            yield from _create(status, pod, ctx)
         case Phase.LOST:
-            yield events.lost(pod, standing.entry)
-            yield from _create(standing, pod, ctx)
+            yield events.lost(pod, status.entry)
+            yield from _create(status, pod, ctx)
         case Phase.CREATING:
-            since = standing.known.changed_at or standing.known.since
+            since = status.known.changed_at or status.known.since
             yield since + timedelta(seconds=ctx.settings.stuck_seconds)
         case Phase.ACTIVE:
-            yield from _hand_over(standing, pod, ctx)
+            yield from _hand_over(status, pod, ctx)
         case Phase.BROKEN:
-            yield from _make_anew(standing, pod, ctx, events.broken(pod, standing.entry, standing.partition))
-        case Phase.MISPLACED if standing.partition is not None:
-            yield from _make_anew(standing, pod, ctx, events.misplaced(pod, standing.entry))
+            yield from _make_anew(status, pod, ctx, events.broken(pod, status.entry, status.partition))
+        case Phase.MISPLACED if status.partition is not None:
+            yield from _make_anew(status, pod, ctx, events.misplaced(pod, status.entry))
 
 
-def _without_server(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
-    entry, view = standing.entry, ctx.servers.get(standing.entry.server)
-    if standing.phase is not Phase.CREATING:
+def _without_server(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
+    entry, view = status.entry, ctx.servers.get(status.entry.server)
+    if status.phase is not Phase.CREATING:
         return
     if view is None:
         yield events.unnamed(pod, entry)
@@ -53,8 +53,8 @@ def _without_server(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         yield events.unreadable(pod, entry, view.failure, ctx.settings.stuck_seconds)
 
 
-def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
-    entry, backoff = standing.entry, standing.known.backoff
+def _create(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
+    entry, backoff = status.entry, status.known.backoff
     if backoff is not None:
         yield events.failed(pod, entry, backoff.failure)
         if backoff.until > ctx.now:
@@ -85,10 +85,10 @@ def entry_of(pod: Pod, partition_id: str, site: Site, ctx: Round) -> Entry:
     )
 
 
-def _hand_over(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
-    entry = standing.entry
+def _hand_over(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
+    entry = status.entry
     if not pod.gated:
-        if not pod.told_server:
+        if not pod.server_annotation:
             yield events.created(pod, entry)
         return
     # While a remove of the partition is open, the partition's state does not count: it may be from before the remove.
@@ -107,35 +107,35 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
     return entry.id not in {saved.id for saved in under_way.write.entries}
 
 
-def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
+def _make_anew(status: EntryStatus, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
     # No remove is sent while a write of the pod is open, because the write may remove the gate after the live check.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
-        yield from _remove(standing, ctx, unused=True)
+        yield from _remove(status, ctx, unused=True)
 
 
-def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
-    pod = standing.pod
-    if standing.phase is Phase.GONE:
+def _release(status: EntryStatus, ctx: Round) -> Iterator[Step]:
+    pod = status.pod
+    if status.phase is Phase.GONE:
         # No Event is emitted if the server is no longer in the settings, because the partition may still exist.
-        if pod is not None and standing.certain:
-            yield events.released(pod, standing.entry)
-    elif standing.phase is not Phase.RELEASING:
+        if pod is not None and status.certain:
+            yield events.released(pod, status.entry)
+    elif status.phase is not Phase.RELEASING:
         lets_go_at = ctx.lets_go_at(pod) if pod is not None else None
         if lets_go_at is not None:
             yield lets_go_at
-    elif standing.certain and standing.partition is not None and not standing.outdated:
+    elif status.certain and status.partition is not None and not status.outdated:
         # A pod that still has its gate does not use this partition.
         unused = pod is not None and pod.gated
-        yield from _remove(standing, ctx, unused=unused, past_deletion=ctx.past_deletion(pod))
+        yield from _remove(status, ctx, unused=unused, past_deletion=ctx.past_deletion(pod))
 
 
-def _remove(standing: Standing, ctx: Round, *, unused: bool, past_deletion: datetime | None = None) -> Iterator[Step]:
-    entry, known = standing.entry, standing.known
-    if standing.pod is not None and known.removing is not None and cannot_be_removed(known):
-        yield events.not_removed(standing.pod, entry, known.removing.failure)
+def _remove(status: EntryStatus, ctx: Round, *, unused: bool, past_deletion: datetime | None = None) -> Iterator[Step]:
+    entry, known = status.entry, status.known
+    if status.pod is not None and known.removing is not None and cannot_be_removed(known):
+        yield events.not_removed(status.pod, entry, known.removing.failure)
     call = actions.RemovePartition(
         server=entry.server,
         id=entry.id,
@@ -197,10 +197,10 @@ def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
     entries: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
-        if pod is None or not _may_be_in_use(stray, ctx) or ctx.told_elsewhere(pod, stray.server):
+        if pod is None or not _may_be_in_use(stray, ctx) or ctx.uses_other_server(pod, stray.server):
             continue
         # The server in the pod's annotation takes precedence over the ledger: the pod uses the partition there.
-        is_told_here = pod.told_server == stray.server
+        is_told_here = pod.server_annotation == stray.server
         if is_told_here or (pod.uid not in entries and pod.uid not in has_place):
             entries[pod.uid] = _restored(stray, pod, ctx)
     return {entry.id: entry for entry in entries.values()}

@@ -10,13 +10,13 @@ from math import inf
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning import events, making, placing
+from provisioner.partitions.planning.entry_status import OVER, EntryStatus, Phase, known_of, status_of_entry
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.making import Stray
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.placing import Schedule
 from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded, queue_of, supply_of, with_refusals
 from provisioner.partitions.planning.round import Guard, Round
-from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 
 #: Phase that is shown for a stray: a partition that the ledger lacks or has on another server.
 ORPHAN = "orphan"
@@ -32,7 +32,7 @@ class Picture:
     """State of pods, entries and allocations in one round. All steps of a decision use it."""
 
     #: State of each entry by id, in the ledger's order.
-    standings: Mapping[str, Standing]
+    statuses: Mapping[str, EntryStatus]
     #: Partitions that the ledger lacks or has on another server (strays), and that are not recorded again.
     strays: tuple[Stray, ...]
     #: Entries of strays that are recorded again, by id.
@@ -46,34 +46,30 @@ class Picture:
 
 def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     """Return the picture of a round, and the round with updated refusals in its memory."""
-    standings = {
-        entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, ctx), _untouched(entry, ctx))
+    statuses = {
+        entry.id: guard.run(f"entry {entry.id}", partial(status_of_entry, entry, ctx), _untouched(entry, ctx))
         for entry in ctx.ledger.entries
     }
     seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, ctx), ())
     restored: Mapping[str, Entry] = guard.run("strays", partial(making.restored, seen, ctx), {})
-    supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, standings, ctx), {})
-    ctx = replace(ctx, memory=guard.run("refusals", partial(with_refusals, standings, supply, ctx), ctx.memory))
-    waiting, rejected = _demand(standings, restored, ctx)
-    queue = queue_of(waiting, standings, supply, ctx, guard)
+    supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, statuses, ctx), {})
+    ctx = replace(ctx, memory=guard.run("refusals", partial(with_refusals, statuses, supply, ctx), ctx.memory))
+    waiting, rejected = _demand(statuses, restored, ctx)
+    queue = queue_of(waiting, statuses, supply, ctx, guard)
     used: Counter[str] = Counter()
-    for standing in standings.values():
+    for status in statuses.values():
         # Unneeded partitions that cannot be removed, or whose server cannot be read, must not use up a limit.
-        if (
-            standing.phase not in OVER
-            and not standing.stays
-            and (standing.certain or standing.phase is not Phase.RELEASING)
-        ):
-            used[standing.entry.namespace] += standing.entry.size
+        if status.phase not in OVER and not status.stays and (status.certain or status.phase is not Phase.RELEASING):
+            used[status.entry.namespace] += status.entry.size
     for entry in restored.values():
-        if entry.id not in standings:
+        if entry.id not in statuses:
             used[entry.namespace] += entry.size
     # No pods are placed on servers with restored entries, because the supply has these entries only in the next round.
     moving = {entry.server for entry in restored.values()}
     settled = {site: site_supply for site, site_supply in crowded(supply, ctx).items() if site[0] not in moving}
     schedule = placing.schedule(queue, settled, used, ctx.settings, guard)
     picture = Picture(
-        standings=standings,
+        statuses=statuses,
         strays=tuple(
             stray
             for stray in seen
@@ -88,19 +84,17 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     return picture, ctx
 
 
-def _untouched(entry: Entry, ctx: Round) -> Standing:
-    """Return a `Standing` that causes no change, for an entry whose evaluation raised an exception."""
+def _untouched(entry: Entry, ctx: Round) -> EntryStatus:
+    """Return an `EntryStatus` that causes no change, for an entry whose evaluation raised an exception."""
     known = known_of(entry, ctx)
-    return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
+    return EntryStatus(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
 
 
 def _demand(
-    standings: Mapping[str, Standing], restored: Mapping[str, Entry], ctx: Round
+    statuses: Mapping[str, EntryStatus], restored: Mapping[str, Entry], ctx: Round
 ) -> tuple[list[Pod], dict[str, str]]:
     served = {
-        standing.entry.pod_uid
-        for standing in standings.values()
-        if standing.phase is not Phase.WITHDRAWN and not standing.stays
+        status.entry.pod_uid for status in statuses.values() if status.phase is not Phase.WITHDRAWN and not status.stays
     }
     served |= {entry.pod_uid for entry in restored.values()}
     unreadable = _owners_of_unreadable(ctx)
@@ -121,7 +115,7 @@ def _demand(
             rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {ctx.settings.largest_size} are served."
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
-        elif pod.told_partition and not names.is_of(pod.told_partition, ctx.snapshot.cluster_uid, pod.uid):
+        elif pod.partition_annotation and not names.is_of(pod.partition_annotation, ctx.snapshot.cluster_uid, pod.uid):
             # A user wrote the annotation. If the controller used this id, it could overwrite the entry of another pod.
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
@@ -203,7 +197,7 @@ class View:
 
 def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
     """Return the view. `reasons` has the reasons, by UID, why placed pods have no partition yet."""
-    partitions = [_line(standing, reasons) for standing in picture.standings.values()]
+    partitions = [_line(status, reasons) for status in picture.statuses.values()]
     partitions += [
         PartitionLine(
             id=stray.partition.id,
@@ -249,27 +243,27 @@ def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
     )
 
 
-def _line(standing: Standing, reasons: Mapping[str, str]) -> PartitionLine:
-    entry = standing.entry
+def _line(status: EntryStatus, reasons: Mapping[str, str]) -> PartitionLine:
+    entry = status.entry
     return PartitionLine(
         id=entry.id,
         server=entry.server,
-        allocation=standing.site[1],
+        allocation=status.site[1],
         ipus=entry.size,
         pod=f"{entry.namespace}/{entry.pod}",
-        phase=standing.phase.value,
-        since=standing.known.since,
-        why=_in_the_way(standing) or reasons.get(entry.pod_uid, ""),
+        phase=status.phase.value,
+        since=status.known.since,
+        why=_in_the_way(status) or reasons.get(entry.pod_uid, ""),
     )
 
 
-def _in_the_way(standing: Standing) -> str:
-    known, entry = standing.known, standing.entry
-    if not standing.certain:
+def _in_the_way(status: EntryStatus) -> str:
+    known, entry = status.known, status.entry
+    if not status.certain:
         return f"V-IPU server {entry.server} cannot be read."
-    if standing.phase in (Phase.RELEASING, Phase.BROKEN, Phase.MISPLACED):
+    if status.phase in (Phase.RELEASING, Phase.BROKEN, Phase.MISPLACED):
         return known.kept or (known.removing.failure.message if known.removing is not None else "")
-    if standing.phase in (Phase.WANTED, Phase.LOST) and known.backoff is not None:
+    if status.phase in (Phase.WANTED, Phase.LOST) and known.backoff is not None:
         return known.backoff.failure.message
     return ""
 

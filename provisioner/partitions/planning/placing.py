@@ -131,7 +131,7 @@ class _Places:
             self.placed.append((pod, site))
             return
         # A pod that has lost its partition gets no reservation: it is placed as soon as IPUs are free.
-        if pod.told_partition or any(ground.reserved is not None for ground in mine.values()):
+        if pod.partition_annotation or any(ground.reserved is not None for ground in mine.values()):
             return
         shadows = {site: ground.shadow(pod.size) for site, ground in mine.items()}
         holding = [site for site, shadow in shadows.items() if mine[site].may_be_kept(pod.size, shadow[0])]

@@ -10,9 +10,9 @@ from math import inf
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.entry_status import MAX_REMOVES, MAX_TRIES, OVER, EntryStatus, Phase
 from provisioner.partitions.planning.memory import IN_VAIN, Memory, Refusal, Site, failed
 from provisioner.partitions.planning.round import Guard, Round
-from provisioner.partitions.planning.standing import MAX_REMOVES, MAX_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 from provisioner.settings.partitions import PartitionSettings
 
@@ -52,61 +52,61 @@ class SiteSupply:
         return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
 
 
-def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, SiteSupply]:
+def supply_of(statuses: Mapping[str, EntryStatus], ctx: Round) -> Mapping[Site, SiteSupply]:
     """Return the supply of all allocations that servers have listed, even if these servers cannot be read now."""
     supply: dict[Site, SiteSupply] = {}
-    at: dict[Site, list[Standing]] = {}
-    on: dict[str, list[Standing]] = {}
-    for standing in standings.values():
-        if standing.phase not in OVER:
-            at.setdefault(standing.site, []).append(standing)
-            on.setdefault(standing.entry.server, []).append(standing)
+    at: dict[Site, list[EntryStatus]] = {}
+    on: dict[str, list[EntryStatus]] = {}
+    for status in statuses.values():
+        if status.phase not in OVER:
+            at.setdefault(status.site, []).append(status)
+            on.setdefault(status.entry.server, []).append(status)
     for address, view in sorted(ctx.servers.items()):
         if view.reading is None:
             continue
         foreign = [
             partition
             for partition in view.reading.partitions
-            if (known := standings.get(partition.id)) is None or known.entry.server != address
+            if (known := statuses.get(partition.id)) is None or known.entry.server != address
         ]
         named = {allocation.name for allocation in view.reading.allocations}
         adrift = [
-            standing.partition
-            for standing in on.get(address, ())
-            if standing.partition is not None and standing.site[1] not in named
+            status.partition
+            for status in on.get(address, ())
+            if status.partition is not None and status.site[1] not in named
         ]
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
             # Foreign partitions and partitions of unknown allocation count in each allocation that may contain them.
             theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
-            listed = [standing.partition.id for standing in own if standing.partition is not None]
+            listed = [status.partition.id for status in own if status.partition is not None]
             supply[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple((standing.ipus, _ends_in(standing, ctx)) for standing in own),
+                ours=tuple((status.ipus, _ends_in(status, ctx)) for status in own),
                 others=sum(partition.size for partition in theirs),
                 within_reach=_within_reach(address, allocation, own, theirs, ctx),
                 usable=view.failure is None,
                 listed=frozenset((*listed, *(partition.id for partition in theirs))),
-                trying=frozenset(standing.entry.pod_uid for standing in own if _is_tried(standing)),
+                trying=frozenset(status.entry.pod_uid for status in own if _is_tried(status)),
             )
     return supply
 
 
-def _is_tried(standing: Standing) -> bool:
-    wait = standing.known.backoff
-    is_trial = standing.phase in _TRIALS and standing.partition is None
+def _is_tried(status: EntryStatus) -> bool:
+    wait = status.known.backoff
+    is_trial = status.phase in _TRIALS and status.partition is None
     return is_trial and (wait is None or wait.failures < MAX_TRIES)
 
 
 def _within_reach(
-    address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], ctx: Round
+    address: str, allocation: Allocation, own: Iterable[EntryStatus], theirs: Iterable[Partition], ctx: Round
 ) -> int | None:
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(ctx.snapshot.cluster_uid), ctx.ledger.unreadable
-    stays = sum(standing.ipus for standing in own if standing.stays)
+    stays = sum(status.ipus for status in own if status.stays)
     for partition in theirs:
         stray = ctx.memory.strays.get((address, partition.id))
         kept = stray is not None and stray.removing is not None and stray.removing.failures >= MAX_REMOVES
@@ -132,11 +132,11 @@ def longest_of(pod: Pod, settings: PartitionSettings) -> float:
     return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
 
 
-def _ends_in(standing: Standing, ctx: Round) -> float:
-    pod = standing.pod
-    if pod is None or standing.phase is Phase.RELEASING:
-        return inf if standing.stays else 0.0
-    since = standing.entry.recorded_at
+def _ends_in(status: EntryStatus, ctx: Round) -> float:
+    pod = status.pod
+    if pod is None or status.phase is Phase.RELEASING:
+        return inf if status.stays else 0.0
+    since = status.entry.recorded_at
     # The start time is from the clock of the node, which may be ahead: a time in the future does not count.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= ctx.now else since
     passed = max(0.0, (ctx.now - began).total_seconds())
@@ -180,7 +180,7 @@ class Candidate:
     until: datetime | None = None
 
 
-def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
+def with_refusals(statuses: Mapping[str, EntryStatus], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
     """Return the memory with the failed creates of existing pods, except for pods whose partition is active."""
     by_pod = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
     stockouts = {
@@ -188,13 +188,13 @@ def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteS
         for key, refusal in ctx.memory.stockouts.items()
         if (ctx.now - refusal.backoff.at).total_seconds() < ctx.settings.crowded_seconds
     }
-    for standing in standings.values():
-        known, uid = standing.known, standing.entry.pod_uid
-        site = (standing.entry.server, standing.entry.allocation)
-        key = (standing.entry.namespace, site)
-        if standing.phase is Phase.ACTIVE and site in by_pod.pop(uid, {}):
+    for status in statuses.values():
+        known, uid = status.known, status.entry.pod_uid
+        site = (status.entry.server, status.entry.allocation)
+        key = (status.entry.namespace, site)
+        if status.phase is Phase.ACTIVE and site in by_pod.pop(uid, {}):
             stockouts.pop(key, None)
-        if standing.phase is not Phase.WITHDRAWN or known.backoff is None:
+        if status.phase is not Phase.WITHDRAWN or known.backoff is None:
             continue
         failure, before = known.backoff.failure, by_pod.get(uid, {}).get(site)
         if before is not None and before.backoff.at >= known.backoff.at:
@@ -204,7 +204,7 @@ def with_refusals(standings: Mapping[str, Standing], supply: Mapping[Site, SiteS
         listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
         first = before or (stockouts.get(key) if listed is not None else None)
         refusal = Refusal(
-            backoff=failed(last, failure, standing.entry.id, at, None if known.refused else IN_VAIN),
+            backoff=failed(last, failure, status.entry.id, at, None if known.refused else IN_VAIN),
             since=first.since if first is not None else ctx.now,
             listed=listed,
             in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),
@@ -237,7 +237,7 @@ def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSup
 
 def queue_of(
     pods: Iterable[Pod],
-    standings: Mapping[str, Standing],
+    statuses: Mapping[str, EntryStatus],
     supply: Mapping[Site, SiteSupply],
     ctx: Round,
     guard: Guard,
@@ -246,7 +246,7 @@ def queue_of(
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, ctx))
     # A pod cannot use the server of its old partition, because a new partition there would have the same id.
-    stay = {standing.entry.pod_uid: standing for standing in standings.values() if standing.phase is Phase.RELEASING}
+    stay = {status.entry.pod_uid: status for status in statuses.values() if status.phase is Phase.RELEASING}
     candidates = []
     for pod in ordered:
         part = partial(_candidate, pod, stay.get(pod.uid), choose, ctx)
@@ -254,7 +254,7 @@ def queue_of(
     return [candidate for candidate in candidates if candidate is not None]
 
 
-def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], ctx: Round) -> Candidate:
+def _candidate(pod: Pod, stays: EntryStatus | None, choose: Callable[..., _Choice], ctx: Round) -> Candidate:
     if pod.held_by_others:
         return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
     limit = ctx.settings.limit_of(pod.namespace)
@@ -264,7 +264,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
             f"{limit}. Request fewer IPUs, or ask the administrator to raise the limit."
         )
         return Candidate(pod=pod, wait=Wait.IMPOSSIBLE, why=why)
-    wait, words, possible = choose(pod.servers, pod.told_server, pod.size)
+    wait, words, possible = choose(pod.servers, pod.server_annotation, pod.size)
     refusals = ctx.memory.refusals.get(pod.uid, {})
     if wait is not Wait.QUEUE or not (refusals or stays):
         return Candidate(pod=pod, wait=wait, why=words, sites=possible)
@@ -286,13 +286,13 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 
 
 def _choose(
-    supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told_server: str, size: int
+    supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, server_annotation: str, size: int
 ) -> _Choice:
-    """Return why a pod waits, and the allocations it may use: on `told_server` if known, otherwise on `allowed`."""
+    """Return why a pod waits, and the possible allocations: on `server_annotation` if known, else on `allowed`."""
     servers = {
         server
         for server in ctx.servers
-        if (server == told_server if told_server in ctx.servers else allowed is None or server in allowed)
+        if (server == server_annotation if server_annotation in ctx.servers else allowed is None or server in allowed)
     }
     if not servers:
         return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()

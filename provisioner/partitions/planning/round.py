@@ -98,9 +98,9 @@ class Round:
         under_way = self.memory.calls.get(partition_key(entry.server, entry.id))
         return under_way.call if under_way is not None else None
 
-    def told_elsewhere(self, pod: Pod, server: str) -> bool:
+    def uses_other_server(self, pod: Pod, server: str) -> bool:
         """Return whether a pod's annotation names another server of the settings; other names may be aliases."""
-        return pod.told_server != server and pod.told_server in self.servers
+        return pod.server_annotation != server and pod.server_annotation in self.servers
 
     def wants(self, pod: Pod) -> bool:
         """Return whether a pod needs a partition, or may still use its partition."""
@@ -108,7 +108,7 @@ class Round:
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
         """Return whether a pod needs or may use a partition. A pod with a partition in its annotation uses no other."""
-        return self.wants(pod) and pod.told_partition in ("", partition_id)
+        return self.wants(pod) and pod.partition_annotation in ("", partition_id)
 
     def has_had_its_grace(self, pod: Pod) -> bool:
         """Return whether a deleted pod has had its grace period, and loses its partition even if it still runs."""

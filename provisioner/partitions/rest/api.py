@@ -28,8 +28,8 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
+from provisioner.partitions.planning.entry_status import Phase
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.planning.standing import Phase
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.cli import VipuCommand
@@ -374,7 +374,7 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Response:
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
     """Return whether an entry's id has the pod's prefix (`owner`), and is the id in the pod's annotation, if any."""
-    return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
+    return names.owner_of(entry.id) == owner and pod.partition_annotation in ("", entry.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

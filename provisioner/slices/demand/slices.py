@@ -45,7 +45,7 @@ _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class PlacementPreferences:
     """Values of a pod's annotations; lists are in order of preference. Missing and invalid values have the default."""
 
     capacity: tuple[CapacityChoice, ...] = ()
@@ -57,13 +57,13 @@ class Wishes:
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
+def read_preferences(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> PlacementPreferences:
     """Read the annotations of a pod. Annotations that the pod lacks are read from its workload."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
 @lru_cache(maxsize=512)
-def _read(texts: tuple[str, ...]) -> Wishes:
+def _read(texts: tuple[str, ...]) -> PlacementPreferences:
     text_of = dict(zip(_KEYS, texts, strict=True))
     problems: dict[str, str] = {}
 
@@ -77,14 +77,14 @@ def _read(texts: tuple[str, ...]) -> Wishes:
             problems[key] = f"annotation {key}={bounds.quoted(text_of[key])} {error}"
             return None
 
-    wishes = Wishes(
+    preferences = PlacementPreferences(
         capacity=read(constants.CAPACITY, choices.parse_choices) or (),
         zones=read(constants.ZONES, choices.parse_zones) or (),
         same_zone=read(constants.SAME_ZONE, go_bool),
         all_or_nothing=read(constants.ALL_OR_NOTHING, go_bool),
         max_run_seconds=read(constants.MAX_RUN_DURATION, go_duration_seconds),
     )
-    return replace(wishes, problems=problems)
+    return replace(preferences, problems=problems)
 
 
 # No slots, because `cached_property` needs a `__dict__`. Each decision reads `nodes` many times.
@@ -113,8 +113,8 @@ class Slice:
     ended: bool
     #: Number of slices of the workload, including slices whose pods do not exist yet.
     siblings: int
-    wishes: Wishes
-    #: Name of the ProvisioningRequest that the leader pod consumes (`asks.awaiting_request`); empty if none.
+    preferences: PlacementPreferences
+    #: Name of the ProvisioningRequest that the leader pod consumes (`awaiting_request`); empty if none.
     request: str = ""
     served: bool
     #: None if the pods do not describe a valid slice; `shape_problem` then has the reason.
@@ -135,7 +135,7 @@ class Slice:
         return waits and self.served and not self.request
 
     @property
-    def spare(self) -> bool:
+    def from_buffer(self) -> bool:
         """Whether the slice belongs to a CapacityBuffer, whose pools serve other workloads first."""
         return self.workload.kind is WorkloadKind.CAPACITY_BUFFER
 
@@ -172,7 +172,7 @@ class Found(NamedTuple):
     """Slices of one workload, and the inputs from which they were derived, except the ServingPolicy."""
 
     workload: Workload
-    #: Key, name (empty if unknown) and pods of each group with pods or in `find_by_workload`'s `referred`.
+    #: Key, name (empty if unknown) and pods of each group with pods or in `find_by_workload`'s `named_by_pools`.
     wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
     slices: Mapping[SliceId, Slice]
 
@@ -189,19 +189,19 @@ def find_by_workload(
     workloads: Workloads,
     pods: Iterable[Pod],
     policy: ServingPolicy,
-    referred: Mapping[SliceId, str] | None = None,
+    named_by_pools: Mapping[SliceId, str] | None = None,
     *,
     keep_suspended: bool = False,
     last: Mapping[WorkloadUid, Found] = MappingProxyType({}),
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload without `managed_by`; with `keep_suspended`, also of suspended ones.
 
-    Only slices with pods or in `referred` are returned, and at most one more for each entry of the spec. The
-    values of `referred` are names of groups, empty if unknown. `last` is an earlier result with the same policy; its
-    slices are reused for unchanged workloads with unchanged pods and references.
+    Only slices with pods or in `named_by_pools` are returned, and at most one more for each entry of the spec. The
+    values of `named_by_pools` are names of groups, empty if unknown. `last` is an earlier result with the same policy;
+    its slices are reused for unchanged workloads with unchanged pods and references.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
-    for slice_id, name in (referred or {}).items():
+    for slice_id, name in (named_by_pools or {}).items():
         wanted[slice_id.workload_uid][slice_id.group_key] = Wanted(name)
     for pod in pods:
         uid = None if pod.finished or not pod.group_key else workloads.uid_of(pod)
@@ -320,7 +320,7 @@ def _slice(
         deadline_seconds=group.deadline_seconds,
         ended=ended,
         siblings=siblings,
-        wishes=read_wishes(annotations, workload.annotations),
+        preferences=read_preferences(annotations, workload.annotations),
         # If a workload has a problem, its slices are not served, and the problem is reported once, on the workload.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,

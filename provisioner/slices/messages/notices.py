@@ -17,7 +17,7 @@ from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Alert, Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import Choices, wants_all_or_nothing
-from provisioner.slices.planning.spec.specification import labels_left_out
+from provisioner.slices.planning.spec.specification import uncopied_labels
 from provisioner.slices.planning.split import Splits
 from provisioner.slices.planning.stuck import STUCK_SECONDS, Stuck, StuckKind, lacking_labels, unschedulable
 from provisioner.slices.supplier import PoolRules
@@ -114,10 +114,10 @@ def _waits_for_its_followers(slice_: Slice) -> bool:
 
 def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Round) -> list[Notice]:
     """Return the notices about a slice whose pool is created."""
-    skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
+    skipped = f"Some choices of capacity are skipped: {'; '.join(choices.rejected)}" if choices.rejected else ""
     reported = (
         (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else "", ""),
-        (constants.INVALID_REQUEST, labels_left_out(slice_, ctx.settings, ctx.rules), ""),
+        (constants.INVALID_REQUEST, uncopied_labels(slice_, ctx.settings, ctx.rules), ""),
         (constants.INVALID_REQUEST, skipped, ""),
         (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, ctx.rules), request.name),
     )

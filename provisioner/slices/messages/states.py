@@ -90,7 +90,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
         return f"No node pools are created: {workload.problem}."
     if workload.managed_by:
         return f"spec.managedBy is {workload.managed_by}: another controller runs it, so it gets no node pools here."
-    if workload.ask is not None:
+    if workload.capacity_request is not None:
         return "The PodTemplate or the workload that it names does not exist."
     return "It has no pods that request TPUs."
 
@@ -157,7 +157,7 @@ def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
         return _of_unbound_pods(slice_, state)
     kind = workload.owner_kind
     if state.phase is Phase.READY and not workload.kind.has_pods:
-        whose = "workload that it fits" if slice_.spare else "workload that uses the request"
+        whose = "workload that it fits" if slice_.from_buffer else "workload that uses the request"
         return f"All hosts are ready and wait for the pods of the {whose}."
     if workload.suspended:
         return f"The {kind} is suspended, and KEEP_POOLS_OF_SUSPENDED_JOBSETS keeps its node pool."

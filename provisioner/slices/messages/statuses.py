@@ -19,9 +19,9 @@ from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import CapacityRequest, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.demand.asks import booked_until
+from provisioner.slices.demand.capacity_requests import booked_until
 from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.waits import WaitsFor
@@ -30,7 +30,7 @@ from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import StatusWrite
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.specification import is_held
-from provisioner.workloads.asks import NODE_POOLS
+from provisioner.workloads.capacity_requests import NODE_POOLS
 
 #: Expected duration of a create until this process has measured the first create.
 _USUAL = timedelta(minutes=5)
@@ -89,7 +89,11 @@ def statuses(
     ctx: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
     """Return the statuses to write, and the times at which bookings end."""
-    asking = [workload for workload in ctx.workloads.by_uid.values() if workload.ask is not None and workload.lives]
+    asking = [
+        workload
+        for workload in ctx.workloads.by_uid.values()
+        if workload.capacity_request is not None and workload.lives
+    ]
     if not asking:
         return (), ()
     slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
@@ -99,30 +103,32 @@ def statuses(
     found: list[StatusWrite] = []
     ends: list[datetime] = []
     for workload in asking:
-        own, ask = slices[workload.uid], workload.ask
+        own, request = slices[workload.uid], workload.capacity_request
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
         # A request without a topology is also checked, so that its status reports the missing topology.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
-        if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
+        if request is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.
             continue
         if workload.kind is WorkloadKind.CAPACITY_BUFFER:
-            found += _write(workload, ask, *_of_buffer(facts, workload, ask, own), ctx.now)
+            found += _write(workload, request, *_of_buffer(facts, workload, request, own), ctx.now)
             continue
-        conditions, details = tuple(_of_request(facts, workload, ask, own)), {}
+        conditions, details = tuple(_of_request(facts, workload, request, own)), {}
         if any(name == constants.PROVISIONED and new.true for name, new in conditions):
             details = {"provisioningClassDetails": _details(facts, own)}
-        found += _write(workload, ask, conditions, details, ctx.now)
-        end = booked_until(ask, ctx.settings.booking_seconds, ctx.now)
+        found += _write(workload, request, conditions, details, ctx.now)
+        end = booked_until(request, ctx.settings.booking_seconds, ctx.now)
         ends += [end] if end is not None and end > ctx.now else []
     return tuple(found), tuple(ends)
 
 
-def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]) -> Iterator[_Typed]:
-    if ask.is_true(constants.PROVISIONED):
-        yield from _of_booking(facts, workload, ask)
+def _of_request(
+    facts: _Facts, workload: Workload, request: CapacityRequest, slices: Sequence[Slice]
+) -> Iterator[_Typed]:
+    if request.is_true(constants.PROVISIONED):
+        yield from _of_booking(facts, workload, request)
         return
     ctx, place, blocked = facts.ctx, facts.place, facts.blocked
     failing = (blocked[slice_.id] for slice_ in slices if slice_.id in blocked and blocked[slice_.id].failed)
@@ -150,14 +156,14 @@ def _is_free(pool: Supply) -> bool:
     return pool.ready and not any(is_held(node.taints) for node in pool.nodes)
 
 
-def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
+def _of_booking(facts: _Facts, workload: Workload, request: CapacityRequest) -> Iterator[_Typed]:
     ctx, named = facts.ctx, (workload.namespace, workload.name)
-    pools = [PoolName(name) for name in ask.named]
+    pools = [PoolName(name) for name in request.named]
     # A pool with nodes exists, even if the supplier does not list it.
     known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
-    end = booked_until(ask, ctx.settings.booking_seconds, ctx.now)
+    end = booked_until(request, ctx.settings.booking_seconds, ctx.now)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield constants.BOOKING_EXPIRED, Condition(True, "Used", message)
@@ -179,7 +185,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
         return f"{words}. {wait}"
     coming = (place[slice_.id].name for slice_ in slices if slice_.id in place and not place[slice_.id].ready)
     phases = filter(None, (ctx.memory.pool(name).phase for name in coming))
-    usual = ctx.memory.usual_creation or _USUAL
+    usual = ctx.memory.last_creation_duration or _USUAL
     eta = max((phase.since + usual for phase in phases if phase.phase is Phase.PROVISIONING), default=None)
     return f"{words}; expected at {clock(eta, ctx.now)}" if eta is not None and eta > ctx.now else words
 
@@ -190,13 +196,13 @@ def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]
-    if all(facts.ctx.made_for.get(name) == slice_.id for slice_, name in zip(slices, pools, strict=True)):
+    if all(facts.ctx.created_for.get(name) == slice_.id for slice_, name in zip(slices, pools, strict=True)):
         details["workload-uid"] = slices[0].workload.uid
     return details
 
 
 def _of_buffer(
-    facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]
+    facts: _Facts, workload: Workload, request: CapacityRequest, slices: Sequence[Slice]
 ) -> tuple[tuple[_Typed, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
@@ -211,19 +217,19 @@ def _of_buffer(
         (constants.PROVISIONING_BUFFER, Condition(ready == len(slices) > 0, reason, message)),
     )
     rest = {"replicas": ready, "provisioningStrategy": constants.BUFFER_STRATEGY}
-    template = ask.pod_sets[0][0]
+    template = request.pod_sets[0][0]
     return conditions, {**rest, "podTemplateRef": {"name": template}} if template and known else rest
 
 
 def _write(
-    workload: Workload, ask: Ask, conditions: Iterable[_Typed], rest: Mapping[str, Any], now: datetime
+    workload: Workload, request: CapacityRequest, conditions: Iterable[_Typed], rest: Mapping[str, Any], now: datetime
 ) -> Iterator[StatusWrite]:
     new: dict[str, Condition] = {}
     for name, condition in conditions:
-        before, message = ask.conditions.get(name), bounds.cut(condition.message, bounds.SCHEDULER_MESSAGE)
+        before, message = request.conditions.get(name), bounds.cut(condition.message, bounds.SCHEDULER_MESSAGE)
         since = before.since if before is not None and before.true is condition.true else None
         new[name] = condition._replace(message=message, since=since)
-    if all(ask.conditions.get(name) == condition for name, condition in new.items()):
+    if all(request.conditions.get(name) == condition for name, condition in new.items()):
         return
     conditions_now = [
         {
@@ -233,12 +239,12 @@ def _write(
             "message": condition.message,
             "lastTransitionTime": fields.format_time(condition.since or now),
         }
-        for name, condition in {**ask.conditions, **new}.items()
+        for name, condition in {**request.conditions, **new}.items()
     ]
     yield StatusWrite(
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
-        resource_version=ask.resource_version,
+        resource_version=request.resource_version,
         status={**rest, "conditions": conditions_now},
     )

@@ -59,7 +59,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.INVALID: _CORRECT,
 }
 #: Names that users see for kinds of failures, if they differ from the value of `FailureKind`.
-_KINDS = {
+_FAILURES_IN_WORDS = {
     FailureKind.PERMISSION.value: "missing permission",
     FailureKind.UNAVAILABLE.value: "failed create",
     FailureKind.INVALID.value: "rejected request",
@@ -113,7 +113,7 @@ def _cause_with_details(wait: WaitsFor) -> str:
 
 def failure_in_words(kind: str) -> str:
     """Return the kind of a failure as users read it."""
-    return _KINDS.get(kind, kind.replace("_", " "))
+    return _FAILURES_IN_WORDS.get(kind, kind.replace("_", " "))
 
 
 def next_step(wait: WaitsFor) -> str:
@@ -122,7 +122,7 @@ def next_step(wait: WaitsFor) -> str:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
             return f"Request fewer chips, or ask the administrator to {raises}."
-        if wait.limit.used - wait.limit.going + wait.limit.kept + wait.limit.asked <= wait.limit.most:
+        if wait.limit.used - wait.limit.going + wait.limit.kept + wait.limit.requested <= wait.limit.maximum:
             return "Wait until the failed node pools are deleted."
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
@@ -249,20 +249,20 @@ def _of_hold(wait: WaitsFor, now: datetime) -> str:
 
 
 def _of_limit(limit: Limit, *, lasting: bool) -> str:
-    _, scope, most, asked, slices, used, going, kept = limit
-    never = asked > most
+    _, scope, maximum, requested, slices, used, going, kept = limit
+    never = requested > maximum
     title, unit, in_use = f"Limit of {scope.counted}", scope.unit, used - going
     if scope == CREATES_PER_HOUR:
-        words = f"{used} of {most} were created"
+        words = f"{used} of {maximum} were created"
     elif isinstance(scope.name, WorkloadName):
-        words = f"{scope.name.name} uses {in_use} of {most}"
+        words = f"{scope.name.name} uses {in_use} of {maximum}"
     else:
-        words = f"at most {most} chips" if never else f"{in_use} of {most} chips in use"
+        words = f"at most {maximum} chips" if never else f"{in_use} of {maximum} chips in use"
     if lasting and not never:
-        return f"{title}: at most {most} {unit} ({limit.setting})"
+        return f"{title}: at most {maximum} {unit} ({limit.setting})"
     words += f", {going} more in node pools that failed or are being deleted" if going and not never else ""
     words += f", {kept} kept for pods of higher priority" if kept else ""
-    needs = f"this slice needs {asked}" if slices == 1 else f"these slices need {asked}"
+    needs = f"this slice needs {requested}" if slices == 1 else f"these slices need {requested}"
     words += f"; {needs}" if unit == "chips" else ""
     return f"{title}: {words}"
 

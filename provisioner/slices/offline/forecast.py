@@ -16,8 +16,8 @@ from provisioner.model.workloads import Pod, Requirements, Toleration, Workload,
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
-from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.demand.slices import read_wishes
+from provisioner.slices.demand.capacity_requests import with_slices
+from provisioner.slices.demand.slices import read_preferences
 from provisioner.slices.messages.notices import not_created
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
@@ -111,7 +111,7 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
     Each object that is not accepted is planned separately, so that it does not use up limits of other objects.
     """
     read_train_jobs(reading)
-    _add_slices_of_asks(reading)
+    _add_requested_slices(reading)
     accepted = {uid: subject for uid, subject in reading.subjects.items() if subject.accepted}
     apart = [{uid: subject} for uid, subject in reading.subjects.items() if not subject.accepted]
     plan = _decide(accepted, reading, rules)
@@ -123,7 +123,7 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
     return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
 
 
-def _add_slices_of_asks(reading: Reading) -> None:
+def _add_requested_slices(reading: Reading) -> None:
     """Add the slices of ProvisioningRequests and CapacityBuffers. Their PodTemplates may be in any file."""
     workloads = {uid: subject.workload for uid, subject in reading.subjects.items()}
     served, leaders = with_slices(workloads, reading.pod_templates)
@@ -131,7 +131,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
     for uid, subject in reading.subjects.items():
         subject.workload = workload = served[uid]
-        if workload.ask is not None and not workload.groups:
+        if workload.capacity_request is not None and not workload.groups:
             named = title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name})
             message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
             reading.remark(subject.document, ("spec",), named, message)
@@ -157,7 +157,7 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
         toleration = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         demand = replace(demand, tolerations=(*demand.tolerations, toleration))
     # Pods of all-or-nothing workloads need the marks of their slice, so admission is assumed to add the marks.
-    together = read_wishes(demand.annotations, workload.annotations).all_or_nothing
+    together = read_preferences(demand.annotations, workload.annotations).all_or_nothing
     if key != SHARED and (settings.all_or_nothing if together is None else together):
         demand = replace(demand, node_selector={**demand.node_selector, **labels_of(key, pod.namespace)})
     return replace(pod, requirements=demand)
@@ -334,11 +334,11 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 
     All problems of annotations and of the namespace are returned, but of other problems only the first for each choice.
     """
-    problems = dict.fromkeys(slice_.wishes.problems.values(), True)
+    problems = dict.fromkeys(slice_.preferences.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
     if namespace:
         problems[namespace] = False
-    correct = replace(slice_, wishes=replace(slice_.wishes, problems={}))
+    correct = replace(slice_, preferences=replace(slice_.preferences, problems={}))
     candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
     of_choices: dict[str, bool] = {}
     try:

@@ -21,7 +21,7 @@ from provisioner.slices.offline import controllers, makers, mistakes, unknown
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
 from provisioner.slices.offline.paths import path_of
-from provisioner.workloads.asks import parse_pod_template
+from provisioner.workloads.capacity_requests import parse_pod_template
 from provisioner.workloads.kind import controller_of
 from provisioner.workloads.plain import workloads_of
 
@@ -34,7 +34,7 @@ MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
 _LEFT_OUT = f"is left out: at most {MAX_SLICES:,} slices are planned at once; plan fewer files at once"
-_KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
+_KIND_OF_TYPE = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if _read_maker(reading, document, created, (version.partition("/")[0], kind)):
         return
     cluster = cluster_of(created) if version.startswith("ray.io/") else created
-    workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
+    workload = _KIND_OF_TYPE.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     plain = None if is_served_job(workload, metadata, reading.settings) else controllers.template_of(created)
     if (workload or plain) is None or (plain is not None and controller_of(metadata) is not None):
         _read_unknown(reading, document, created, named)
@@ -289,7 +289,9 @@ def _read_workload(
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
     # Objects that are not accepted have a remark already. Requests and buffers (`ask`) get their slices later.
-    if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
+    if accepted and not (
+        workload.capacity_request or workload.problem or any(group.template.chips for group in workload.groups)
+    ):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"

@@ -42,7 +42,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
             changes += [Assignment(name, FREE) for name in unmarked]
         elif used:
             changes += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
-        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
+        elif ctx.created_for.get(pool.name) == matching.claimed.get(pool.name):
             # The pool was created for its claimant, so pods of another slice are unlikely: nodes are not checked.
             changes += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
@@ -86,7 +86,7 @@ def _wanted(
         return FREE
     if slice_.leader is None:
         # Without a leader pod, as in a restart, the slice's labels are kept or restored, and foreign labels replaced.
-        created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
+        created = _labels_at_create(pool) if ctx.created_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
 

@@ -61,10 +61,10 @@ class Matching:
     seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices whose bound pods are all on nodes without a known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the queue. Slices of buffers are in `spare`.
+    #: Slices that want a pool and have none, in the order of the queue. Slices of buffers are in `for_buffers`.
     unserved: tuple[Slice, ...]
     #: Slices of buffers that want a pool and have none; they are served last.
-    spare: tuple[Slice, ...]
+    for_buffers: tuple[Slice, ...]
     #: Zone of each workload that has a pool and must have all its pools in one zone.
     zones: Mapping[WorkloadUid, Zone]
     claims: Mapping[SliceId, Claim]
@@ -75,7 +75,7 @@ class Matching:
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
         """Return the matching without the claims of buffers on the pools `names`."""
-        taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
+        taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].from_buffer}
         return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
 
@@ -83,16 +83,16 @@ def match(
     ctx: Round,
     budget: Budget,
     line: Sequence[Unit],
-    sidelined: Collection[WorkloadUid],
+    waiting_for_turn: Collection[WorkloadUid],
     refuse: Callable[[Slice], None],
 ) -> Matching:
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
     `line` has the slices that want a pool. The claims are counted in `budget`; a slice gets a pool of another slice
-    only if the limits allow it. Workloads in `sidelined` take no pool. `refuse` is called for each slice that finds no
-    pool, in the order of the queue.
+    only if the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice that
+    finds no pool, in the order of the queue.
     """
-    return Matcher(ctx, budget, line, sidelined).run(refuse)
+    return Matcher(ctx, budget, line, waiting_for_turn).run(refuse)
 
 
 class Matcher:
@@ -101,8 +101,10 @@ class Matcher:
     `why_not` explains decisions with the predicates of the passes, so that explanations and decisions cannot differ.
     """
 
-    def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
-        self._ctx, self._budget, self._sidelined = ctx, budget, sidelined
+    def __init__(
+        self, ctx: Round, budget: Budget, line: Sequence[Unit], waiting_for_turn: Collection[WorkloadUid]
+    ) -> None:
+        self._ctx, self._budget, self._waiting_for_turn = ctx, budget, waiting_for_turn
         self._units = {unit.id: unit for unit in line}
         self._usable = {name: pool for name, pool in ctx.supply.items() if pool.usable}
         users = {name: entry.last_user for name, entry in ctx.memory.pools.items() if entry.last_user is not None}
@@ -137,11 +139,11 @@ class Matcher:
         """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the queue."""
         waiting, claims = self._waiting, self._claims
         # Slices of buffers are matched after all other unsuspended slices, which may take pools of buffers.
-        spare = [slice_ for slice_ in waiting if slice_.spare]
+        for_buffers = [slice_ for slice_ in waiting if slice_.from_buffer]
         eligible = [
             slice_
             for slice_ in waiting
-            if not (slice_.spare or slice_.workload.suspended) and self._why_none(slice_) is None
+            if not (slice_.from_buffer or slice_.workload.suspended) and self._why_none(slice_) is None
         ]
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool or of a pool for its namespace. Slices with a claim
@@ -150,13 +152,13 @@ class Matcher:
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
-        self._return_home(spare)
-        self._take_free(spare, refuse)
+        self._return_home(for_buffers)
+        self._take_free(for_buffers, refuse)
         # Slices of suspended workloads are matched last, because other slices may need their pools.
         self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
         kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx) for slice_ in waiting}
         unserved = tuple(
-            slice_ for slice_ in waiting if slice_.pending and not slice_.spare and slice_.id not in claims
+            slice_ for slice_ in waiting if slice_.pending and not slice_.from_buffer and slice_.id not in claims
         )
         return Matching(
             holders=self._holders,
@@ -165,7 +167,7 @@ class Matcher:
             seats=self._seated,
             elsewhere=self._elsewhere,
             unserved=unserved,
-            spare=tuple(slice_ for slice_ in spare if slice_.pending and slice_.id not in claims),
+            for_buffers=tuple(slice_ for slice_ in for_buffers if slice_.pending and slice_.id not in claims),
             zones=self._zones,
             claims={slice_id: claim for slice_id, claim in kept.items() if claim is not None},
             taken=self._taken,
@@ -284,9 +286,9 @@ class Matcher:
         return slice_.workload.kind.has_pods or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
-        if slice_.spare or slice_.workload.suspended:
+        if slice_.from_buffer or slice_.workload.suspended:
             return None
-        if slice_.workload.uid in self._sidelined:
+        if slice_.workload.uid in self._waiting_for_turn:
             return Refusal.TURN
         # `without_marks` has removed valid marks, so a mark here names another namespace, or no valid group.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
@@ -302,9 +304,9 @@ class Matcher:
             return Refusal.IN_USE
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
             return Refusal.NOT_LENDABLE
-        made_for_it = ctx.made_for.get(name) == slice_.id
+        created_for_it = ctx.created_for.get(name) == slice_.id
         # An expired slice may return only to a pool that was created for it, and only while the slice has pods.
-        if not (made_for_it and slice_.pods) and _expired(slice_, ctx):
+        if not (created_for_it and slice_.pods) and _expired(slice_, ctx):
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
@@ -312,7 +314,7 @@ class Matcher:
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
-        returning_user = made_for_it and self._last_users.get(name, slice_.id) == slice_.id
+        returning_user = created_for_it and self._last_users.get(name, slice_.id) == slice_.id
         return None if returning_user or self._may_borrow(slice_, pool) else Refusal.LIMIT
 
     def _may_borrow(self, slice_: Slice, pool: Supply) -> bool:
@@ -446,7 +448,7 @@ def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | Non
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:
-        for_slice = ctx.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
+        for_slice = ctx.created_for.get(name) == slice_.id or is_shared_by(pool, slice_)
         since = before.since if before.pool == name or not for_slice else None
     return Claim(pool=name, since=since or ctx.now, has_pods=has_pods, message=message, looked=looked)
 

@@ -90,7 +90,7 @@ class Delete:
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: Group of the stuck slice, whose pods do not prevent the delete; empty if the pool has no stuck slice.
-    spared_group: GroupKey = GroupKey("")
+    replaced_group: GroupKey = GroupKey("")
     #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
     #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen one for a pod.

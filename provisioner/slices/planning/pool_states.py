@@ -72,20 +72,20 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
 
 
-def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
+def owner_of(name: PoolName, matching: Matching, created_for: Mapping[PoolName, SliceId]) -> SliceId | None:
     """Return the slice that holds a pool, otherwise counts on it, otherwise the slice that it was created for."""
     holder = min((slice_id for slice_id in matching.holders.get(name, ()) if slice_id is not None), default=None)
     if holder is not None:
         return holder
     claimant = matching.claimed.get(name)
-    return claimant if claimant is not None else made_for.get(name)
+    return claimant if claimant is not None else created_for.get(name)
 
 
 def state_of(
     supply: Supply, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
     """Return the state of one existing pool; `due` is its planned delete, None if no delete is planned."""
-    owner = owner_of(supply.name, matching, ctx.made_for)
+    owner = owner_of(supply.name, matching, ctx.created_for)
     slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
     entry = ctx.memory.pool(supply.name)
@@ -129,7 +129,7 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
         if not users:
-            owner = owner_of(supply.name, matching, ctx.made_for)
+            owner = owner_of(supply.name, matching, ctx.created_for)
             users = [owner] if owner is not None else []
         slices = (ctx.slices.get(user) for user in users)
         draining = bool(users) and all(slice_ is None or slice_.workload.suspended for slice_ in slices)

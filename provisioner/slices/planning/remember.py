@@ -81,13 +81,13 @@ def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, s
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
         braked_delete_at=decision.unneeded.braked_delete_at,
         tallies=launches.tallies,
-        usual_creation=next(
+        last_creation_duration=next(
             (
                 step.at - step.since
                 for step in phases.transitions
                 if step.since and (step.old, step.new) == (Phase.PROVISIONING, Phase.READY)
             ),
-            memory.usual_creation,
+            memory.last_creation_duration,
         ),
         gangs=decision.progress.gangs,
         holds=decision.progress.holds,

@@ -20,7 +20,7 @@ from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, W
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.demand.asks import awaiting_request
+from provisioner.slices.demand.capacity_requests import awaiting_request
 from provisioner.slices.demand.groups import slices_by_key
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
 from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
@@ -91,7 +91,7 @@ class Round:
     #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
     supply: Mapping[PoolName, Supply]
     owned: Mapping[SliceId, Sequence[Supply]]
-    made_for: Mapping[PoolName, SliceId]
+    created_for: Mapping[PoolName, SliceId]
     candidates: Candidates
 
 
@@ -130,7 +130,7 @@ def begin_round(
         workloads,
         snapshot.pods,
         policy,
-        referred(supply.values(), workloads, memory),
+        slices_named_by_pools(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
         # The policy contains the labels of all namespaces, so it is compared once, and not for each workload.
         last=last.found if last is not None and last.policy == policy else {},
@@ -150,7 +150,7 @@ def begin_round(
         slices=slices,
         supply=supply,
         owned=owned,
-        made_for={pool.name: slice_id for slice_id, many in owned.items() for pool in many},
+        created_for={pool.name: slice_id for slice_id, many in owned.items() for pool in many},
         candidates=Candidates(settings, rules),
     )
 
@@ -418,7 +418,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
     return owned
 
 
-def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
+def slices_named_by_pools(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """Return the slices that pools or the memory refer to, each with its group's name, which is empty if unknown."""
     refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
     tried = (slice_id for slice_id, entry in memory.slices.items() if entry.attempt)

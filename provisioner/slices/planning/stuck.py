@@ -115,7 +115,7 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
     because the scheduler retries each pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
-    for_slice = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
+    for_slice = ctx.created_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
     is_free = for_slice and pool.ready and not matching.holders.get(pool.name)
     if leader is None or leader.unschedulable_since is None or not is_free:
         return False

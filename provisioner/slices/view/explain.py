@@ -32,7 +32,7 @@ _MAX_ACTIVITY_ENTRIES = 10
 _RANDOM_LETTERS = 5
 #: Maximum number of characters before the random characters: Kubernetes cuts generated names to 63 characters.
 _MAX_STEM = 58
-_KINDS: Mapping[str, str] = {
+_KIND_OF_WORD: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
     "lws": WorkloadKind.LEADER_WORKER_SET,
     "provreq": WorkloadKind.PROVISIONING_REQUEST,
@@ -50,7 +50,7 @@ _KINDS: Mapping[str, str] = {
 _WORKLOADS = ("", "workload", *WorkloadKind)
 #: Kind of controller that an object creates, and pattern of the suffix of the controller's name, by kind of object.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
-#: Kinds that `explain` accepts in addition to `_KINDS`: `explain` finds the workloads of their pods by name.
+#: Kinds that `explain` accepts in addition to `_KIND_OF_WORD`: `explain` finds the workloads of their pods by name.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 _DOING = {
     State.REJECTED: "is rejected",
@@ -123,7 +123,7 @@ def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]
     return [
         workload
         for workload in view.workloads
-        if kind not in _KINDS and workload.kind.lower() == made and namespace in ("", workload.namespace)
+        if kind not in _KIND_OF_WORD and workload.kind.lower() == made and namespace in ("", workload.namespace)
         if re.fullmatch(re.escape(rest) + pattern, workload.name)
     ]
 
@@ -137,7 +137,7 @@ def unknown_kind(name: str) -> str:
 
 def nearest_kind(kind: str) -> str:
     """Return the known kind that is most similar to an unknown kind, "" if no kind is similar."""
-    return next(iter(difflib.get_close_matches(kind.lower().partition(".")[0], _KINDS, n=1)), "")
+    return next(iter(difflib.get_close_matches(kind.lower().partition(".")[0], _KIND_OF_WORD, n=1)), "")
 
 
 def nearest_names(view: View, name: str) -> list[str]:
@@ -164,7 +164,7 @@ def for_how_long(since: datetime, now: datetime) -> str:
 
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
-    known = _KINDS.get(kind.lower().partition(".")[0])
+    known = _KIND_OF_WORD.get(kind.lower().partition(".")[0])
     # A name with more than one slash is the id of an object, so its first part is no KIND.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 

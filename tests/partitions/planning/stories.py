@@ -46,7 +46,11 @@ def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: An
         "gated": True,
     }
     pod = Pod(name=name, size=size, **{**defaults, **fields})
-    return replace(pod, told_partition=names.partition_id(CLUSTER, pod.uid, told)) if (told := pod.told_server) else pod
+    return (
+        replace(pod, partition_annotation=names.partition_id(CLUSTER, pod.uid, told))
+        if (told := pod.server_annotation)
+        else pod
+    )
 
 
 def id_of(pod: Pod, server: Server = SERVER) -> str:
@@ -185,7 +189,7 @@ class Story:
             version = str(int(self.ledger.resource_version or "0") + 1)
             saved = self.ledger = replace(self.ledger, entries=write.entries, resource_version=version)
         if failure is None and isinstance(write, OpenGate):
-            told = {"told_server": write.server.address, "told_partition": write.partition_id}
+            told = {"server_annotation": write.server.address, "partition_annotation": write.partition_id}
             self.change(write.pod, gated=False, **told)
         if failure is None and isinstance(write, TakeBack):
             self.change(write.pod, released=True)

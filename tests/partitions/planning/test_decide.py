@@ -34,7 +34,7 @@ def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
     told = reasons(story.settle())
     assert "PartitionCreated" in told
     pod = story.pods[0]
-    assert (pod.gated, pod.told_server) == (False, SERVER.address)
+    assert (pod.gated, pod.server_annotation) == (False, SERVER.address)
     assert story.entries()["a"].allocation == "a"
     assert list(story.at()) == [id_of(pod)]
     story.change(pod, finished=True)
@@ -74,7 +74,7 @@ def test_pod_rejected_by_an_empty_allocation_stops_delaying_other_pods(ipus: int
     ],
 )
 def test_partition_is_removed_only_if_its_pod_no_longer_needs_it(fields: dict[str, object], want_removed: bool) -> None:
-    pod = make_pod("a", gated=False, told_server=SERVER.address, **fields)
+    pod = make_pod("a", gated=False, server_annotation=SERVER.address, **fields)
     story = held(pod)
     story.read()
     assert bool(story.wants(RemovePartition)) is want_removed
@@ -82,7 +82,9 @@ def test_partition_is_removed_only_if_its_pod_no_longer_needs_it(fields: dict[st
 
 def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> None:
     """The new grace period counts, because the kubelet may have received only the second deletion."""
-    pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
+    pod = make_pod(
+        "a", gated=False, server_annotation=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0
+    )
     story = held(pod)
     story.settle(rounds=20, seconds=5)
     story.change(pod, deletion_deadline=NOW + timedelta(seconds=5), deletion_grace_seconds=5.0)
@@ -132,7 +134,7 @@ _ALIAS = Server(host="vipu.example", port=8090)
 )
 def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Server) -> None:
     """The controller reads the server once by each name, and the two readings may differ."""
-    pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)
+    pod = make_pod("train", gated=False, server_annotation=told.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _ALIAS), (Allocation(name="a", ipus=64),)))
     story.partitions = dict.fromkeys((SERVER.address, _ALIAS.address), story.at())
     story.record(make_entry(pod, server=told))
@@ -149,7 +151,7 @@ def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Serve
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
 def test_second_partition_of_a_running_pod_on_another_server_is_removed(lost: bool) -> None:
     """The pod runs with the partition on OTHER, which its annotation names."""
-    pod = make_pod("train", gated=False, told_server=OTHER.address, node="host-1", begun=True)
+    pod = make_pod("train", gated=False, server_annotation=OTHER.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:
         story.record(make_entry(pod, server=OTHER))
@@ -162,7 +164,10 @@ def test_second_partition_of_a_running_pod_on_another_server_is_removed(lost: bo
 
 def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
     """The id of the partition and the pod's annotation still depend on the old name."""
-    pod, waits = make_pod("train", gated=False, told_server="old:8090", node="host-1", begun=True), make_pod("waits")
+    pod, waits = (
+        make_pod("train", gated=False, server_annotation="old:8090", node="host-1", begun=True),
+        make_pod("waits"),
+    )
     old = Server(host="old", port=8090)
     story = Story(pods=[pod, waits])
     story.record(make_entry(pod, server=old), make_entry(waits, server=old))
@@ -177,7 +182,7 @@ def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
 
 def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings() -> None:
     """Otherwise the pod's IPUs would still count against the limit of its namespace."""
-    pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
+    pod = make_pod("train", gated=False, server_annotation=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
     assert ["no longer names" in event.message for event in told] == [True]
@@ -207,7 +212,7 @@ def test_pod_with_two_entries_keeps_the_partition_in_its_annotation() -> None:
         [{id_of(pod)}, set()],
         [set(), {id_of(pod, OTHER)}],
     )
-    told = story.pods[0].told_partition
+    told = story.pods[0].partition_annotation
     assert [entry.id for entry in story.ledger.entries] == [told]  # type: ignore[union-attr]
 
 
@@ -247,7 +252,7 @@ def test_gate_is_kept_while_the_entry_is_removed_from_the_ledger() -> None:
     story.live = frozenset()
     story.write(save)
     story.settle()
-    assert story.pods[0].told_partition == id_of(pod)
+    assert story.pods[0].partition_annotation == id_of(pod)
     assert "train" in story.entries()
 
 

@@ -60,7 +60,7 @@ _TO_END = (12, 1000.0)
                      id="one reservation in common allocations"),
         pytest.param([_site(16, (8, inf)), _site(16, (12, inf), site=_B)], [_waits("a", 4, sites=(_A, _B))], "a",
                      id="one allocation per pod"),
-        pytest.param([_site(16, (12, inf))], [_waits("a", 16, told_server="vipu:8090"), _waits("b", 4)], "b",
+        pytest.param([_site(16, (12, inf))], [_waits("a", 16, server_annotation="vipu:8090"), _waits("b", 4)], "b",
                      id="lost partition delays no pod"),
         pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size, one pod at a time"),
         pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="unknown size, one is tried"),

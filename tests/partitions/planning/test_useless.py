@@ -41,7 +41,7 @@ def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
 
 def test_pod_without_gate_keeps_its_partition_if_its_selector_excludes_it() -> None:
     """Without a gate, the pod may already have a node, and its selector can no longer be changed."""
-    pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
+    pod = make_pod("train", gated=False, server_annotation=SERVER.address, servers=frozenset({OTHER.address}))
     story = held(pod, servers=dict(BOTH))
     assert reasons(story.settle()) == []
     assert list(story.at()) == [id_of(pod)]
@@ -73,7 +73,7 @@ def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit()
     assert [(waiting.pod, "cannot be read" in waiting.why) for waiting in plans[-1].view.waiting] == [("train", True)]
     story.put(make_partition(pod))
     story.settle(seconds=5)
-    assert story.pods[0].told_server == SERVER.address
+    assert story.pods[0].server_annotation == SERVER.address
 
 
 def test_pod_above_the_limit_of_its_namespace_gets_a_warning_with_the_limit() -> None:
@@ -95,7 +95,7 @@ def test_pod_above_the_limit_of_its_namespace_gets_a_warning_with_the_limit() ->
     ],
 )
 def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str, Any], kept: bool) -> None:
-    story, pod = _away(size=16, gated=False, told_server=SERVER.address, node="host-1", **fields)
+    story, pod = _away(size=16, gated=False, server_annotation=SERVER.address, node="host-1", **fields)
     story.put(make_partition(pod))
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -114,7 +114,7 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
     for _ in range(int(hours * 360)):
         plans += story.settle(1, seconds=10, fails=fails)
         for pod in story.pods:
-            if pod.told_server and not pod.node:
+            if pod.server_annotation and not pod.node:
                 story.change(pod, node="host-1", begun=True)
     return plans
 
@@ -127,7 +127,7 @@ def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplac
     if misplaced:
         story.change(pod, servers=frozenset({OTHER.address}))
     plans = _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
-    assert story.pods[0].told_partition == id_of(pod, OTHER)
+    assert story.pods[0].partition_annotation == id_of(pod, OTHER)
     assert "this is retried: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
     assert (story.at(), set(story.at(OTHER))) == ({}, {id_of(pod, OTHER)})
@@ -150,7 +150,7 @@ def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
 def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
     """The settings no longer have the old name of the server, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
-    pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    pod = make_pod("train", gated=False, server_annotation=SERVER.address, begun=True, node="host-1")
     story = held(pod, state=None, servers={server: (Allocation(name="a", ipus=64),) for server in (renamed, OTHER)})
     story.put(make_partition(pod), server=renamed)
     story.settle()
@@ -162,7 +162,9 @@ def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str | None) -> None:
     """The pod uses another allocation of the same server if there is one, because the same nodes reach it."""
-    lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
+    lost = make_pod(
+        "lost", size=16, age_seconds=9, gated=False, server_annotation=SERVER.address, node="host-1", begun=True
+    )
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
     story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
     story.record(make_entry(lost))
@@ -193,7 +195,8 @@ def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None
 def _fragmented(rejected: int) -> Story:
     """Return a story whose 64 IPUs are half used, and with pods of 32 IPUs, which the server is to reject."""
     running = [
-        make_pod(f"r{number}", size=2, gated=False, told_server=SERVER.address, node="host-1") for number in range(16)
+        make_pod(f"r{number}", size=2, gated=False, server_annotation=SERVER.address, node="host-1")
+        for number in range(16)
     ]
     large = [make_pod(f"l{number}", size=32, age_seconds=999 - number, namespace="large") for number in range(rejected)]
     story = Story(pods=[*running, *large])
@@ -276,7 +279,7 @@ def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
     namespace: str, size: int, want: set[str]
 ) -> None:
     """The server of the waiting pod has free IPUs, but the pod without a node uses up the limit of the namespace."""
-    pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
+    pod = make_pod("stuck", size=32, age_seconds=99, gated=False, server_annotation=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
     settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))
     story = held(pod, other, settings=settings, servers=dict(BOTH))
@@ -296,7 +299,7 @@ def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
 def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(
     fields: dict[str, Any], size: int, settings: dict[str, Any]
 ) -> None:
-    pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
+    pod = make_pod("stuck", size=32, age_seconds=99, gated=False, server_annotation=SERVER.address, **fields)
     story = held(pod, settings=PartitionSettings(servers=(), **{"unscheduled_seconds": 60, **settings}))
     story.settle(rounds=20, seconds=5)
     story.pods.append(make_pod("next", size=size))
@@ -306,10 +309,10 @@ def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(
 
 def test_annotation_with_another_pods_partition_does_not_move_it() -> None:
     """Without the webhook, users can write the annotation, and delete the pod before the controller reads it live."""
-    pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
+    pod, thief = (make_pod(name, gated=False, server_annotation=SERVER.address) for name in ("train", "thief"))
     story = held(pod)
     story.read()
-    story.pods.append(replace(thief, told_partition=id_of(pod)))
+    story.pods.append(replace(thief, partition_annotation=id_of(pod)))
     story.settle(1)
     story.pods.pop()
     story.settle(3)

@@ -69,20 +69,20 @@ class Checks:
 
     def _is_served(self, pod: Pod) -> bool:
         """Return whether the REST API serves a pod; True for a pod that has no server in its annotations."""
-        if not pod.told_server:
+        if not pod.server_annotation:
             return True
-        server = self.servers[pod.told_server]
-        return not server.is_down and server.is_active(pod.told_partition)
+        server = self.servers[pod.server_annotation]
+        return not server.is_down and server.is_active(pod.partition_annotation)
 
     def _start(self, pod: Pod) -> None:
         # If a fault removes a pod's partition before the pod has a node, its init container waits for the next one.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
-        if pod.told_server and self.kube.needs(pod) and not late:
-            self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
+        if pod.server_annotation and self.kube.needs(pod) and not late:
+            self._has_its_partition(pod.name, pod.partition_annotation, pod.server_annotation, "it starts")
 
     def _was_robbed(self, pod: Pod) -> bool:
-        server = self.servers.get(pod.told_server)
-        return server is not None and pod.told_partition in server.robbed
+        server = self.servers.get(pod.server_annotation)
+        return server is not None and pod.partition_annotation in server.robbed
 
     def _has_its_partition(self, name: str, partition_id: str, address: str, when: str) -> None:
         server = self.servers[address]
@@ -102,7 +102,7 @@ class Checks:
         if not own(call.id):
             self.stage.violate(f"partition {call.id} is removed, and it is not ours")
         pod = self.kube.by_partition(call.id)
-        if pod is None or not self.kube.needs(pod) or pod.told_partition != call.id:
+        if pod is None or not self.kube.needs(pod) or pod.partition_annotation != call.id:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")

@@ -224,7 +224,7 @@ class Kube:
             # The selector of the pod excludes the server, and the API server allows no change of a selector.
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
-        self.change(pod.uid, gated=False, told_server=gate.server.address, told_partition=gate.partition_id)
+        self.change(pod.uid, gated=False, server_annotation=gate.server.address, partition_annotation=gate.partition_id)
 
     def take_back(self, write: TakeBack) -> None:
         """Release a pod, which its user deletes within 200 s."""

@@ -128,7 +128,7 @@ class _Placement:
             pod = self.pods.get(entry.pod_uid)
             if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
                 continue
-            if pod.told_partition:
+            if pod.partition_annotation:
                 # A pod that has lost its partition delays no other pods.
                 continue
             after = [
@@ -150,7 +150,7 @@ class _Placement:
             and pod.injected
             and not (pod.problem or pod.held_by_others or pod.finished or pod.released or pod.deletion_deadline)
             and names.owner_id(CLUSTER, pod.uid) not in map(names.owner_of, self.save.before.unreadable)
-            and not pod.told_partition
+            and not pod.partition_annotation
             and not self._waits_for_others(pod)
         ]
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
@@ -174,7 +174,7 @@ class _Placement:
             (view.server.address, allocation.name): allocation
             for view in self.views
             if (pod.servers is None or view.server.address in pod.servers)
-            and pod.told_server in ("", view.server.address)
+            and pod.server_annotation in ("", view.server.address)
             and self.tells_sizes[view.server.address]
             for allocation in (view.reading.allocations if view.reading is not None else ())
             # Leave out allocations in which other partitions leave too few IPUs.

@@ -238,7 +238,7 @@ class Process:
             return ""
         if call.unused and not pod.begun:
             return ""
-        if pod.told_partition not in ("", call.id):
+        if pod.partition_annotation not in ("", call.id):
             return ""
         return f"pod {pod.name} has not ended"
 

@@ -166,13 +166,15 @@ class Run:
         return any(
             allocation.ipus >= pod.size
             for address, server in servers.items()
-            if (pod.servers is None or address in pod.servers) and pod.told_server in ("", address)
+            if (pod.servers is None or address in pod.servers) and pod.server_annotation in ("", address)
             for allocation in server.world.all_allocations()
         )
 
     def _can_be_served_now(self, pod: Pod) -> bool:
         up = {address: server for address, server in self.servers.items() if not server.is_down}
-        told = [other for other in self.kube.pods.values() if other.told_server and other.told_server not in up]
+        told = [
+            other for other in self.kube.pods.values() if other.server_annotation and other.server_annotation not in up
+        ]
         if self.settings.namespace_limits and any(other.namespace == pod.namespace for other in told):
             # The pod may have to wait: partitions on servers that are down count against the limit of its namespace.
             return False

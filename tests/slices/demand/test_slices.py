@@ -25,11 +25,11 @@ from tests.support.world import told_of
 
 
 def slices_of(
-    *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
+    *workloads: Workload, pods: tuple[Pod, ...] = (), named_by_pools: dict[SliceId, str] | None = None
 ) -> list[Slice]:
-    """Return the slices, sorted by group name; `referred` has the ids to which pools or the memory refer."""
+    """Return the slices, sorted by group name; `named_by_pools` has the ids to which pools or the memory refer."""
     found = find_slices(
-        Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
+        Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), named_by_pools
     )
     return sorted(found.values(), key=lambda slice_: slice_.group_name)
 
@@ -47,7 +47,7 @@ def ids_of(workload: Workload) -> list[SliceId]:
 def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     """A slice without pods wants no pool yet: dependsOn or the startup order may delay its pods."""
     workload = make_jobset(replicas=3)
-    found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
+    found = slices_of(workload, named_by_pools=dict.fromkeys(ids_of(workload), ""))
     assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
     assert not any(slice_.pending for slice_ in found)
     assert all(CHIP_TOLERATION in slice_.requirements.tolerations for slice_ in found)
@@ -58,7 +58,7 @@ def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
     """Pools refer to a slice by its key, and by the name of its child Job only if the name is known."""
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
-    found = slices_of(workload, referred={first: "", third: "train-slice-2"})
+    found = slices_of(workload, named_by_pools={first: "", third: "train-slice-2"})
     assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
 
 
@@ -68,8 +68,8 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
     names = [f"train-slice-{number}" for number in (0, 1, 2, 5)]
     pod = make_pod(workload, job=5)
-    referred = {SliceId(workload.uid, group_key("default", name)): name for name in names}
-    found = slices_of(workload, pods=(pod,), referred=referred)
+    named_by_pools = {SliceId(workload.uid, group_key("default", name)): name for name in names}
+    found = slices_of(workload, pods=(pod,), named_by_pools=named_by_pools)
     assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
 
 
@@ -78,8 +78,8 @@ def test_only_one_child_job_without_references_is_listed() -> None:
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
-    referred = {SliceId(workload_uid=workload.uid, group_key=group_key("default", "train-slice-7")): ""}
-    assert len(slices_of(workload, referred=referred)) == 2
+    named_by_pools = {SliceId(workload_uid=workload.uid, group_key=group_key("default", "train-slice-7")): ""}
+    assert len(slices_of(workload, named_by_pools=named_by_pools)) == 2
     pod = make_pod(workload, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
     found, calls = counted(lambda: slices_of(workload, pods=(pod,)))
     assert [(slice_.group_name, slice_.siblings) for slice_ in found] == [
@@ -100,14 +100,14 @@ def test_only_one_child_job_without_references_is_listed() -> None:
 )
 def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group_name: str, want: list[str]) -> None:
     workload = make_jobset(replicas=9)
-    found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
+    found = slices_of(workload, named_by_pools={ids_of(workload)[7]: group_name})
     assert [slice_.group_name for slice_ in found] == want
 
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
 def test_reference_to_a_missing_child_job_makes_no_slice(key: GroupKey) -> None:
     workload = make_jobset(replicas=9)
-    found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
+    found = slices_of(workload, named_by_pools={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
     assert [slice_.group_name for slice_ in found] == ["train-slice-0"]
 
 
@@ -149,13 +149,13 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
         if rng.random() < 0.5
     )
     some = {slice_id: name if rng.random() < 0.5 else "" for slice_id, name in names.items() if rng.random() < 0.5}
-    everything = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=names)}
+    everything = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, named_by_pools=names)}
     with_chips = {
         f"train-{job.name}-{index}" for job in workload.groups if job.template.chips for index in range(job.replicas)
     }
     assert {slice_.group_name for slice_ in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
     assert {slice_.siblings for slice_ in everything.values()} <= {len(everything)}
-    listed = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=some)}
+    listed = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, named_by_pools=some)}
     assert listed.items() <= everything.items()
     assert listed.keys() >= {slice_.id for slice_ in everything.values() if slice_.pods or slice_.id in some}
 

@@ -22,7 +22,7 @@ from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.admission import judge
 from provisioner.slices.demand.owners import with_owners
-from provisioner.slices.demand.slices import read_wishes
+from provisioner.slices.demand.slices import read_preferences
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice
@@ -68,7 +68,7 @@ class AppliedWorld(World):
     def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
         """Return the pod, with marks if its slice is all-or-nothing: `plan` assumes that admission adds the marks."""
         asked, key = pod.requirements, slice_key(pod.requirements.labels)
-        wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
+        wish = read_preferences(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
         if not key or not (self.settings.all_or_nothing if wish is None else wish):
             return pod
         selector = {**asked.node_selector, **labels_of(key, pod.namespace)}

@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.models import make_jobset, make_lws, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings

@@ -51,7 +51,7 @@ def test_jobset_passes_all_phases_and_leaves_the_memory_empty() -> None:
     steps = [transition.new.value for plan in world.plans for transition in plan.transitions]
     assert steps == ["wanted", "provisioning", "ready", "in_use", "idle", "deleting", "gone"]
     assert (world.plans[-1].pools, world.pools) == ((), {})
-    assert replace(world.memory, operations=Memory().operations, usual_creation=None) == Memory()
+    assert replace(world.memory, operations=Memory().operations, last_creation_duration=None) == Memory()
 
 
 def test_decision_with_a_stale_watch_changes_nothing() -> None:
@@ -160,7 +160,7 @@ def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool
     """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
     want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
-    assert [(delete.reason, delete.spared_group) for delete in deletes] == want
+    assert [(delete.reason, delete.replaced_group) for delete in deletes] == want
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])

@@ -20,7 +20,7 @@ from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.market import Market, add_mixed, gang
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer

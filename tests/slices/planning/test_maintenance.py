@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import PoolName, Taint
 from provisioner.slices.view.explain import explain
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import make_jobset

@@ -26,7 +26,7 @@ from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMem
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Round, Supply, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import (
@@ -57,10 +57,10 @@ class CheckedMatcher(Matcher):
         CheckedMatcher.claims += 1
 
 
-def match(world: World, sidelined: Collection[WorkloadUid] = ()) -> tuple[Round, Matcher, Matching]:
+def match(world: World, waiting_for_turn: Collection[WorkloadUid] = ()) -> tuple[Round, Matcher, Matching]:
     ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     line = in_line(CREATES, [unit_of(slice_, world.now) for slice_ in ctx.slices.values() if slice_.pending], {})
-    matcher = CheckedMatcher(ctx, Budget.of(ctx), line, sidelined)
+    matcher = CheckedMatcher(ctx, Budget.of(ctx), line, waiting_for_turn)
     return ctx, matcher, matcher.run(lambda _slice: None)
 
 
@@ -416,8 +416,8 @@ def test_pool_is_claimed_exactly_if_no_refusal_applies(
     workloads: list[dict[str, Any]], pools: list[dict[str, Any]], options: dict[str, Any]
 ) -> None:
     world = world_of(workloads, pools, settings(**options))
-    sidelined = [_workload(number, drawn).uid for number, drawn in enumerate(workloads) if drawn["sidelined"]]
-    ctx, matcher, found = match(world, sidelined)
+    waiting_for_turn = [_workload(number, drawn).uid for number, drawn in enumerate(workloads) if drawn["sidelined"]]
+    ctx, matcher, found = match(world, waiting_for_turn)
     for name, user in found.claimed.items():
         assert matcher.why_not(ctx.slices[user], ctx.supply[name]) is None
     # If a slice of another namespace takes a pool, the use of a limit decreases, and a refusal may no longer apply.

@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName
 from provisioner.slices.planning.plan import DeleteReason
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import make_jobset

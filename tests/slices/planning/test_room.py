@@ -13,7 +13,7 @@ from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Create, Delete
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.counting import counted
 from tests.support.market import jobset_of
 from tests.support.models import make_jobset, make_pod, make_pool, make_requirements

@@ -21,7 +21,7 @@ from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.spec import specification
 from provisioner.slices.planning.spec.capacity import choices_of
-from provisioner.slices.planning.spec.specification import labels_left_out, pool_name
+from provisioner.slices.planning.spec.specification import pool_name, uncopied_labels
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_requirements, make_slice, pool_request, slice_of
@@ -286,7 +286,7 @@ def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(
 ) -> None:
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
-    told = labels_left_out(slice_, settings(**changes), GKE_RULES)
+    told = uncopied_labels(slice_, settings(**changes), GKE_RULES)
     assert told == "" if copied else f"{constants.COPY_LABELS} names {key}:" in told
 
 

@@ -53,7 +53,7 @@ def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolSta
     assert world.deleted == []
     (delete,) = world.step().deletes
     assert (delete.name, delete.reason) == (name, DeleteReason.SLICE_STUCK)
-    assert delete.spared_group == group_key("default", "train-slice-0")
+    assert delete.replaced_group == group_key("default", "train-slice-0")
     world.finish_deletes()
     world.end_pods(workload)
     world.start_pods(workload)

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Volumes
-from tests.slices.planning.test_asks import Asking
+from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_request
 from tests.support.settings import settings

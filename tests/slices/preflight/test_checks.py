@@ -21,7 +21,7 @@ from provisioner.slices.preflight.in_google import ACT_AS, named_reservations
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET
-from provisioner.workloads.asks import CAPACITY_BUFFER
+from provisioner.workloads.capacity_requests import CAPACITY_BUFFER
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings

@@ -28,7 +28,7 @@ from provisioner.model.capacity import (
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, WorkloadUid
-from provisioner.slices.planning.spec.specification import LABEL_CHARACTERS, Candidates, labels_left_out, pool_name
+from provisioner.slices.planning.spec.specification import LABEL_CHARACTERS, Candidates, pool_name, uncopied_labels
 from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings
@@ -167,15 +167,15 @@ class SupplierContract:
 
     def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
-        selected = dict.fromkeys(rules.passed_on, "asked")
-        copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
+        selected = dict.fromkeys(rules.requestable_labels, "asked")
+        copied = dict.fromkeys(rules.copyable | rules.requestable_labels, "asked")
         selecting = make_requirements(accelerator=ACCELERATOR, selector=selected)
         copying = make_requirements(
             accelerator=ACCELERATOR, labels=copied, annotations={constants.COPY_LABELS: ",".join(copied)}
         )
         for pod, want in ((selecting, selected), (copying, copied)):
             slice_ = make_slice(make_jobset("train", template=pod), requirements=pod)
-            assert labels_left_out(slice_, settings(), rules) == ""
+            assert uncopied_labels(slice_, settings(), rules) == ""
             choice = CapacityChoice(kind=CapacityKind.ON_DEMAND, zone=zone)
             specification = Candidates(settings(auto_upgrade=True), rules).specification(slice_, choice)
             assert want.items() <= specification.blueprint.request.labels.items()

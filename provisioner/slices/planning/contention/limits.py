@@ -90,7 +90,7 @@ class Budget:
             return self.paused
         for limit in limits_of(slices, self.settings):
             kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
-            excess = self.used[limit.scope] + kept + limit.asked - limit.most
+            excess = self.used[limit.scope] + kept + limit.requested - limit.maximum
             if excess > 0:
                 ends = limit.scope == CREATES_PER_HOUR and excess <= len(self.created)
                 used, going = self.used[limit.scope], self.going[limit.scope]
@@ -98,7 +98,7 @@ class Budget:
                     kind=WaitKind.LIMIT,
                     limit=limit._replace(slices=len(slices), used=used, going=going, kept=kept),
                     until=self.created[excess - 1] + HOUR if ends else None,
-                    final=limit.asked > limit.most,
+                    final=limit.requested > limit.maximum,
                 )
         return None
 
@@ -106,7 +106,7 @@ class Budget:
         """Withhold the chips, pools and creates of a refused unit from lower priorities, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
-                self.kept[limit.scope][unit.priority] += limit.asked
+                self.kept[limit.scope][unit.priority] += limit.requested
 
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
@@ -128,12 +128,12 @@ class Budget:
         limits = {limit.scope: limit for limit in limits_of([slice_], self.settings)}
         for limit in limits.values() if self.kept and not again else ():
             kept = max((chips for by, chips in self.kept[limit.scope].items() if by > unit.priority), default=0)
-            if kept and self.used[limit.scope] + kept > limit.most:
+            if kept and self.used[limit.scope] + kept > limit.maximum:
                 return False
         new = Charge({unit.namespace: pool.chips}, charge.accelerator, slice_.workload.full_name, slice_.workload.uid)
         before = dict(charge.amounts())
         more = ((scope, amount - before.get(scope, 0)) for scope, amount in new.amounts() if scope in limits)
-        return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
+        return all(amount <= 0 or self.used[scope] + amount <= limits[scope].maximum for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
         """Count a pool for the workload of the slice that now counts on it, instead of the previous workload."""
@@ -198,7 +198,7 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
         for setting, maximum, kind, name, amount in _limits_of(slice_, slice_.shape.accelerator.label, settings):
             if maximum is not None:
                 scope = LimitScope(kind, name)
-                before = limits[scope].asked if scope in limits else 0
+                before = limits[scope].requested if scope in limits else 0
                 limits[scope] = Limit(setting, scope, maximum, before + amount)
     return limits.values()
 
@@ -221,7 +221,7 @@ def _limits_of(
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
     """Return why the limits can never allow pools for all the slices together; empty if the limits can allow them."""
-    exceeded = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
+    exceeded = next((limit for limit in limits_of(slices, settings) if limit.requested > limit.maximum), None)
     return f"{exceeded.setting} does not allow all of them at once" if exceeded is not None else ""
 
 

@@ -73,13 +73,13 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that slices request. Fields after `asked` are set only in a refusal."""
+    """One limit, and the amount that slices request. Fields after `requested` are set only in a refusal."""
 
     setting: str
     scope: LimitScope
-    most: int
+    maximum: int
     #: Number of chips, pools or creates that the slices request.
-    asked: int
+    requested: int
     slices: int = 1
     used: int = 0
     #: Part of `used` that will soon be free.

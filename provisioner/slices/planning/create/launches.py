@@ -81,7 +81,7 @@ class Launches:
         refusals = self._refusals_of_gangs()
         refused = {slice_id for slice_id, entry in memory.slices.items() if entry.is_refused(ctx.now)}
         by_workload = ctx.settings.max_pools_per_jobset is not None
-        for slice_, sharers in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
+        for slice_, sharers in join((*matching.unserved, *matching.for_buffers), refused, by_workload=by_workload):
             self.joined[slice_.id] = sharers
             candidate = self._look_at(slice_, refusals)
             self._candidates += [candidate] if candidate is not None else []
@@ -97,7 +97,7 @@ class Launches:
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
             # Slices of buffers are not in the queue: such a slice would block all later slices if a limit refuses it.
-            for _, offer in candidate.options.offers if not candidate.slice_.spare else ():
+            for _, offer in candidate.options.offers if not candidate.slice_.from_buffer else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
@@ -106,7 +106,7 @@ class Launches:
         for candidate in self._candidates:
             scopes = (
                 {limit.scope for limit in limits_of([candidate.slice_], self._round.settings)}
-                if candidate.slice_.spare
+                if candidate.slice_.from_buffer
                 else set()
             )
             if self._limited & scopes:
@@ -269,7 +269,7 @@ class Launches:
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
         # A request that exceeds the whole limit will never use the limit, so it does not delay CapacityBuffers.
-        self._limited |= {wait.scope} if wait.scope is not None and not (slice_.spare or wait.final) else set()
+        self._limited |= {wait.scope} if wait.scope is not None and not (slice_.from_buffer or wait.final) else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
@@ -315,7 +315,7 @@ class Launches:
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
         # Slices of buffers have no place in a queue, so their creates of this decision are counted here.
-        self._in_flight[capacity] += slice_.spare
+        self._in_flight[capacity] += slice_.from_buffer
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)

@@ -84,7 +84,11 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     """
     backoffs, entry = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     of_slice = entry.backoff
-    if slice_.spare or entry.unschedulable is not None or slice_.workload.namespace in ctx.memory.lasting_failures:
+    if (
+        slice_.from_buffer
+        or entry.unschedulable is not None
+        or slice_.workload.namespace in ctx.memory.lasting_failures
+    ):
         return False
     capacities = of_slice.capacities if of_slice is not None else ()
     try:
@@ -117,7 +121,7 @@ def keep_from_lower(
     Slices of the `lowest` priority, without a fresh offer (`has_fresh_offer`), or above the limit withhold nothing.
     """
     unit = units[slice_.id]
-    if slice_.spare or unit.priority <= lowest:
+    if slice_.from_buffer or unit.priority <= lowest:
         return
     refusal = budget.refusal([slice_], unit)
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final

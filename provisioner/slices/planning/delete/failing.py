@@ -104,7 +104,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
-        pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
+        pool, owner, create = supply[name], ctx.created_for.get(name), memory.pool(name).coming_up
         # The request of the create is more exact: the listed pool lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)

@@ -29,7 +29,7 @@ def make_room(
     chosen: set[PoolName] = set()
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
-        missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
+        missing = {limit.scope: budget.used[limit.scope] + limit.requested - limit.maximum for limit in limits}
         # `free` has the amounts of chosen pools and of pools that are being deleted, less the use of earlier entries.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
@@ -42,13 +42,13 @@ def make_room(
                     free.update(scopes[name])
                     idle_amount.subtract(scopes[name])
         for limit in limits:
-            free[limit.scope] -= limit.asked
+            free[limit.scope] -= limit.requested
     return frozenset(chosen)
 
 
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
     supply = ctx.supply
-    warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
+    warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].from_buffer)
     idle_since = {
         name: entry.unneeded_since
         for name, entry in ctx.memory.pools.items()

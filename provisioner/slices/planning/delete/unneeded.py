@@ -91,7 +91,7 @@ def find_unneeded(
         since_of[pool.name] = min(now, entry.unneeded_since or now)
         if pool.leaving:
             continue
-        owner = ctx.made_for.get(pool.name)
+        owner = ctx.created_for.get(pool.name)
         released = owner is not None and owner.workload_uid in releasing and owner in ctx.slices
         at_once = failed or stuck is not None or released or pool.ended or pool.lost or pool.name in evicted
         at = _due(pool, since_of[pool.name], ctx, at_once=at_once)
@@ -118,7 +118,7 @@ def _reason(
     pool: Supply, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
     """Return the reason of a delete; `workload` is the creator of the pool, None if it no longer exists."""
-    owner, keep_suspended = ctx.made_for.get(pool.name), ctx.settings.keep_suspended
+    owner, keep_suspended = ctx.created_for.get(pool.name), ctx.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (
         (DeleteReason.POOL_FAILED, pool.pool.status is PoolStatus.ERROR),
@@ -166,13 +166,13 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
 def _delete(
     pool: Supply, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool, settle: bool
 ) -> Delete:
-    spared, (named, uid, *_) = GroupKey(""), pool.ownership
+    replaced_group, (named, uid, *_) = GroupKey(""), pool.ownership
     workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
     reason = _reason(pool, workload, stuck, ctx, matching, released=released)
     if reason is DeleteReason.SLICE_STUCK and stuck is not None:
         # The delete is for the workload of the stuck slice, even if the pool was created for another slice.
         workload = ctx.slices[stuck].workload
-        named, uid, spared = workload.full_name, workload.uid, stuck.group_key
+        named, uid, replaced_group = workload.full_name, workload.uid, stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
     return Delete(
         name=pool.name,
@@ -185,7 +185,7 @@ def _delete(
         node=next(refs, None),
         hosts=pool.pool.hosts,
         membership=ctx.memory.membership,
-        spared_group=spared,
+        replaced_group=replaced_group,
         kind_absent=named.kind in ctx.snapshot.absent_kinds,
         settle=settle,
     )

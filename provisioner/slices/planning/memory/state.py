@@ -282,7 +282,7 @@ class Memory:
     #: Time of the last delete that was slowed down because many workloads had vanished.
     braked_delete_at: datetime | None = None
     #: Duration from PROVISIONING to READY of the last new pool; None before the first.
-    usual_creation: timedelta | None = None
+    last_creation_duration: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: Holds and pauses by accelerator; empty unless an all-or-nothing workload has released its pools.
     holds: Mapping[str, Hold] = field(default_factory=dict)

@@ -32,12 +32,12 @@ class Choices:
     #: Possible choices, best first, each with its zone. At least one.
     open: tuple[CapacityChoice, ...]
     #: Problems of other listed choices that may not be tried. A choice in a zone that is not selected has no entry.
-    left_out: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
     """Return the choices of a slice. Raises UnmeetableError if none is possible or an annotation is unreadable."""
-    unreadable = next(iter(slice_.wishes.problems.values()), "")
+    unreadable = next(iter(slice_.preferences.problems.values()), "")
     if unreadable:
         raise ImpossibleError(unreadable)
     if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
@@ -45,8 +45,8 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
     listed: tuple[CapacityChoice, ...] = (pinned or _ON_DEMAND,)
     if pinned is None and not settings.force_on_demand:
-        listed = slice_.wishes.capacity or settings.capacity or listed
-    by_pod = pinned is not None or bool(slice_.wishes.capacity)
+        listed = slice_.preferences.capacity or settings.capacity or listed
+    by_pod = pinned is not None or bool(slice_.preferences.capacity)
     problems = {choice: _problem(choice, slice_.shape, settings, by_pod=by_pod) for choice in listed}
     rejected = tuple(problem for problem in problems.values() if problem)
     zoned = tuple(dict.fromkeys(_in_zones([choice for choice in problems if not problems[choice]], slice_, settings)))
@@ -57,7 +57,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         # Node pools of other clients may use a reservation that a setting forbids here, so the slice is not impossible.
         impossible = by_pod and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(rejected) or elsewhere)
-    return Choices(open=zoned, left_out=rejected)
+    return Choices(open=zoned, rejected=rejected)
 
 
 def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:
@@ -99,7 +99,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selector = slice_.requirements.node_selector
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
-    zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
+    zones = (selected,) if selected is not None else slice_.preferences.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
     count = sum(1 if choice.zone else len(zones) for choice in listed)
     if count > bounds.CHOICES_IN_ZONES:
@@ -119,13 +119,13 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
 
 def wants_one_zone(slice_: Slice, settings: Settings) -> bool:
     """Whether all pools of the slice's workload must be in one zone."""
-    wish = slice_.wishes.same_zone
+    wish = slice_.preferences.same_zone
     return settings.same_zone if wish is None else wish
 
 
 def wants_all_or_nothing(slice_: Slice, settings: Settings) -> bool:
     """Whether all slices of the slice's workload have to start together."""
-    wish = slice_.wishes.all_or_nothing
+    wish = slice_.preferences.all_or_nothing
     return settings.all_or_nothing if wish is None else wish
 
 
@@ -138,7 +138,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
             raise ImpossibleError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
         seconds = float(selected)
     else:
-        wish = slice_.wishes.max_run_seconds
+        wish = slice_.preferences.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
         # Node pools that other clients of GKE created may allow this duration, so the slice is not impossible.

@@ -45,7 +45,7 @@ _DIGEST_DIGITS = 16
 #: Number of characters that `stamped` adds: two keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
-_KINDS = {kind.value: kind for kind in WorkloadKind}
+_KIND_OF_LABEL = {kind.value: kind for kind in WorkloadKind}
 _MAX_LENGTH = 40
 _HASH_DIGITS = 10
 _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
@@ -102,7 +102,7 @@ def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
     """Return the owner of a pool; None if the labels name no owner: the provisioner never changes such a pool."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
-    kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
+    kind = _KIND_OF_LABEL.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
     if kind is not None and labels.get(constants.POOL_WORKLOAD_NAME):
         return Ownership(
             WorkloadName(kind, labels.get(constants.POOL_WORKLOAD_NAMESPACE, ""), labels[constants.POOL_WORKLOAD_NAME]),
@@ -167,7 +167,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
     return (
         id(choice),
         id(slice_.shape),
-        id(slice_.wishes),
+        id(slice_.preferences),
         slice_.nodes,
         starts_together(slice_, settings),
         slice_.id if _selects_own_pool(slice_) else demand_key(requirements),
@@ -291,9 +291,11 @@ def _own_inputs(slice_: Slice) -> str:
 
 def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, str]:
     """Return the labels that a pool copies from the pod. Raises UnmeetableError for labels that the pod may not set."""
-    requirements, passed_on = slice_.requirements, rules.passed_on
+    requirements, requestable_labels = slice_.requirements, rules.requestable_labels
     selected = {
-        key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
+        key: value
+        for key, value in requirements.node_selector.items()
+        if key in requestable_labels or not is_system(key)
     }
     for key, _ in settings.node_labels:
         # All nodes have the administrator's values of these labels, so the pod's values are not copied.
@@ -302,7 +304,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
     requested = _requested_labels(slice_)
     if selected or requested:
         requested = requested - _withheld_labels(slice_, settings, rules)
-        named = (selected.keys() | requested) - set(settings.pod_to_node_labels) - passed_on
+        named = (selected.keys() | requested) - set(settings.pod_to_node_labels) - requestable_labels
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
             # If the value is the workload's name, this label only identifies the owner of the pool, and is allowed.
             named -= {constants.LEGACY_POOL_ID}
@@ -320,7 +322,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
     return copied
 
 
-def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
+def uncopied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
     """Return a message about requested labels that are not copied to nodes; empty if all are copied."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
@@ -355,7 +357,7 @@ def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set
     if not requested:
         return requested
     named = {*settings.pod_to_node_labels, *(settings.allowed_label_keys or ())}
-    requested = requested - named - rules.passed_on - rules.copyable - constants.OWNER_LABELS
+    requested = requested - named - rules.requestable_labels - rules.copyable - constants.OWNER_LABELS
     return {key for key in requested if is_system(key)}
 
 
@@ -387,7 +389,7 @@ class Candidates:
         problem = allowlists.namespace_problem(slice_.workload.namespace, settings)
         if problem:
             raise UnmeetableError(problem)
-        key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.wishes), id(slice_.shape))
+        key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.preferences), id(slice_.shape))
         choices = _cached(self._choices, key, lambda: choices_of(slice_, settings))
         if slice_.id not in self._within:
             self._pairs[slice_.workload.namespace] += len(choices.open)
@@ -405,7 +407,7 @@ class Candidates:
                 f"all pools of {slice_.workload} must be in one zone, {zone}, but this slice may only be "
                 f"in {', '.join(sorted({choice.zone for choice in choices.open}))}"
             )
-        return Choices(open=in_zone, left_out=choices.left_out)
+        return Choices(open=in_zone, rejected=choices.rejected)
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Return the specification of a slice's pool for one of its choices."""

@@ -77,14 +77,14 @@ def _without(text: str, values: Iterable[str]) -> str:
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
-def blames(failure: Failure, name: str) -> bool:
+def message_names(failure: Failure, name: str) -> bool:
     """Return whether a create was rejected as invalid with a message that mentions the resource `name`."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 
 def says_missing(failure: Failure, name: str) -> bool:
     """Return whether a create was rejected because the resource `name` does not exist or is not ready."""
-    return blames(failure, name) and _MISSING.search(failure.message) is not None
+    return message_names(failure, name) and _MISSING.search(failure.message) is not None
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:

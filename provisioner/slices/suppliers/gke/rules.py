@@ -98,7 +98,7 @@ def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy
 GKE_RULES = PoolRules(
     supplier_name="GKE",
     idle_seconds=60.0,
-    passed_on=frozenset(
+    requestable_labels=frozenset(
         {
             constants.ICI_RESILIENCY,
             constants.LOCATION_HINT,

@@ -32,7 +32,7 @@ from provisioner.model.sources import RESERVATIONS
 from provisioner.settings.forms import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.client import GkeClient
-from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
+from provisioner.slices.suppliers.gke.errors import GkeError, message_names, says_missing
 from provisioner.slices.suppliers.gke.reservations import Reservations
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import Cluster
@@ -142,7 +142,7 @@ class GkeSupplier:
 
     def _with_policy_advice(self, request: NodePoolRequest, failure: Failure) -> Failure:
         name = request.policy_name
-        if not name or not blames(failure, name):
+        if not name or not message_names(failure, name):
             return failure
         with self._lock:
             self._correct.discard((name, request.topology))

@@ -97,7 +97,7 @@ NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
     idle_seconds=30.0,
     # TPUNodeGroups have no features that pods could request by labels of Google or Kubernetes.
-    passed_on=frozenset(),
+    requestable_labels=frozenset(),
     copyable=frozenset(),
     complete=_complete,
     expected_node=expected_node,

@@ -66,7 +66,7 @@ _MODELS = {
     CapacityKind.RESERVATION: ProvisioningModel.RESERVATION_BOUND,
     CapacityKind.FLEX_START: ProvisioningModel.FLEX_START,
 }
-_KINDS = {model: kind for kind, model in _MODELS.items()}
+_CAPACITY_OF_MODEL = {model: kind for kind, model in _MODELS.items()}
 #: Google's default for the maximum run duration of flex-start machines, which a TPUNodeGroup must set explicitly.
 _MAX_RUN_SECONDS = 7 * 24 * 3600
 #: Name with which Compute Engine's API selects the project's default service account.
@@ -100,7 +100,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
 #: Reasons whose texts are not classified, because the controller of node groups writes them instead of Google.
-_OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
+_REASONS_OF_CONTROLLER = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
 NOT_TAKEN = Failure(
@@ -121,7 +121,7 @@ def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
     kind = _REASONS.get(condition.reason)
     if kind is None:
         return None
-    if condition.reason not in _OURS:
+    if condition.reason not in _REASONS_OF_CONTROLLER:
         kind = kind_of_text(_without_echoes(group, condition.message), _TEXTS) or kind
     return Failure(kind=kind, message=words(condition))
 
@@ -296,7 +296,7 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         made=_is_made(group),
         zones=(Zone(spec.node_location),),
         topology=spec.topology or nodes.topology_of_machine(config.machine_type),
-        capacity=_KINDS[config.effective_provisioning_model],
+        capacity=_CAPACITY_OF_MODEL[config.effective_provisioning_model],
         reservation=config.reservation,
         node={"node_disk_type": config.disk_type},
         node_prefixes=(names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP),),

@@ -14,7 +14,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.errors import Forbidden
-from provisioner.kube.live import KeptError
+from provisioner.kube.live import DeletionBlockedError
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import OperationName
@@ -180,8 +180,8 @@ class Both(World):
     def _delete(self, delete: Delete) -> DeleteAnswer:
         try:
             # The simulated scheduler chooses a node and binds in one step, so the gate need not wait for a binding.
-            self.gate.pass_through(replace(delete, settle=False))
-        except KeptError as error:
+            self.gate.verify_deletable(replace(delete, settle=False))
+        except DeletionBlockedError as error:
             self.kept.append(str(error))
             return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.KEPT, reason=str(error))
         self.deleted.append(delete.name)

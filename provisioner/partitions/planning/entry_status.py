@@ -43,7 +43,7 @@ MAX_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class EntryStatus:
     """State of one entry of the ledger in one round."""
 
     entry: Entry
@@ -76,7 +76,7 @@ class Standing:
         return self.phase is Phase.RELEASING and cannot_be_removed(self.known)
 
 
-def standing_of(entry: Entry, ctx: Round) -> Standing:
+def status_of_entry(entry: Entry, ctx: Round) -> EntryStatus:
     """Return the state of an entry."""
     known = known_of(entry, ctx)
     pod = ctx.pods.get(entry.pod_uid)
@@ -84,7 +84,7 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
     reading = ctx.reading(entry.server)
     if reading is None:
         phase = _phase_unread(entry, pod if wanted else None, known, ctx)
-        return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
+        return EntryStatus(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = ctx.listed[entry.server].get(entry.id)
     shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
     shows_all = shows_changes and reading.asked_at >= known.since
@@ -102,7 +102,7 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
         phase = _phase_of(entry, partition, known, ctx)
     elif _is_given_up(entry, pod, known, ctx):
         phase = Phase.WITHDRAWN
-    elif pod.told_server and not ctx.told_elsewhere(pod, entry.server):
+    elif pod.server_annotation and not ctx.uses_other_server(pod, entry.server):
         phase = Phase.LOST if shows_all else Phase.CREATING
         reads = not shows_all
     else:
@@ -111,7 +111,9 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
         # The pod no longer waits for this partition, but for a partition on another server.
         phase = Phase.RELEASING
     outdated = not shows_changes
-    return Standing(entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated)
+    return EntryStatus(
+        entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated
+    )
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
@@ -140,7 +142,7 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    if pod.told_server and pod.told_server not in ctx.servers:
+    if pod.server_annotation and pod.server_annotation not in ctx.servers:
         # This unknown server may be an old name of the entry's server, so the entry is kept.
         return False
     if known.refused:

@@ -15,7 +15,7 @@ from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.sources import POD_TEMPLATES
 from provisioner.model.workloads import (
-    Ask,
+    CapacityRequest,
     Pod,
     PodGroup,
     Requirements,
@@ -44,7 +44,7 @@ def with_slices(
     asking = [
         workload
         for workload in workloads.values()
-        if workload.ask is not None
+        if workload.capacity_request is not None
         and (workload.kind is not WorkloadKind.PROVISIONING_REQUEST or workload.full_name.text not in rejected)
     ]
     if not asking:
@@ -53,16 +53,16 @@ def with_slices(
     read: list[Workload] = []
     slice_counts: Counter[str] = Counter()
     for workload in sorted(asking, key=lambda workload: (workload.created_at, workload.uid)):
-        if workload.ask is not None:
+        if workload.capacity_request is not None:
             room = bounds.CHILD_JOBS - slice_counts[workload.namespace]
-            read.append(_with_slices(workload, workload.ask, templates, named, room, unlisted=unlisted))
+            read.append(_with_slices(workload, workload.capacity_request, templates, named, room, unlisted=unlisted))
             slice_counts[workload.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for workload in read for pod in _leaders(workload)]
     return {**workloads, **{workload.uid: workload for workload in read}}, pods
 
 
 def _with_slices(
-    workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
+    workload: Workload, request: CapacityRequest, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
     """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
 
@@ -72,15 +72,15 @@ def _with_slices(
         return workload
     try:
         if workload.kind is WorkloadKind.PROVISIONING_REQUEST:
-            groups = tuple(_groups_of_request(workload, ask, templates))
+            groups = tuple(_groups_of_request(workload, request, templates))
         else:
-            groups = (_group_of_buffer(workload, ask, templates, named),)
+            groups = (_group_of_buffer(workload, request, templates, named),)
     except _MissingError:
         return workload
     except ValueError as error:
         if unlisted and isinstance(error, tpu.ShapeError):
             return workload
-        named_templates = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
+        named_templates = (templates.get((workload.namespace, name)) for name, _ in request.pod_sets)
         groups = tuple(
             PodGroup(name="", replicas=0, parallelism=0, template=template)
             for template in named_templates
@@ -88,8 +88,8 @@ def _with_slices(
         )
         return replace(workload, groups=groups, problem=str(error))
     count, problem = sum(group.replicas for group in groups), ""
-    if count > bounds.ASKED_SLICES:
-        problem = f"it asks for {count:,} slices, and at most {bounds.ASKED_SLICES:,} are served"
+    if count > bounds.REQUESTED_SLICES:
+        problem = f"it asks for {count:,} slices, and at most {bounds.REQUESTED_SLICES:,} are served"
     elif count > room:
         problem = f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices"
     if problem:
@@ -101,8 +101,8 @@ class _MissingError(Exception):
     """A template or the scalable object of a buffer does not exist (yet)."""
 
 
-def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
-    pod_sets = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
+def _groups_of_request(workload: Workload, request: CapacityRequest, templates: Templates) -> Iterator[PodGroup]:
+    pod_sets = [(_template(workload, name, templates), pods or 0) for name, pods in request.pod_sets]
     if not any(template.chips for template, _ in pod_sets):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
     for place, (template, pods) in enumerate(pod_sets):
@@ -115,11 +115,11 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 
-def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    ((name, replicas),) = ask.pod_sets
+def _group_of_buffer(workload: Workload, request: CapacityRequest, templates: Templates, named: Workloads) -> PodGroup:
+    ((name, replicas),) = request.pod_sets
     like, template = 0, Requirements()
-    if ask.scalable[2]:
-        of = _scalable(workload, ask.scalable, named)
+    if request.scalable[2]:
+        of = _scalable(workload, request.scalable, named)
         groups = [group for group in of.groups if group.template.chips > 0]
         if not groups:
             raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
@@ -128,11 +128,11 @@ def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: 
         template = _template(workload, name, templates)
     shape = shape_of(template)
     counts = [replicas] if replicas is not None else []
-    if ask.scalable[2] and ask.percentage is not None:
-        counts.append(max(1, -(-like * ask.percentage // 100)))
+    if request.scalable[2] and request.percentage is not None:
+        counts.append(max(1, -(-like * request.percentage // 100)))
     hosts = shape.nodes(1)
-    if ask.max_chips is not None:
-        counts.append(ask.max_chips // (hosts * shape.machine_type.chips))
+    if request.max_chips is not None:
+        counts.append(request.max_chips // (hosts * shape.machine_type.chips))
     if not counts:
         raise ValueError(f"it has neither replicas nor a percentage nor a limit of {constants.TPU_RESOURCE}")
     return _group("", template, replicas=min(counts), hosts=hosts, together=False)
@@ -171,8 +171,8 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:
-    ask = workload.ask
-    served = ask is not None and ask.is_true(constants.PROVISIONED)
+    request = workload.capacity_request
+    served = request is not None and request.is_true(constants.PROVISIONED)
     for group in workload.groups:
         for number in range(group.replicas):
             name = name_of_group(workload.name, group.name, number, numbered=group.numbered)
@@ -192,9 +192,9 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
             )
 
 
-def booked_until(ask: Ask, booking_seconds: float, now: datetime) -> datetime | None:
+def booked_until(request: CapacityRequest, booking_seconds: float, now: datetime) -> datetime | None:
     """Return when a ProvisioningRequest's booking ends without pods; None unless Provisioned is true and has a time."""
-    since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
+    since = request.conditions[constants.PROVISIONED].since if request.is_true(constants.PROVISIONED) else None
     # A time in the future counts as `now`, because the clock of its writer was wrong.
     return min(since, now) + timedelta(seconds=booking_seconds) if since is not None else None
 

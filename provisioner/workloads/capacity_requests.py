@@ -7,7 +7,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
-from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind
+from provisioner.model.workloads import CapacityRequest, Condition, Requirements, Workload, WorkloadKind
 from provisioner.workloads.kind import Kind, begin, template_of
 
 #: Terminal states by condition; the first true condition counts.
@@ -32,14 +32,14 @@ def parse_provisioning_request(raw: object) -> Workload | None:
     conditions = _conditions(status)
     sets = reader.entries("spec.podSets", spec.get("podSets"), _POD_SETS)
     pools = fields.text(fields.mapping(status.get("provisioningClassDetails")).get(NODE_POOLS))
-    ask = Ask(
+    request = CapacityRequest(
         resource_version=_version(raw),
         pod_sets=tuple((_referent(pod_set), fields.count(pod_set.get("count"), default=0)) for pod_set in sets),
         conditions=conditions,
         named=tuple(filter(None, pools.split(","))),
     )
-    ended = next((state for condition, state in _ENDS.items() if ask.is_true(condition)), "")
-    return replace(workload, terminal_state=ended, problem=reader.problem, ask=ask)
+    ended = next((state for condition, state in _ENDS.items() if request.is_true(condition)), "")
+    return replace(workload, terminal_state=ended, problem=reader.problem, capacity_request=request)
 
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
@@ -54,7 +54,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
     chips = fields.parse_quantity(limits.get(constants.TPU_RESOURCE))
     others = sorted(map(str, limits.keys() - {constants.TPU_RESOURCE}))
     problem = f"spec.limits names {bounds.cut(others[0])}, and only {constants.TPU_RESOURCE} is read" if others else ""
-    ask = Ask(
+    request = CapacityRequest(
         resource_version=_version(raw),
         pod_sets=((_referent(spec), replicas),),
         scalable=tuple(fields.name(scalable.get(key)) for key in ("apiGroup", "kind", "name")),  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
         max_chips=int(chips) if chips is not None else None,
         conditions=_conditions(status),
     )
-    return replace(workload, terminal_state="", problem=reader.problem or problem, ask=ask)
+    return replace(workload, terminal_state="", problem=reader.problem or problem, capacity_request=request)
 
 
 def parse_pod_template(raw: object) -> Requirements:

@@ -13,10 +13,10 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
-from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.demand.capacity_requests import with_slices
 from provisioner.slices.planning.plan import Create, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
+from provisioner.workloads.capacity_requests import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.clock import after
 from tests.support.counting import counted
