@@ -21,8 +21,7 @@ from provisioner.model.membership import Membership
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
-from provisioner.slices.demand import SliceId
-from provisioner.slices.demand import asks as demand_asks
+from provisioner.slices.demand import SliceId, capacity_requests
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.messages import statuses
@@ -579,7 +578,9 @@ BUGS: tuple[Bug, ...] = (
         mutate=_keeping(WorkloadKind.RAY_CLUSTER),
         search_from=30,
     ),
-    Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({}), search_from=26),
+    Bug(
+        name="pods-of-requests-buy-again", at=(capacity_requests, "awaiting_request"), mutate=always({}), search_from=26
+    ),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),
     Bug(name="requests-are-served-in-part", at=(statuses, "_is_free"), mutate=always(True), search_from=13),
     Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
