@@ -474,7 +474,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=_without_creates,
     ),
     Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=10),
-    Bug(name="refused-for-good", at=(backoff, "_with"), mutate=_refused_for_good, search_from=76),
+    Bug(name="refused-for-good", at=(backoff, "_with_failure"), mutate=_refused_for_good, search_from=76),
     Bug(
         name="full-reservation-is-a-rate-limit",
         at=(google_errors, "SURER_THAN_REASONS"),

@@ -12,7 +12,7 @@ class TestSimulation(SimulationContract):
 
     module = "tests.simulation"
     name = "slices"
-    bugs = len(BUGS)
+    bugs = BUGS
     #: Maximum number of seeds, from a bug's `search_from` on, that are searched for the bug.
     seeds_for_a_bug = 400
 

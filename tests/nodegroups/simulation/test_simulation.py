@@ -11,5 +11,5 @@ class TestSimulation(SimulationContract):
 
     module = "tests.nodegroups.simulation"
     name = "nodegroups"
-    bugs = len(BUGS)
+    bugs = BUGS
     seeds_for_a_bug = 12

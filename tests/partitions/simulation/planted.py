@@ -12,12 +12,12 @@ from provisioner.model import writes
 from provisioner.partitions import names
 from provisioner.partitions.planning import (
     decide,
+    entry_status,
     making,
     memory,
     placing,
     queue,
     round,  # noqa: A004 - the module's own name
-    status,
 )
 from provisioner.partitions.planning.entry_status import Phase
 from tests.partitions.simulation.process import Process
@@ -89,7 +89,7 @@ def _by_the_clock(_original: Any) -> Any:
 
 #: Module or class, attribute, mutation, and the first seed of the search, by name of the bug.
 _BUGS: dict[str, tuple[Any, str, Callable[[Any], Any], int]] = {
-    "gates-open-too-early": (status, "_phase_of", always(Phase.ACTIVE), 0),
+    "gates-open-too-early": (entry_status, "_phase_of", always(Phase.ACTIVE), 0),
     "removals-without-proof": (Process, "_kept", always(""), 17),
     "every-prefix-is-ours": (names, "id_prefix", always("tpup-"), 0),
     "orphans-stay": (making, "strays_of", always(()), 26),
@@ -100,16 +100,16 @@ _BUGS: dict[str, tuple[Any, str, Callable[[Any], Any], int]] = {
     "who-never-fits-holds-up-others": (placing._Ground, "may_be_kept", always(value=True), 1816),
     "who-was-refused-is-not-waited-for": (queue, "crowded", lambda _: lambda found, _round: found, 0),
     "grace-ends-by-the-clock": (round.Round, "has_had_its_grace", _by_the_clock, 102),
-    "only-active-ones-count": (status, "OVER", lambda _: frozenset(Phase) - {Phase.ACTIVE}, 0),
+    "only-active-ones-count": (entry_status, "OVER", lambda _: frozenset(Phase) - {Phase.ACTIVE}, 0),
     "youngest-first": (queue, "queue_of", _youngest_first, 0),
     "lost-calls-are-awaited": (writes, "lost_calls", always({}), 2),
     "lost-writes-are-awaited": (writes, "LOST_SECONDS", lambda _: 1e9, 2),
     "failures-are-latched": (memory, "failed", _latched, 0),
-    "broken-partitions-are-awaited": (status, "_phase_of", _broken_is_on_its_way, 31),
-    "pods-wait-for-a-server-that-is-down": (status, "_is_away", always(value=False), 10),
+    "broken-partitions-are-awaited": (entry_status, "_phase_of", _broken_is_on_its_way, 31),
+    "pods-wait-for-a-server-that-is-down": (entry_status, "_is_away", always(value=False), 10),
     "init-containers-wait-for-what-is-broken": (making, "_make_anew", _where_gated, 31),
     "pods-without-a-node-keep-ipus": (decide, "_take_back", always(()), 0),
-    "pods-stay-where-they-may-not-run": (status, "_is_misplaced", always(value=False), 90),
+    "pods-stay-where-they-may-not-run": (entry_status, "_is_misplaced", always(value=False), 90),
     "ids-collide": (names, "_POD_DIGITS", lambda _: 1, 4),
     "neighbours-take-nothing": (queue, "_may_be_in", always(value=False), 44),
     "limits-are-not-kept": (placing._Places, "may_have", always(value=True), 3),

@@ -11,5 +11,5 @@ class TestSimulation(SimulationContract):
 
     module = "tests.partitions.simulation"
     name = "partitions"
-    bugs = len(BUGS)
+    bugs = BUGS
     seeds_for_a_bug = 6

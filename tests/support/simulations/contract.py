@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+
+from tests.support.simulations.bugs import Bug
 
 _ROOT = Path(__file__).parents[3]
 
@@ -48,16 +51,21 @@ class SimulationContract(HistoriesContract):
 
     #: Name of the module for `python -m`.
     module: ClassVar[str]
-    bugs: ClassVar[int]
+    bugs: ClassVar[Sequence[Bug]]
     #: Number of seeds to run for each bug; at least one of them must show the bug.
     seeds_for_a_bug: ClassVar[int]
+
+    def test_every_planted_bug_changes_an_existing_attribute(self) -> None:
+        places = [at for bug in self.bugs for at in (bug.at, *(bug.also or ())[:1])]
+        assert [(owner, name) for owner, name in places if name not in vars(owner)] == []
 
     @pytest.mark.nightly
     def test_every_planted_bug_is_found(self) -> None:
         done = self._simulate("--planted", "--seeds", str(self.seeds_for_a_bug))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
-        assert f"{self.bugs} of {self.bugs} planted bugs found" in done.stdout, done.stdout
-        assert self.bugs >= 12
+        number = len(self.bugs)
+        assert f"{number} of {number} planted bugs found" in done.stdout, done.stdout
+        assert number >= 12
         # A mutation that only crashes every round would also be found, but would prove nothing about the checks.
         assert "no round crashes" not in done.stdout
 
