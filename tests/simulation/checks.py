@@ -20,6 +20,7 @@ from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
 from rehearsal.simulators.gke.validation import pulls_images
 from tests.simulation import shown
+from tests.simulation.admission import mark_of
 from tests.simulation.asked import Asked
 from tests.simulation.asks import BUFFER, AskRun
 from tests.simulation.assigned import CORDONS, Assigned
@@ -303,6 +304,12 @@ class Checker:
                 for workload, job in self.slices()
             ):
                 # The pool does not count: another slice ran on it last, and may restart there.
+                continue
+            waits = other.plan.capacity == "flex-start" and not any(
+                node.state is NodeState.REGISTERED for node in other.nodes
+            )
+            if waits and mark_of(other.body["config"]["labels"]) != mark_of(pool.body["config"]["labels"]):
+                # The autoscaler adds nodes only for pods with the marks of the create. Restarted pods may have others.
                 continue
             user, left_at = self.simulation.cluster.left_by.get(other.name, (owner[0], 0.0))
             if user != owner[0] and self.stage.agenda.now - left_at < STALE_SECONDS:

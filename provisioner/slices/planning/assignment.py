@@ -87,7 +87,7 @@ def _wanted(
     if slice_.leader is None:
         # Without a leader pod, as in a restart, the slice's labels are kept or restored, and foreign labels replaced.
         created = _labels_at_create(pool) if ctx.created_for.get(pool.name) == claimant else None
-        return created if created is not None or not _is_foreign(pool, slice_) else FREE
+        return created or (FREE if _is_foreign(pool, slice_) else _labels_of_most(pool))
     return _labels_of(slice_)
 
 
@@ -96,6 +96,14 @@ def _is_foreign(pool: Supply, slice_: Slice) -> bool:
         return False
     namespace, key = pool.assigned_to
     return namespace != slice_.workload.namespace or not key.endswith(slice_.id.group_key)
+
+
+def _labels_of_most(pool: Supply) -> Mapping[str, str] | None:
+    """Return the labels of most assigned nodes, which a recreated node lacks; None if the pool is not assigned."""
+    if pool.assigned_to is None:
+        return None
+    namespace, mark = pool.assigned_to
+    return labels_of(mark, namespace)
 
 
 def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:

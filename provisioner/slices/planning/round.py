@@ -15,7 +15,6 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, view_of_node
 from provisioner.model.membership import Membership
-from provisioner.model.placement import MARKS
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -247,10 +246,12 @@ class Supply:
 
         A recreated node has the labels of the pool, not of the slice, until the provisioner labels the node.
         """
-        labelled = [node.labels for node in self.nodes] or [self.pool.labels]
-        marks = [tuple(labels.get(key, "") for key in MARKS) for labels in labelled]
-        counts = Counter((namespace, key) for key, namespace in marks if key not in ("", constants.SLICE_FREE))
-        return max(counts, key=lambda mark: (counts[mark], mark), default=None)
+        created, *marks = (
+            (labels.get(constants.SLICE_NAMESPACE, ""), labels.get(constants.SLICE, ""))
+            for labels in (self.pool.labels, *(node.labels for node in self.nodes))
+        )
+        counts = Counter(mark for mark in marks or (created,) if mark[1] not in ("", constants.SLICE_FREE))
+        return max(counts, key=lambda mark: (counts[mark], mark != created, mark), default=None)
 
     @property
     def free(self) -> bool:

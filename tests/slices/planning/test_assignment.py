@@ -251,6 +251,20 @@ def test_recreated_node_is_assigned_again() -> None:
     assert labels(world) == [KEY, KEY]
 
 
+def test_recreated_node_is_assigned_again_to_a_slice_between_two_attempts() -> None:
+    """In the past, such a node kept the labels of the slice that the pool was created for."""
+    world = marked_world(make_jobset("first"), deletion_delay_seconds=3600.0, max_chips=8)
+    world.live(4)
+    world.finish(make_jobset("first"))
+    world.add(TRAIN)
+    world.live(4)
+    world.end_pods(TRAIN)
+    node = min(world.nodes.values(), key=lambda node: node.name)
+    world.put(replace(node, uid="recreated", labels={**node.labels, **make_marks(make_jobset("first"))}))
+    world.run(5)
+    assert (labels(world), world.deleted) == ([KEY, KEY], [])
+
+
 @pytest.mark.parametrize("between", [False, True], ids=["pods bound", "between two attempts"])
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
 def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload, *, between: bool) -> None:
