@@ -128,15 +128,17 @@ class Waiting:
         )
 
     def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool exists that was created for a slice, or an empty pool that the slice could use."""
+        """Whether a pool exists that was created for a slice, or a pool that the slice could use without other pods."""
+
+        def is_used(pool: Pool) -> bool:
+            pods = self._simulation.cluster.pods_on_pool(pool.name)
+            return any(not pod.finished and (pod.workload, pod.job) != (workload, job) for pod in pods)
+
         return any(
             is_ours(pool)
             and pool.status in _UP
             and fits(workload, job, pool)
-            and (
-                owner_of(pool.body["config"]["labels"]) == _key(workload, job)
-                or not any(not pod.finished for pod in self._simulation.cluster.pods_on_pool(pool.name))
-            )
+            and (owner_of(pool.body["config"]["labels"]) == _key(workload, job) or not is_used(pool))
             for pool in self._simulation.cloud.pools.values()
         )
 
