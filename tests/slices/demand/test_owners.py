@@ -94,7 +94,7 @@ def test_running_pod_of_an_incomplete_group_has_no_shape_problem() -> None:
 def test_slices_of_pods_never_wait_for_each_other() -> None:
     """An OrderedReady StatefulSet creates its second pod only when the first is ready, so the first must not wait."""
     for slice_ in slices(*pods_of(STATEFUL, 3)):
-        assert slice_.wishes.all_or_nothing is False
+        assert slice_.preferences.all_or_nothing is False
 
 
 def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
