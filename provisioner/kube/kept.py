@@ -1,7 +1,9 @@
 """Bounds the memory that the objects of one namespace take in the cache of a reflector. Used by one thread.
 
 If a namespace exceeds its bound, records are replaced by reduced records with few fields: first those of finished
-objects, then those of the newest objects. A new object therefore never affects an older unfinished object.
+objects, then those of the newest objects. A new object therefore never affects an older unfinished object. Beyond
+`bounds.REDUCED` reduced records, further ones are left out. The provisioner then takes their objects for absent, and
+only the live reads before a delete find them.
 """
 
 import heapq
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from provisioner.model import bounds
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -71,8 +75,8 @@ class Kept(Generic[T]):
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
         self._numbers = itertools.count()
 
-    def add(self, key: Key, record: T, created_at_seconds: float) -> list[Key]:
-        """Count a new or changed record; return the keys of all records that the caller must now reduce."""
+    def add(self, key: Key, record: T, created_at_seconds: float) -> dict[Key, bool]:
+        """Count a new or changed record; return the keys of records to reduce (True) or to leave out (False)."""
         before = self._namespaces[key[0]].full.get(key)
         # A changed full record keeps its number, so that objects remain in the order of their first arrival.
         number = before.order[-1] if before is not None else -next(self._numbers)
@@ -82,13 +86,15 @@ class Kept(Generic[T]):
         namespace.full[key] = entry
         namespace.size += entry.size
         heapq.heappush(namespace.heap, entry)
-        reduced = []
+        exceeding = {}
         while self._share(namespace) > 1.0:
             last = heapq.heappop(namespace.heap)
             if namespace.full.get(last.key) is last:
-                self._drop(last.key).reduced.add(last.key)
-                reduced.append(last.key)
-        return reduced
+                exceeding[last.key] = len(namespace.reduced) < bounds.REDUCED
+                self._drop(last.key)
+                if exceeding[last.key]:
+                    namespace.reduced.add(last.key)
+        return exceeding
 
     def drop(self, key: Key) -> None:
         """Stop counting a record."""

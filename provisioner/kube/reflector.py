@@ -358,7 +358,7 @@ class Reflector(Generic[T]):
         if record is not None:
             listing.records[key] = _same_or_new(self._records.get(key), record)
             listing.uids[key] = uid
-            for reduced_key, reduced in _reduced(listing.kept, key, raw, listing.records).items():
+            for reduced_key, reduced in _bounded(listing.kept, key, raw, listing.records, listing.uids).items():
                 listing.records[reduced_key] = _same_or_new(self._records.get(reduced_key), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
@@ -396,9 +396,11 @@ class Reflector(Generic[T]):
                 self._drop(key)
             else:
                 self._records[key] = record
-                reduced = _reduced(self._kept, key, raw, self._records) if record is not before else {}
+                reduced: dict[Key, T] = {}
+                if record is not before:
+                    reduced = _bounded(self._kept, key, raw, self._records, self._uids)
                 self._records.update(reduced)
-                record = self._records[key]
+                record = self._records.get(key)
                 if before == record and reduced.keys() <= {key}:
                     return False
                 self._relist_if_room(key[0])
@@ -462,13 +464,19 @@ def _same_or_new(before: T | None, record: T) -> T:
     return before if before is not None and before == record else record
 
 
-def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count an object's record in `kept`; return, by key, the reduced records that replace records over the bound."""
+def _bounded(kept: Kept[T] | None, key: Key, raw: object, records: dict[Key, T], uids: dict[Key, str]) -> dict[Key, T]:
+    """Count an object's record in `kept`; remove records to leave out, and return by key those to reduce, reduced."""
     if kept is None:
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
-    exceeding = kept.add(key, records[key], created_at.timestamp())
-    return {exceeding_key: kept.bound.reduce(records[exceeding_key], kept.bound.problem) for exceeding_key in exceeding}
+    reduced: dict[Key, T] = {}
+    for exceeding, keep in kept.add(key, records[key], created_at.timestamp()).items():
+        if keep:
+            reduced[exceeding] = kept.bound.reduce(records[exceeding], kept.bound.problem)
+        else:
+            del records[exceeding]
+            uids.pop(exceeding, None)
+    return reduced
 
 
 def _identity(raw: object) -> tuple[Key, str]:

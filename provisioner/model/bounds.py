@@ -45,13 +45,15 @@ JOBSET = 262_144
 
 # --- objects of one kind in one namespace; further objects are kept with few fields ---
 #: Bytes of memory for workloads. A usual JobSet takes about 3,000, the largest possible JobSet 500,000.
-NAMESPACE_WORKLOADS = 33_554_432
+NAMESPACE_WORKLOADS = 16_777_216
 #: Bytes of memory for pods. A pod takes about 3,000, so 22,000 fit; most GKE clusters may have at most 15,000 nodes.
 NAMESPACE_PODS = 67_108_864
 #: Bytes of memory for PersistentVolumeClaims. A claim takes about 300.
 NAMESPACE_CLAIMS = 4_194_304
 #: Number of ProvisioningRequests, and number of CapacityBuffers. Each decision processes all of them.
-NAMESPACE_ASKS = 4096
+NAMESPACE_REQUESTS = 4096
+#: Number of objects with few fields, of 2,700 bytes each; further ones are not kept at all.
+REDUCED = 2048
 #: Number of pairs of a waiting slice and a choice of capacity. A decision takes up to 25 µs and 1,000 bytes per pair.
 NAMESPACE_CHOICES = 65_536
 #: Number of pairs of a choice of capacity and a slice whose pods select labels of their own pool; each takes 0.2 ms.

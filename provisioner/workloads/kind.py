@@ -91,7 +91,7 @@ class Kind:
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
-            max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
+            max_objects=None if self.kind.has_pods else bounds.NAMESPACE_REQUESTS,
             reduce=lambda workload, problem: reduced(workload, problem, labels),
             # Finished objects are reduced first, because they need no pools and many users never delete them.
             is_finished=lambda workload: workload.finished,

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -87,8 +87,7 @@ def _read(texts: tuple[str, ...]) -> PlacementPreferences:
     return replace(preferences, problems=problems)
 
 
-# No slots, because `cached_property` needs a `__dict__`. Each decision reads `nodes` many times.
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """TPU demand of one group of pods."""
 
@@ -157,7 +156,7 @@ class Slice:
         subgroups = self.workload.kind is WorkloadKind.LEADER_WORKER_SET and self.workload.groups[0].name
         return "subGroupSize" if subgroups else self.workload.kind.size_field
 
-    @cached_property
+    @property
     def nodes(self) -> int:
         """Number of nodes that the slice needs; 0 if it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
