@@ -62,7 +62,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return NOT_NOW if a disruption budget forbids an eviction (429), otherwise as PlanActor.failure_of."""
+        """Return NOT_NOW for an eviction with status 429, usually by a disruption budget, otherwise the usual kind."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)
@@ -70,7 +70,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Actor of a dry run: makes only reads, and rejects all changes. Logs each change once, but not status writes."""
+    """Actor of a dry run: makes only reads. All changes get a failed result, and all but status writes are logged."""
 
     _said: FailureLog = field(default_factory=FailureLog)
 

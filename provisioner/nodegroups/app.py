@@ -28,9 +28,9 @@ from provisioner.runtime.parallel import Parallel
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
-#: Maximum number of concurrent reads of the gate for the delete of one group.
+#: Maximum number of nodes of one group about which the gate sends requests at the same time.
 _AT_ONCE_PER_GROUP = 16
-#: Maximum number of concurrent reads of the gate for all groups together.
+#: Maximum number of nodes of all groups about which the gate sends requests at the same time.
 _AT_ONCE = 32
 
 

@@ -10,16 +10,13 @@ import yaml
 
 NAMESPACE = "kube-system"
 NAME = "tpu-device-plugin"
-#: Annotation of the DaemonSet with a hash of its manifest. If the hash differs, the DaemonSet is applied again.
+#: Annotation of the DaemonSet with the hash of the applied manifest. A manifest with another hash is applied.
 VERSION = "tpu-provisioner.cloud.google.com/device-plugin-version"
 _HASH_DIGITS = 16
 
 
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
-    """Return the DaemonSet with these images and its version as an annotation. A container without image is left out.
-
-    Image `agent` controls the links between chips. Image `log`, with a shell and `tail`, prints the log of the driver.
-    """
+    """Return the DaemonSet with these images and its version as an annotation. A container without image is omitted."""
     images = {NAME: plugin, "sidecar-log-collector": log, "vbar-control-agent": agent}
     text = resources.files(__package__).joinpath("device_plugin.yaml").read_text(encoding="utf-8")
     made: dict[str, Any] = yaml.safe_load(text)

@@ -2,7 +2,7 @@
 
 After the last check, only pods that tolerate the cordon or name their node can be bound. A node that registers later
 has no chips until its device plugin runs, after 13 s. The API server cannot select nodes by providerID, so the gate
-lists nodes with the group's labels, and TPU nodes without labels of a group. It reads other machines' nodes by name.
+lists nodes with the group's labels, and TPU nodes without labels of a group. It reads the other nodes by name.
 """
 
 import functools

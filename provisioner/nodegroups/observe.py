@@ -1,10 +1,10 @@
 """Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, as the API server cannot select by providerID. Nodes that cannot be a group's are dropped.
+- Nodes: all are listed, as the API server cannot select by providerID. Nodes that cannot be in a group are dropped.
 - Pods: bound, unfinished pods are listed, except pods of DaemonSets. To save memory, once all nodes are listed, pods
-  without chips are dropped, unless they tolerate the taint of TPU nodes or are on a node of a group. If a node gets
-  the labels of a group later, all pods are listed again.
+  without chips are dropped, unless they tolerate the taint of TPU nodes or are on a node of a group. If an existing
+  node gets the labels of a group, all pods are listed again.
 """
 
 import functools
@@ -42,7 +42,6 @@ T = TypeVar("T")
 _INSTALL_HINT = "install the definitions of node groups"
 #: Label that Kubernetes sets on the pods of DaemonSets and on no other pods.
 _OF_A_DAEMON_SET = "pod-template-generation"
-#: Interval in seconds between reads of the facts about the cluster.
 _REREAD_SECONDS = 600.0
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _ROOT_CA = ("kube-system", "kube-root-ca.crt")
@@ -144,7 +143,7 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Return whether a node is new in a group, so that its pods may have been dropped before."""
+    """Return whether pods on a node may have been dropped, because the node had no labels of a group before."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:

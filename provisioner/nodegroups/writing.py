@@ -91,7 +91,7 @@ class Writer:
 
     def _patch_node(self, write: actions.PatchNode) -> None:
         path = object_path("nodes", write.name)
-        # The resource version also differs if the node was recreated under the same name.
+        # The patch fails if the node has changed or was recreated, because the resource version then differs.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": write.resource_version}}
         if write.labels:
             patch["metadata"]["labels"] = dict(write.labels)

@@ -1,7 +1,6 @@
 """Converts the JSON of API objects to dataclasses and back. Pure.
 
-In JSON, a field has the attribute's name in camel case, or the string in its `Annotated` type. Values of a wrong type
-raise ValueError or TypeError, although the API server has validated them by the CustomResourceDefinitions.
+In JSON, a field has the attribute's name in camel case, or the string in the attribute's `Annotated` type.
 """
 
 import dataclasses
@@ -38,7 +37,7 @@ class Part:
 
 
 def read(cls: Callable[..., T], raw: object) -> T:
-    """Read a dataclass from JSON. Raises ValueError or TypeError if a value has another type."""
+    """Read a dataclass from JSON. Raises ValueError or TypeError if a value has a wrong type."""
     given = fields.mapping(raw)
     values: dict[str, Any] = {}
     for part in parts_of(cls):

@@ -1,4 +1,4 @@
-"""Reads and writes the JSON of TPUNodeGroups and their children. Objects from an earlier CRD may lack fields."""
+"""Reads and writes the JSON of TPUNodeGroups and their children. Pure."""
 
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of the kind of `cls`. Raises MalformedObject if its metadata or its spec is invalid.
 
-    `served` are the served namespaces, empty if all are. In other namespaces, long texts are cut, and nested fields
-    except the condition Ready are dropped. Otherwise any user could fill the memory with large objects.
+    `served` are the served namespaces, empty if all are served. In other namespaces, long texts are cut, and nested
+    fields except the condition Ready are dropped; otherwise users could fill the memory with large objects.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -70,7 +70,6 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # All finalizers are read, because the patch that removes one finalizer contains all others.
         finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)

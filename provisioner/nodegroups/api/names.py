@@ -165,7 +165,7 @@ def request_id(uid: str, operation: OperationType, attempt: int) -> str:
 
 
 # --- metadata with the labels and taints with which kubelets register their nodes ---
-#: Metadata key whose value is KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same key.
+#: Metadata key of labels as KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same key.
 KUBE_LABELS = "kube-labels"
 KUBE_TAINTS = "kube-taints"
 

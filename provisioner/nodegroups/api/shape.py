@@ -36,12 +36,12 @@ class GroupShape:
 
     @property
     def one_slice(self) -> bool:
-        """Whether all machines form one slice, which a workload policy wires."""
+        """Whether all machines form one slice."""
         return self.mode is SizePolicyMode.BULK
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return the machines of a group. Raises ShapeError, which names the contradiction and the nearest valid values."""
+    """Return the machines of a group. Raises ShapeError if fields contradict each other or have unsupported values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)
@@ -58,7 +58,7 @@ def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
 
 
 def of_status(status: TpuNodeGroupStatus) -> GroupShape | None:
-    """Return the machines in a group's status, without the accelerator; None without topology, node count or mode."""
+    """Return the machines in a status, without accelerator; None without a valid topology, a node count or a mode."""
     mode, count = status.target_size_policy_mode, status.node_count
     try:
         chips = Topology.parse(status.topology).chips

@@ -179,7 +179,6 @@ class Machine:
     name: str
     #: Status of the machine in Compute Engine; without a status, the current action of its managed instance group.
     state: str = ""
-    #: Node of the machine; empty until the machine has joined.
     node: str = ""
     #: Whether the node is ready and shows all its chips.
     ready: bool

@@ -84,7 +84,7 @@ def with_users_script(script: str, users: str) -> str:
     """Return a script that runs the user's startup script and then `script`, even if the user's script has failed."""
     if not users:
         return script
-    # The delimiter contains a hash of the user's script, so that no line in it can equal the delimiter.
+    # The delimiter contains a hash of the user's script, so no line of that script can equal the delimiter.
     end = f"END_{hashlib.sha256(users.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     users = users if users.endswith("\n") else f"{users}\n"
     return _WITH_USERS.format(end=end, users=users, script=script)

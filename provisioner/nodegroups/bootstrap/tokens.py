@@ -2,8 +2,8 @@
 
 Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. 10 minutes
 before it expires, the machine also gets a new token, so that a running join is not interrupted. The tokens have a
-separate group, for which only this controller approves certificates, and only for the machine of the token. For
-kubeadm's group, Kubernetes approves every node certificate: a user's startup script could then act as any node.
+separate group, for which only this controller approves certificates, and only for the machine of the token. With
+kubeadm's group, Kubernetes would approve every node certificate, so a user's startup script could act as any node.
 """
 
 import base64
@@ -53,7 +53,7 @@ class Token:
     machine_id: str
     #: Token such as abcdef.0123456789abcdef; empty if the Secret does not contain a valid token.
     value: str = field(default="", repr=False)
-    #: Time at which the token expires. None if the Secret has no valid time; then the token is only deleted.
+    #: Time at which the token expires. None if the Secret has no valid time; such a token is deleted.
     expires_at: datetime | None = None
 
 
@@ -69,7 +69,7 @@ class TokenPlan:
 
 
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
-    """Plan the tokens of `joining` machines (name, number). All other, invalid or expired tokens are deleted."""
+    """Plan the tokens of `joining` machines (name, number). Invalid, expired and other machines' tokens are deleted."""
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
     for token in tokens:

@@ -80,7 +80,7 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Google's maximum page size. Unless a managed instance group has pagination, one page has all machines of the group.
+#: Google's maximum page size. If a managed instance group has no pagination, one page has all its machines.
 _PAGE_SIZE = 500
 #: Page size of lists with metadata. A machine has up to 512 KB of metadata, and several threads may hold a page.
 _METADATA_PAGE_SIZE = 8
@@ -122,16 +122,13 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Find credentials unless `endpoint` or `credentials` is set. Raises ComputeError if no credentials exist.
-
-        `change_seconds` is the time-out of a change. The caller should send a change only if its lease lasts longer.
-        """
+        """Find credentials unless `endpoint` or `credentials` is set. Raises ComputeError if no credentials exist."""
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
         self._session = ApiSession(credentials, base_url=self._base_url)
-        #: Held while a response is parsed, because parsing takes up to eight times the memory of the response.
+        #: Lets only one thread parse a response, because parsing takes up to eight times the memory of the response.
         self._reading = threading.Lock()
 
     def close(self) -> None:
@@ -155,7 +152,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Submit the deletion of a resource with its machines. A resource in use fails with OPERATION_IN_THE_WAY."""
+        """Submit the delete of a resource and its machines. If in use, the delete fails with OPERATION_IN_THE_WAY."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)

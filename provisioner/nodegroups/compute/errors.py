@@ -1,4 +1,4 @@
-"""Classifies errors of Compute Engine. Texts that users chose are removed first: they could match a rule. Pure."""
+"""Classifies errors of Compute Engine. Rules for texts ignore texts that users chose, such as names. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,6 @@ _LONGEST_MESSAGE = 2000
 
 _IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY
 
-#: The first match wins. The comment of each rule names the source of its text.
 _TEXTS = (
     # 412 of setMetadata: another client changed the metadata first (Terraform's provider retries these two texts).
     text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
@@ -63,7 +62,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return the failure of work that `call` started, by the first known error. `values`: users' texts in the call."""
+    """Return the failure of work that `call` started, of the first known kind. `values`: users' texts in the call."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((known for known in kinds if known is not None), None)

@@ -43,7 +43,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePolicy:
-    """A resource policy; as a workload policy, it wires the machines of one slice with this topology. Regional."""
+    """A regional resource policy. If it is a workload policy, it wires the machines of one slice of `topology`."""
 
     name: str
     description: str = ""

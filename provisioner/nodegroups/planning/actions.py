@@ -1,8 +1,4 @@
-"""Calls to Compute Engine and writes to Kubernetes that a plan contains, and their results.
-
-At most one call or write with the same key is in flight, and each has exactly one result. A delete that fails with
-NotFound, and a create of a child that fails with AlreadyExists, count as done.
-"""
+"""Calls to Compute Engine and writes to Kubernetes of a plan. At most one with the same key is in flight at a time."""
 
 import functools
 import re
@@ -106,9 +102,9 @@ class Insert(_OfTarget):
 class Proof:
     """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
 
-    The ManagedInstanceGroup object exists with this UID and is being deleted. Kubelets report to this control plane
-    (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the group's labels, is
-    unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
+    The ManagedInstanceGroup object exists with this UID and is being deleted. Nothing shows that its kubelets report to
+    another control plane (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the
+    group's labels, is unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
     """
 
     namespace: str
@@ -204,7 +200,7 @@ class CreateChild(_OfRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteChild(_OfRecord):
-    """Delete a child, with its UID as precondition. The finalizer keeps the child until its resource is deleted."""
+    """Delete a child, with its UID as precondition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +285,7 @@ class DeleteToken(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApproveRequest(_OfObject):
-    """Approve the certificate of a machine's kubelet, with UID and resource version as preconditions."""
+    """Approve the certificate request of a machine's kubelet, with UID and resource version as preconditions."""
 
     kind: ClassVar[str] = "CertificateSigningRequest"
     resource_version: str

@@ -113,7 +113,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # No create was sent for an invalid object. For an object that is not allowed, a create may be in flight.
+        # No create was sent for an invalid object. If an object is not allowed, it is kept: a create may be in flight.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -155,7 +155,7 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 
 
 def _unknown(child: Child, known: memory.ResourceMemory, kind: str, words: str) -> Condition | None:
-    """Return a condition if calls of a kind (read, list or poll) have failed, None to keep the current condition."""
+    """Return a condition about failed calls of a kind (read, list or poll), None to keep the current condition."""
     wait, ready = known.backoffs.get(kind), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:
         return None
@@ -210,7 +210,7 @@ def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, ctx: Roun
     # An earlier process may have sent an insert right before this process began.
     before_us = waits.after(ctx.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
-        # Latest end, even if processes restart often: no process inserts after its caches show the delete request.
+        # This limit holds even if processes restart often: no process inserts after its caches show the delete request.
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
     return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))
 
@@ -303,8 +303,7 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 
 
 def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
-    """Return a condition if a managed instance group of the same namespace uses the resource."""
-    # Compute Engine would reject the delete. Other namespaces do not count, because their users may write any address.
+    # Compute Engine would reject the delete. Groups in other namespaces are ignored: users may write any address there.
     url = child.status.url
     user = ctx.users.get((child.meta.namespace, parse_link(url) or url)) if url else None
     if user is None:

@@ -81,7 +81,7 @@ def report(sightings: Sightings, ctx: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
-    """Return `step` with a condition about the deletion, whose message has the first rejected write of `step`."""
+    """Return `step` and a write of the condition Ready, with `message` and the first rejected write of `step`."""
     condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), ctx.now)
 

@@ -58,7 +58,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of a decision. `memory` already contains the calls and writes, as sent and without a result."""
+    """Result of a decision. `memory` already contains the calls and writes of the plan as open."""
 
     memory: Memory
     calls: tuple[actions.Call, ...] = ()
@@ -72,11 +72,9 @@ class Plan:
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
-    """Return a plan. It is empty if the snapshot is not synced or the cluster's UID is unknown.
-
-    Without the UID, ownership marks cannot be compared. An empty plan forgets lost machines: they may recover unseen.
-    """
+    """Return a plan. It is empty if the snapshot is not synced, or the cluster's UID for ownership marks is unknown."""
     if snapshot.not_synced or not snapshot.cluster.uid:
+        # Lost machines are forgotten, because they may have recovered by the next decision.
         return Plan(memory=replace(memory, lost={}))
     if memory.began_at == LONG_AGO:
         memory = replace(memory, began_at=now)
@@ -196,7 +194,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
 
 
 def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, MachineMemory]:
-    """Return the memory of listed machines that have not joined. Other machines' metadata, maybe large, is dropped."""
+    """Return the memory of listed machines that have not joined. Other machines' metadata, often large, is dropped."""
     listed = {
         machine.provider_id
         for resource in resources
@@ -257,7 +255,6 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls as the module docstring says. Calls that are earlier in the result count as in flight."""
     return in_turns(
         sorted(wanted, key=lambda due: (_urgency(due.call), due.due_at, due.call.key)),
         lambda due: _party(due.call),

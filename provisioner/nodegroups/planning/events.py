@@ -48,8 +48,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Minimum interval between writes of a group's status in seconds for each machine, and its maximum. It applies if only
-#: machines, counts or messages have changed, because each write stores all machines (150 kB for 512).
+#: Minimum interval in seconds between writes of a group's status: the first value for each machine, at most the second.
+#: It applies if only machines, counts or messages have changed: each write stores all machines (150 kB for 512).
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
@@ -63,7 +63,7 @@ def reference(record: Record) -> ObjectRef:
 def propose(
     record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Sequence[Condition], now: datetime
 ) -> Step:
-    """Return a step that writes the status with these conditions, and its Events; NOTHING if it is unchanged."""
+    """Return a step that writes the status with these conditions and its Events; NOTHING if the status is unchanged."""
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)

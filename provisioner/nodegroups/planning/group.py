@@ -270,11 +270,8 @@ def users_script(group: TpuNodeGroup) -> str:
 def managed_instance_group(
     group: TpuNodeGroup, shape: GroupShape, model: ProvisioningModel, template_url: str, policy_url: str
 ) -> ManagedInstanceGroup:
-    """Return the child for the managed instance group.
-
-    Compute Engine repairs machines if there are several, each is a slice, and the provisioning model allows repairs.
-    A group that is one slice, even of one machine, is recreated as a whole by this controller.
-    """
+    """Return the child for the managed instance group."""
+    # A group that is one slice, even of one machine, is recreated as a whole by this controller (`repair`).
     several = not shape.one_slice and shape.node_count > 1
     repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
     spec = ManagedInstanceGroupSpec(

@@ -1,6 +1,6 @@
 """Makes machines join the cluster. With bootstrapKubernetes, each machine without a node gets a token. Pure.
 
-The Secret of a token shows which group a node without labels belongs to, so it is kept while labels are missing.
+The Secret of a token shows which group a node without labels belongs to, so it is kept until the node has the labels.
 """
 
 import hashlib
@@ -43,11 +43,11 @@ _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
 def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
-    """Return why machines cannot join: unknown data about the cluster. Empty if all is known or machines need none."""
+    """Return which unknown data prevents machines from joining; empty if none, or without bootstrapKubernetes."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, ctx)
-    # kubeadm uses an address in the spec or the settings only to read cluster-info, whose server kubelets use.
+    # Both addresses are needed: kubeadm reads cluster-info at the first, and kubelets use the server in cluster-info.
     address = join.api_server and ctx.snapshot.cluster.api_server
     missing = [
         words
@@ -73,7 +73,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return advice if a machine without a node joins by its image, or not at the address of the spec or settings."""
+    """Return advice if a machine without a node joins by its image, or at another server than spec or settings name."""
     members = fleet.members if fleet is not None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""
@@ -94,10 +94,7 @@ def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined or can join, as no call or write that it needs was rejected.
-
-    With bootstrapKubernetes, a machine without a node needs its token. False if the device plugin was rejected.
-    """
+    """Return whether a machine has joined or can join: it has its token, and no call for the join was rejected."""
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
@@ -177,7 +174,6 @@ def _approval(request: tokens.Request) -> actions.ApproveRequest:
 
 
 def _key(member: Member) -> tuple[str, str]:
-    """Return name and number of a machine. A new machine of the same name has another number and token."""
     return (member.machine.name, member.machine.id)
 
 

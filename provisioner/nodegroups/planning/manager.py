@@ -1,7 +1,7 @@
 """Decides about managed instance groups, which create the machines. Waiting for capacity is not a failure. Pure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable (otherwise Kubernetes removes the taint), and
-their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines
+Before a group is deleted, its nodes are cordoned by spec.unschedulable (Kubernetes would remove a taint without it),
+and their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines
 until they end or exceed their grace period. Other pods keep the machines until a deadline. A short deadline applies to
 pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks this (`actions.Proof`).
 """
@@ -43,7 +43,7 @@ _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machine yet.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
-#: Reasons of the condition Ready of groups that get no machines until a spec, a template or a setting changes.
+#: Reasons of the condition Ready of groups that get no machines until a user or an administrator changes something.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC, Reason.REQUEST_REJECTED)
 _MAX_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)

@@ -16,7 +16,7 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
-#: Time before all others. Unlike datetime.min, it can be shifted to an earlier time when the clock is set.
+#: Time before all others. Unlike datetime.min, it can be shifted to an earlier time when the clock is set back.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,7 +75,7 @@ class MachineMemory:
     #: Fingerprint that a change must contain. None if unknown, as after each change until the next read.
     fingerprint: str | None = None
     backoff: Backoff | None = None
-    #: Whether the last change failed. If so, only a change that succeeds ends the back-off.
+    #: Whether the last change failed. If so, a successful read does not end the back-off.
     change_failed: bool = False
 
 

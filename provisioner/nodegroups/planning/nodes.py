@@ -212,7 +212,7 @@ def is_marked(group: TpuNodeGroup, node: Node) -> bool:
 
 
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
-    """Return worker indices by node name; empty while a slice lacks machines. Nodes keep indices, as pods use them."""
+    """Return worker indices by node name; empty if a slice has the wrong number of machines. Nodes keep their index."""
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
         return {node.name: 0 for _, node in present if node is not None}
@@ -235,9 +235,8 @@ def left_over(
     """Return the nodes of a group whose machines no longer exist; without a `fleet`, all nodes of the group.
 
     Nodes are found by labels, tokens and the machines in the status. With a fleet, ready nodes are left out, because
-    their machines may not be listed yet, and all nodes if `silent_node` returns a reason. While fewer than `count`
-    machines are listed, nodes without a listed machine are also left out, except for the names in `lost`
-    (`repair.lost_for_good`).
+    their machines may not be listed yet. If `silent_node` returns a reason, all nodes are left out. While fewer than
+    `count` machines are listed, nodes without a listed machine are left out, except those in `lost`.
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):
@@ -267,10 +266,8 @@ def _is_over(machine: ManagedInstance, node: Node) -> bool:
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Return a step that deletes the nodes that are not ready. Ready nodes are kept: their machines usually run.
-
-    `forced` also deletes ready nodes: a client with a copied kubelet certificate could report for a deleted machine.
-    """
+    """Return a step that deletes the nodes that are not ready and, if `forced`, ready nodes."""
+    # Machines of ready nodes usually run, but a copied kubelet certificate can keep a node ready without its machine.
     return merged(
         to_write(DeleteNode(name=node.name, uid=node.uid), node.resource_version)
         for node in nodes

@@ -97,13 +97,11 @@ def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
 
 
 def names_others(namespace: str, addresses: Mapping[str, str], ctx: Round) -> Condition | None:
-    """Return a refusal if an address names a project that must not be used, or a group of another namespace.
-
-    `addresses` are by field. Compute Engine does not delete a resource in use, so that group could not be deleted.
-    """
+    """Return a refusal if an address names a forbidden project, or a resource of a group in another namespace."""
     for field, address in addresses.items():
         group = ctx.parents.get((_KIND_OF_FIELD.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
         if group is not None and group.meta.namespace != namespace:
+            # Compute Engine does not delete a resource in use, so the other group could not be deleted.
             message = f"{field} {bounds.quoted(address)} belongs to TPUNodeGroup {group.meta} of another namespace"
             return not_ready(Reason.NOT_ALLOWED, message)
         for project in _NAMED_PROJECT.findall(address):

@@ -43,7 +43,6 @@ class Loss:
     lost: Mapping[str, Lost]
     #: Time at which the slice is recreated. None if unknown, or if this controller does not recreate the slice.
     due_at: datetime | None = None
-    #: Sentence that is appended to the message; may be empty.
     note: str = ""
 
     @property
@@ -180,7 +179,6 @@ def joins_until(entry: Machine | None, member: Member, ctx: Round) -> datetime |
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, entry: Machine | None, ctx: Round) -> str:
-    """Return why a machine counts as lost, empty if it does not. `entry` is its entry in the status."""
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"

@@ -85,7 +85,6 @@ def difference(child: Child, actual: records.Resource) -> str:
             }
             advice = "; delete this object to recreate it"
         case _:
-            # This case never occurs: the resource of a child has the matching type.
             return ""
     differ = [name for name, equal in same.items() if not equal]
     return f"it has another {' and another '.join(differ)}{advice}" if differ else ""

@@ -92,11 +92,9 @@ class Pod:
     bound_to_node: bool = False
 
     def holds_chips(self, proof: Proof | None = None) -> bool:
-        """Return whether the pod has started with chips. With a `proof`, it must not be newer than the delete request.
-
-        Newer pods tolerate the cordon. They could replace each other on the machines and so prevent the delete.
-        """
+        """Return whether the pod has started with chips. With `proof`, it must not be newer than the delete request."""
         requested_at = proof.requested_at if proof is not None else None
+        # Newer pods, which may tolerate the cordon, could replace each other on the machines and so prevent the delete.
         late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
         return self.chips > 0 and self.started and not late
 
@@ -105,10 +103,8 @@ class Pod:
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
-        """Return whether the pod keeps its machine: it has not ended, and holds chips or is before its `deadline`.
-
-        Pods that exceed their grace period or are `bound_to_node` count as ended.
-        """
+        """Return whether the pod keeps its machine: it has not ended, and holds chips or is before its `deadline`."""
+        # Pods that exceed their grace period or are `bound_to_node` count as ended.
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         deadline = self.deadline(proof) if proof is not None else None
         in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
@@ -167,11 +163,11 @@ class Snapshot:
 class PlanningSettings(NodeGroupSettings):
     """The administrator's settings, and values derived from them."""
 
-    #: Script that machines which join the cluster run at each boot (`bootstrap.metadata.startup_script`).
+    #: Script that joins the cluster at each boot of a machine (`bootstrap.metadata.startup_script`).
     startup_script: str
     #: Hash of the device plugin's manifest; empty if the controller does not manage the device plugin.
     device_plugin_version: str = ""
-    #: Seconds for which `calls_per_second` can be saved up: the burst of one bucket (`decide.bucket_of`).
+    #: Seconds of unused `calls_per_second` that one bucket (`decide.bucket_of`) can save for a burst.
     burst_seconds: float = 10.0
     max_calls: int = 64
 
@@ -179,7 +175,7 @@ class PlanningSettings(NodeGroupSettings):
 #: Seconds after the first decision of this process before ready nodes count as reporting. After a restore of etcd, old
 #: nodes are ready for up to a minute, until Kubernetes notices that they do not report.
 _STALE_SECONDS = 300.0
-#: Number of nodes that are not ready up to which a zone is never doubtful.
+#: A zone in which at most this number of nodes is not ready is never doubtful.
 _FEW_NODES = 3
 
 GroupKey = tuple[str, str]
@@ -203,7 +199,7 @@ class Proposed(open_writes.Proposed[Write]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times of a part of a decision. Each object gets at most one write, the first allowed."""
+    """Calls, writes and times of a part of a decision. A plan has at most one write of each object."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
@@ -381,7 +377,7 @@ def _users(snapshot: Snapshot) -> Mapping[tuple[str, Link | str], ManagedInstanc
 
 
 def was_whole(group: TpuNodeGroup) -> bool:
-    """Return whether, by the status, all nodes have once been ready. Otherwise machines may still be joining."""
+    """Return whether the status shows that all nodes have once been ready. Otherwise machines may still be joining."""
     status, ready = group.status, condition_of(group.status.conditions, ConditionType.READY)
     if is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST):
         return True
@@ -426,8 +422,8 @@ def _workload_namespace(group: TpuNodeGroup) -> str:
 
 def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
     """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces."""
-    # One tenant is therefore not enough. With PROVIDER=gce, all groups are in one namespace, so inside each namespace,
-    # the namespaces of workloads are counted in the same way. Users can label only groups of their own namespace.
+    # So one of several tenants is not enough. With PROVIDER=gce, all groups are in one namespace, so the namespaces of
+    # workloads in each namespace are counted in the same way. Users can label only groups of their own namespace.
     failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
     return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
 

@@ -11,7 +11,7 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: Seconds until a second list confirms that a managed instance group has no Kubernetes object.
+#: Seconds until a second list, to confirm that a managed instance group has no Kubernetes object.
 _CONFIRM_SECONDS = 300.0
 #: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted.
 _MAX_AGE_SECONDS = 60.0
