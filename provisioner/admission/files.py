@@ -38,9 +38,8 @@ def server_context() -> ssl.SSLContext:
 
 
 class Certificates(Protocol):
-    """Certificates of a TLS context. Used by one thread."""
+    """Certificates of a TLS context. One thread at a time calls `step`."""
 
-    #: Problem with the certificates; empty if there is no problem.
     problem: str
 
     @property

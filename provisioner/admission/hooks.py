@@ -1,8 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-The event loop answers small bodies for hooks that are `quick`. All other reviews wait in four lanes with threads: for
-small bodies, for large bodies for quick hooks, for large bodies for other hooks, and for answers that wait for another
-server. A request without a place in its lane is answered 503. If a hook raises, the API server still gets an answer.
+The event loop answers small bodies for `quick` hooks, unless the answer needs another server. Other reviews wait in
+four lanes with threads: small bodies, large bodies of quick hooks, large bodies of other hooks, and answers that need
+another server. A request without a place in its lane gets a 503. If a hook raises, the API server still gets an answer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from provisioner.runtime.resources import Endpoint, is_json
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: Maximum bytes, and number of objects and lists, of a small review. Decoding takes up to 2 ms and 30 times the bytes.
+#: Maximum bytes, and number of objects and lists, of a small review. Its decoding takes up to 2 ms and 2 MB of memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.

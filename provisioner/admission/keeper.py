@@ -91,7 +91,7 @@ def _in_memory(text: str) -> Iterator[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """Creates, shares and rotates keys, and serves the current keys. Used by one thread."""
+    """Creates, shares and rotates keys, and serves the current keys. One thread at a time calls `step`."""
 
     api: Api
     namespace: str

@@ -90,8 +90,8 @@ class Answer:
     notice: Notice | None = None
 
 
-#: Maximum bytes of an object that a review reads from the API server: next to other reviews, and if repeated in
-#: a queue with one thread. API servers store objects of up to 1.5 MiB.
+#: Maximum bytes of an object that a review reads from the API server: at the first attempt, next to other reviews, and
+#: at the second, in a lane with one thread. API servers store objects of up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: Finishes a review that reads from the API server or takes long. The argument is the maximum number of bytes to read.
 #: A call with READ_BYTES may raise kube's TooLarge; then the review is repeated with READ_ALONE_BYTES.
