@@ -58,8 +58,8 @@ _log = structlog.get_logger(__name__)
 NAME = "tpu-provisioner-webhook"
 #: Seconds for which reviews are still answered after SIGTERM, until API servers know that this replica ends.
 _DRAIN_SECONDS = 8.0
-#: Limits of the webhooks' address. A review contains an object of up to 3 MiB, and in updates two objects. API servers
-#: keep idle connections for 90 s. Each connection keeps its last head in memory, where a path takes 4 times its size.
+#: Limits of the webhooks' address. Reviews of updates contain two objects of up to 3 MiB. API servers keep idle
+#: connections for 90 s. Each connection keeps the head of its last request in memory, at up to 4 times its size.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
 #: Maximum number of remembered Events, of up to 9 KB each. Without a limit, users could fill the memory.
 _EVENTS = 2048
@@ -76,7 +76,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Metrics:
-    """The metrics of one process. All methods may be called from any thread."""
+    """Metrics of one process. Thread-safe."""
 
     def __init__(self, *, version: str) -> None:
         self.registry = registry = Registry(PREFIX, version=version)
@@ -125,7 +125,6 @@ class WebhookServer:
         self.status.start()
         self.recorder.start()
         self.machine_configs.start()
-        # Until there is a certificate, no review can be answered, and /readyz reports that.
         self.certificates.start()
         # Wait for the list of new TPU generations, whose pods would otherwise get no variables or be rejected.
         deadline = time.monotonic() + _CATALOGUE_SECONDS
@@ -329,7 +328,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
 def run(
     settings: WebhookSettings, addresses: Addresses, api: Api, files: Files | None, variables: Mapping[str, str]
 ) -> int:
-    """Serve webhooks until SIGTERM or SIGINT; return the exit code. Raises ServerError and SettingsError."""
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ServerError (addresses) or SettingsError."""
     ended = threading.Event()
     webhook = build(settings, addresses, api, files, variables=variables)
 
