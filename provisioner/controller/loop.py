@@ -31,7 +31,7 @@ _SHOWN_CHARACTERS = 200
 
 
 class Wake(threading.Event):
-    """Event that wakes a loop, with the time of its first `set`. Any thread may set it; the loop's thread reads it."""
+    """Event that wakes a loop, with the time of the first `set` since the last wake-up. Any thread may set it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class RoundLoop(ABC, Generic[A]):
-    """Runs rounds of a controller until `stopping` is set. Other threads use only `wake`, `stopping` and `alive`."""
+    """Runs rounds of a controller until `stopping` is set. Only the thread of `run` uses `memory` and `reporter`."""
 
     actor: CallingActor[A]
     #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
@@ -108,7 +108,7 @@ class RoundLoop(ABC, Generic[A]):
         return leading
 
     def carry_out(self, plan: Any, snapshot: Any) -> None:
-        """Store a plan's memory, submit its calls, and report it. If a watch is not synced, only store the memory."""
+        """Store a plan's memory. If the snapshot is synced, also submit and report the plan."""
         # If the submission crashes, calls that were not submitted count as lost after 60 s.
         self.memory = plan.memory
         if not snapshot.not_synced:

@@ -41,7 +41,6 @@ class Replica:
     stopping: threading.Event
     #: None without leader election.
     elector: LeaseElector | None
-    #: Ends the process immediately with this exit code.
     exit_process: Callable[[int], object]
 
     def is_leader(self) -> bool:
@@ -151,7 +150,7 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.exit_process(0)
 
     def run(self, api: KubeApi, **told: object) -> int:
-        """Run until SIGTERM or SIGINT; return the exit code. `told` is logged at the start. Raises ServerError."""
+        """Run until SIGTERM or SIGINT; return the exit code. `told` is logged. Raises ServerError like `start`."""
 
         def stop(signal_name: str) -> None:
             # The stop comes before the log line, which may block if the output is not read.

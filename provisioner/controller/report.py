@@ -11,7 +11,7 @@ from provisioner.runtime.metrics import WRITTEN, ActionMetrics
 from provisioner.runtime.repeats import FailureLog
 
 _log = structlog.get_logger(__name__)
-#: Failures that are no warnings, because they are expected: a later round writes again.
+#: Failures that are not logged as warnings, because they are expected: a later round writes again.
 _PASSING = frozenset({WriteFailure.CONFLICT, WriteFailure.NOT_NOW})
 
 
