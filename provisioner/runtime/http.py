@@ -43,7 +43,7 @@ _BACKLOG = 256
 _BURST, _PAUSE_SECONDS = 200, 0.25
 #: Maximum bytes of all large bodies of open requests, and of a small body. Limits.connections limits small bodies.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: A request head with this many spaces in a row is rejected: h11 may take quadratic time (3 s for 32,000 spaces).
+#: A request head with this many spaces or tabs in a row is rejected: h11 may take quadratic time (3 s for 32,000).
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -87,7 +87,7 @@ class Limits:
     #: Maximum size of request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: Total responses per second above which, after a burst of 200, each response waits for 0.25 s; None for no limit.
+    #: Maximum responses per second, after a burst of 200. Each response beyond it waits for 0.25 s. None for no limit.
     answers_per_second: float | None = None
 
 

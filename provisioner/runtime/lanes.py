@@ -18,7 +18,7 @@ class Lane:
     """Queue of requests, of which a limited number run. Used from one event loop. The number of flows is unlimited."""
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """Allow `places` running requests, and a total weight of `room` of running and waiting requests.
+        """Allow `places` running requests. All requests in the lane weigh at most `room`, unless there is only one.
 
         After each request, its place remains unused for as long as the request ran, but at most for `max_rest_seconds`.
         """
@@ -86,7 +86,6 @@ class Lane:
             self._waiting.pop(flow, None)
 
     def _release(self) -> None:
-        """Give a free place to the first request of the next flow, and move that flow to the end."""
         while self._waiting:
             flow = next(iter(self._waiting))
             turns = self._waiting.pop(flow)

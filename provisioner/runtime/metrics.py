@@ -166,7 +166,7 @@ LABELS = {
 class ActionMetrics(LoopMetrics, ABC):
     """Metrics of a controller whose plans have API calls and writes to Kubernetes."""
 
-    #: Number of deletes that were not sent, because a live check found a reason to keep the object.
+    #: Number of deletes that were not sent, because a live check failed or found a reason to keep the object.
     kept: Counter
 
     def __init__(self, registry: Registry) -> None:

@@ -52,7 +52,7 @@ def place_of(error: BaseException) -> Hashable:
 
 @dataclass(slots=True)
 class FailureLog:
-    """Failures that last for several attempts. Each is logged again only if its message changes. Used by one thread."""
+    """The last _MAX_LASTING failing keys. A failure is logged again only if its message changes. Used by one thread."""
 
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 

@@ -90,7 +90,6 @@ def _routes(pages: Sequence[Page]) -> list[Route]:
 
 
 def _as_asked(response: Response, asked: Headers) -> Response:
-    """Return a 304 if the client has the page; otherwise the page, compressed if large and if the client accepts it."""
     if _tags(response.headers.get("etag", "")) & _tags(asked.get("if-none-match", "")):
         del response.headers["content-length"]
         return Response(status_code=304, headers=response.headers)
