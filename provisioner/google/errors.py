@@ -2,9 +2,9 @@
 
 If the response to a change is lost, or is a 5xx other than 501, the outcome is unknown: the change may take effect.
 An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
-The texts are from reports and recorded responses. If Google changes a text, the HTTP code determines the kind of
-failure. Rules for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with
-the name `quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
+The texts are from reports and recorded responses. If Google changes a text, the reason or the HTTP code decides. Rules
+for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with the name
+`quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
 """
 
 import re
@@ -179,7 +179,7 @@ CODES: Mapping[int, CodeRow] = {
 
 
 def row_of(code: int) -> CodeRow:
-    """Return the kinds of failure of an HTTP code, used if the text matches no rule."""
+    """Return the kinds of failure of an HTTP code, used if nothing else in the response determines the kind."""
     # A 3xx comes from an address that redirects instead of serving the API.
     unlisted = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
     return CODES.get(code, unlisted if 300 <= code < 500 else LOST)
@@ -244,7 +244,7 @@ _COLLECTIONS = frozenset(
 def without_echoes(text: str, values: Iterable[str]) -> str:
     """Return at most _MAX_TEXT characters of a text, with GAP for users' values, and for the names in users' paths.
 
-    Kept are values within a longer word, short values (_MIN_VALUE), and alphabetic values that may be Google's words.
+    Values within a longer word, short values (_MIN_VALUE), and alphabetic values that may be Google's words remain.
     """
     text = text[:_MAX_TEXT]
     parts = {part for value in values for part in _parts(value) if len(part) >= _MIN_VALUE}

@@ -41,7 +41,7 @@ _NOT_CONNECTED = (
     urllib3.exceptions.ProxyError,
     ssl.SSLCertVerificationError,
 )
-#: Texts of errors with which the metadata server rejects the identity of the process.
+#: Texts of errors with which Google rejects the identity of the process.
 _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
