@@ -47,7 +47,6 @@ class CallingActor(Generic[A]):
     #: Number of submitted calls that have not ended.
     under_way: int = field(default=0, init=False)
     _closing: bool = field(default=False, init=False)
-    #: Tickets of calls that were submitted and have not begun.
     _waiting: set[object] = field(default_factory=set, init=False)
     _live: set[str] = field(default_factory=set, init=False)
 
@@ -155,7 +154,6 @@ class Exchange(NamedTuple):
     lease_seconds: float | None = None
     #: Live check before a delete. Raises DeletionBlockedError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None
-    #: Whether NOT_FOUND counts as success.
     may_be_absent: bool = False
 
 
