@@ -1,7 +1,4 @@
-"""Converts the JSON of API objects to dataclasses and back. Pure.
-
-In JSON, a field has the attribute's name in camel case, or the string in the attribute's `Annotated` type.
-"""
+"""Converts JSON of API objects to dataclasses and back. JSON names are in camel case or in `Annotated` types. Pure."""
 
 import dataclasses
 import functools

@@ -1,7 +1,4 @@
-"""Makes machines join the cluster. With bootstrapKubernetes, each machine without a node gets a token. Pure.
-
-The Secret of a token shows which group a node without labels belongs to, so it is kept until the node has the labels.
-"""
+"""Makes machines join the cluster. With bootstrapKubernetes, each machine without a node gets a token. Pure."""
 
 import hashlib
 import uuid
@@ -130,6 +127,7 @@ def join_machines(
             own = ",".join(token.name for token in existing.get(key, ()))
             steps.append(to_write(_token_for(group, key, ctx), own))
     for token in plan.delete:
+        # The Secret shows which group a node without labels belongs to, so it is kept until the node has the labels.
         node = ctx.nodes.get(f"{zone_of(group)}/{token.machine}")
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
             steps.append(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid))

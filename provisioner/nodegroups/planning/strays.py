@@ -9,7 +9,6 @@ from provisioner.nodegroups.planning.actions import ListManagers, Target
 from provisioner.nodegroups.planning.memory import READ, Reading, ResourceMemory
 from provisioner.nodegroups.planning.round import Round, Step, later, merged, want
 
-#: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
 #: Seconds until a second list, to confirm that a managed instance group has no Kubernetes object.
 _CONFIRM_SECONDS = 300.0
