@@ -1,4 +1,4 @@
-"""Sends the calls and writes of a plan in threads, separate for each V-IPU server, and passes outcomes to the loop."""
+"""Sends the calls and writes of a plan, and passes outcomes to the loop. Each V-IPU server has its own threads."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -30,7 +30,7 @@ class Line:
     """A V-IPU server, and the threads for its calls."""
 
     vipu: VipuCommand
-    #: Threads for creates and removes: a create takes minutes, and must not delay reads.
+    #: Threads for creates and removes: a create may take minutes, and must not delay reads.
     changes: Executor
     reads: Executor
 
@@ -98,7 +98,6 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
-    # Before the pod has begun (`Pod.begun`), its main containers have not run, so they do not use the partition.
     is_unused = pod.partition_annotation not in ("", call.id) or (call.unused and not pod.begun)
     # If deletionTimestamp is not `past_deletion`, the loop has not waited for the grace period of this deletion.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion

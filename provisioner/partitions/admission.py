@@ -1,6 +1,6 @@
 """Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and which changes are allowed.
 
-Annotations that only the controller may set are removed. A second review of the patched pod changes nothing.
+New pods lose annotations that only the controller may set. A second review of the patched pod changes nothing.
 """
 
 from collections import Counter
@@ -289,7 +289,7 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # In a second review, hostNetwork may come from the first, which has checked containers with _MOUNT.
+        # In a second review, hostNetwork may come from the first, which gave each container that it checked a _MOUNT.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )

@@ -99,7 +99,7 @@ def build(
     *,
     exit_process: Callable[[int], object],
 ) -> tuple[Controller[Loop, Actor], Rest]:
-    """Assemble the controller and the REST API; `vipu` has the clients by HOST:PORT. Raises ServerError."""
+    """Assemble the controller and the REST API. Raises ServerError if an address is invalid."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -165,7 +165,6 @@ def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand])
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
-        # If the ConfigMap does not exist, the ledger is empty.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
         problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),

@@ -16,7 +16,7 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.resources import Page
 
 PATH = "/api/v1/partitions"
-#: Maximum number of lines of each kind, so that clients that poll every two seconds cost little.
+#: Maximum number of lines of each kind in `LeftOut`: clients that poll every two seconds must cost little.
 _MAX_LINES = 1000
 
 
@@ -28,7 +28,7 @@ class ServerLine:
     #: Label of the nodes that reach the server's IPUs, as KEY=VALUE; empty if all nodes do.
     nodes: str
     read_at: datetime | None
-    #: Reason why the server cannot be read; empty if it can.
+    #: Failure of the last read; empty if the read succeeded, or none was tried.
     problem: str
 
 
@@ -43,14 +43,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """The JSON document. It has at most _MAX_LINES lines of each kind; `left_out` counts the omitted lines."""
+    """The JSON document. `left_out` counts the lines beyond _MAX_LINES, which the document omits."""
 
     served_at: datetime
     release: str
     #: Identity of this process in the Lease.
     identity: str
     leading: bool
-    #: Reasons why no decisions are made now; empty if they are made.
+    #: Reasons why the leader makes no decisions now; empty if it does, and on other replicas.
     problems: tuple[str, ...] = ()
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()
@@ -66,7 +66,6 @@ class Board:
     now: Callable[[], datetime] = wall_clock
     _leading: bool = False
     _problems: tuple[str, ...] = ("nothing has been decided yet",)
-    #: View, servers and time of the last decision; None if there was none.
     _published: tuple[View, tuple[ServerView, ...], datetime] | None = None
 
     def publish(self, plan: Plan, snapshot: Snapshot, at: datetime) -> None:

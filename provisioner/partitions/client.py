@@ -1,6 +1,6 @@
 """Client in the init container of a pod: polls the API until the pod's partition is active.
 
-Before `patience_seconds` are over, the client gives up only after a final status (`_FINAL`), or after 401 for 300 s.
+The client gives up after a final status (`_FINAL`), after 401 for 300 s, or when `patience_seconds` would be exceeded.
 The HTTP modules are imported only in `sender`, so that the program starts in 0.1 s.
 """
 
@@ -44,7 +44,7 @@ class GaveUp(Exception):  # noqa: N818 - the name says what the client did
 
 
 class Unreachable(Exception):  # noqa: N818 - the name says that the server is unreachable
-    """A request could not be sent, or got no response."""
+    """A request could not be sent, or got no complete response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # Status 202 is no failure: the pod waits for IPUs. So the back-off starts again.
+            # Status 202 is no failure, so the back-off starts again.
             self._failures = 0
         return text, self._retry_after(reply)
 

@@ -38,7 +38,7 @@ class Pod:
     held_by_others: bool = False
     priority: int = 0
     node: str = ""
-    #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its partition.
+    #: Whether the phase is Succeeded or Failed: the pod no longer needs its partition.
     finished: bool = False
     #: metadata.deletionTimestamp: end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
@@ -67,7 +67,7 @@ class Wrong(Exception):  # noqa: N818 - a verdict on the pod, which callers repo
 
 
 def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
-    """Return the requested IPUs or None. Raises Wrong if not a power of two, above `largest`, or contradictory."""
+    """Return the requested IPUs; None without annotation. Raises Wrong if the value is invalid or above `largest`."""
     asked = {key: _read(key, annotations[key]) for key in names.SIZE_ANNOTATIONS if key in annotations}
     if not asked:
         return None
@@ -158,7 +158,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return the servers (HOST:PORT) whose nodes a pod's selectors allow; None if all. Raises Wrong above a bound."""
+    """Return the servers (HOST:PORT) whose nodes the pod may use; None if all. Raises Wrong for too large selectors."""
     reader = reader_of_pod()
     selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)
     if reader.problem:

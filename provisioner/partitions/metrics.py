@@ -10,7 +10,6 @@ from provisioner.partitions.planning.round import ServerView
 from provisioner.runtime.metrics import ActionMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"
-#: Values of the label `phase`, as the status page shows them.
 PHASES = (*(phase.value for phase in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)

@@ -57,10 +57,8 @@ def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
-    """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
-
-    The id differs by server, so a late partition of one server is not mistaken for the partition of another server.
-    """
+    """Return the id of a pod's partition on a server (HOST:PORT): a DNS label of 32 characters."""
+    # The server is in the id: a partition that one server creates late is not taken for a partition of another server.
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 
 

@@ -1,4 +1,4 @@
-"""Calls and writes of a plan. At most one call with the same key is open at a time. Each call has one outcome."""
+"""Calls and writes of a plan. At most one call with the same key is open at a time."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,11 +54,11 @@ class CreatePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovePartition:
-    """Remove a partition of this cluster. A plan contains no remove of a partition that a pod may still use.
+    """Remove a partition of this cluster, unless a check of its pod blocks the remove.
 
-    Right before the remove, the pod of the partition is read from the API server. `pod` is the namespace, name and UID
-    of the pod; None if the pod has to be found among all pods by the id of the partition. The remove is not sent if the
-    pod exists and is neither finished nor released, unless
+    Right before the remove, the pod is read from the API server. `pod` is the namespace, name and UID of the pod; None
+    if the pod has to be found by the id of the partition. A pod that is neither finished nor released blocks the
+    remove, unless
 
     - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
     - the pod's annotation names another partition (`Pod.partition_annotation`);
@@ -94,7 +94,7 @@ class SaveLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfPod:
-    """A write of a pod. The pod's UID and resourceVersion are preconditions."""
+    """A write of a pod. The UID of the pod is a precondition."""
 
     pod: Pod
     partition_id: str
@@ -106,7 +106,7 @@ class _OfPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenGate(_OfPod):
-    """In one patch, add the partition to a pod's annotations, remove its gate, and select the nodes of the server."""
+    """In one patch, annotate a pod with its partition, remove the gate, and add the server's node selector, if any."""
 
     name: ClassVar = "open_gate"
     server: Server
@@ -114,7 +114,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Release the partition of a pod without a node, by the annotation RELEASE. Fails if the pod has changed since."""
+    """Release the partition of a pod without a node, by the annotation RELEASE. Fails if the pod has changed."""
 
     name: ClassVar = "take_back"
 
@@ -129,7 +129,7 @@ class Wanted(NamedTuple):
 
     call: Call
     due_at: datetime
-    #: Priority of the pod; 0 for removes, because the IPUs that a remove frees are for any pod.
+    #: Priority of the pod of a create; 0 for reads, and for removes, which free IPUs for any pod.
     priority: int = 0
 
 

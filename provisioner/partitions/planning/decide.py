@@ -1,11 +1,9 @@
 """Decides which partitions are created and removed: makes a plan from a snapshot of pods, ledger and servers. Pure.
 
-A decision may be repeated or skipped. An exception about one pod, entry or server does not affect the others.
-
-At most `max_changes_per_server` creates and removes run at the same time on a server. If both wait, each kind gets half
-of this number: removes free IPUs, and without creates these IPUs are of no use. Creates of a higher priority are sent
-first. At equal priority, namespaces with the fewest changes of the kind in flight come first. Then come namespaces
-whose last change is oldest, then changes that have been due for longest.
+A decision may be repeated or skipped. At most `max_changes_per_server` creates and removes run at the same time on a
+server. If both kinds wait, each gets half of this number: removes free IPUs, and creates use them. Creates of a higher
+priority are sent first. At equal priority, namespaces with the fewest changes of the kind in flight come first. Then
+come namespaces whose last change is oldest, then changes that have been due for longest.
 """
 
 from collections import Counter
@@ -117,7 +115,7 @@ def _unscheduled_since(status: EntryStatus, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield releases of partitions whose IPUs are needed and whose pods have no node for too long, or due times."""
+    """Yield the release of each needed partition whose pod has had no node for too long, or the time of the release."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
@@ -142,7 +140,7 @@ def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
 def _read(
     address: str, statuses: Sequence[EntryStatus], strays: Sequence[Stray], ctx: Round, *, waits: bool
 ) -> Iterator[Step]:
-    """Yield the next read of a server, or the time of the read. `waits`: whether a pod waits for IPUs of any server."""
+    """Yield the next read of a server, or the time of the read. `waits`: whether any pod waits for IPUs."""
     settings, view = ctx.settings, ctx.servers[address]
     backoff = ctx.memory.servers.get(address)
     if backoff is not None:
@@ -265,7 +263,7 @@ def _remembered(
 
 
 def _known(status: EntryStatus, now: datetime) -> PartitionMemory:
-    """Return the new memory of an entry. Failed creates are forgotten when the partition is creating or active."""
+    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed without an error."""
     known = replace(status.known, unscheduled_since=_unscheduled_since(status, now))
     if status.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)

@@ -1,4 +1,4 @@
-"""Derives the state of each entry of the ledger from its pod and from its server's last reading. Pure."""
+"""Derives the state of each ledger entry from its pod, the last reading of its server, and the memory. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,31 +14,31 @@ from provisioner.partitions.vipu.records import Partition, PartitionState
 class Phase(Enum):
     """State of a recorded partition. Users see the values (`PartitionLine.phase`)."""
 
-    #: The partition does not exist, and will be created.
+    #: The server does not list the partition: its create will be sent, or is in flight.
     WANTED = "wanted"
-    #: The partition is being created, or its state is unknown until the next reading.
+    #: The server lists the partition as not yet active, or the state of the partition is unknown.
     CREATING = "creating"
     ACTIVE = "active"
     #: The partition has failed, has another size than requested, or takes too long to become active.
     BROKEN = "broken"
     #: The pod still has its gate, and may no longer be scheduled to the nodes of the partition's server.
     MISPLACED = "misplaced"
-    #: The partition was in the pod's annotation, and no longer exists.
+    #: The pod has the partition in its annotations, but the server no longer lists the partition.
     LOST = "lost"
     #: The entry is given up, for example because the partition was rejected. The pod waits again.
     WITHDRAWN = "withdrawn"
     #: No pod needs the partition, or its pod waits for another partition, because this partition cannot be removed.
     RELEASING = "releasing"
-    #: No pod needs the partition, which does not exist or whose server is no longer in the settings.
+    #: No pod needs the partition. The partition does not exist, or its server is no longer in the settings.
     GONE = "gone"
 
 
-#: Phases whose entries use no IPUs, and are removed from the ledger.
+#: Phases whose entries count as using no IPUs, and are not kept in the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: Number of failed creates after which a partition no longer delays other pods: it may never be created.
+#: Number of failed creates of a partition after which other pods no longer wait for the result of its next create.
 MAX_TRIES = 3
-#: Number of removes, successful or not (about 30 s), after which a partition that is still listed counts as permanent.
+#: Number of removes, successful or not, after which a partition that is still listed counts as permanent.
 MAX_REMOVES = 6
 
 
@@ -52,7 +52,7 @@ class EntryStatus:
     known: PartitionMemory
     #: Partition as its server lists it; None if it is not listed, or the server cannot be read.
     partition: Partition | None = None
-    #: Whether the server can be read, so that decisions may rely on the phase.
+    #: Whether the phase is reliable. False if the server cannot be read, or the evaluation raised an exception.
     certain: bool = True
     #: Whether the last reading is too old to determine the phase, so that the server must be read soon.
     reads: bool = False
@@ -117,7 +117,7 @@ def status_of_entry(entry: Entry, ctx: Round) -> EntryStatus:
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Return whether a partition may never be removed: MAX_REMOVES removes had no effect, and not because of a pod."""
+    """Return whether a partition may never be removed: MAX_REMOVES removes had no effect, not because of a check."""
     return known.removing is not None and known.removing.failures >= MAX_REMOVES and not known.kept
 
 
@@ -143,7 +143,7 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
     if pod.server_annotation and pod.server_annotation not in ctx.servers:
-        # This unknown server may be an old name of the entry's server, so the entry is kept.
+        # The server in the annotation may be an old name of the entry's server, so the entry is kept.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MAX_TRIES
@@ -158,7 +158,7 @@ def _is_long_ago(moment: datetime, ctx: Round) -> bool:
 
 
 def known_of(entry: Entry, ctx: Round) -> PartitionMemory:
-    """Return the memory of an entry, empty if the entry is new, was moved or was recorded again."""
+    """Return the memory of an entry; empty if the entry is new or has another server, allocation or recording time."""
     mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
     known = ctx.memory.partitions.get(entry.id)
     return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=ctx.now)

@@ -118,7 +118,7 @@ def unnamed(pod: Pod, entry: Entry) -> Event:
 
 
 def unreadable(pod: Pod, entry: Entry, failure: Failure, max_seconds: float) -> Event:
-    """Return the Event for a partition on a server that cannot be read while the pod waits for it."""
+    """Return the Event for a partition that a pod waits for, on a server that cannot be read."""
     if pod.gated:
         outcome = f"After {max_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
     else:
@@ -138,7 +138,7 @@ def choose(
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
     """Return Events to emit now, topics emitted so far by UID, and whether Events are left for later rounds.
 
-    `uids` are the UIDs of all pods, `active` those of pods whose partition is active (`_REPEATABLE`).
+    `uids` are the UIDs of all pods, and `active` the UIDs of pods whose partition is active.
     """
     known = {uid: emitted[uid] for uid in uids if uid in emitted}
     for uid in active & known.keys():

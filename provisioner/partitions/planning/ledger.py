@@ -48,12 +48,12 @@ class Ledger:
     entries: tuple[Entry, ...] = ()
     #: metadata.resourceVersion; empty if the ConfigMap does not exist.
     resource_version: str = ""
-    #: Stored texts of unreadable entries, by id. These entries and their partitions are kept.
+    #: Texts of entries that are invalid or of other clusters, by id. These entries and their partitions are kept.
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
 def characters_of(entry: Entry) -> int:
-    """Return the maximum number of characters of an entry in the ConfigMap, provided that the texts in it are ASCII."""
+    """Return the maximum number of characters of an entry in the ConfigMap, if JSON needs no escapes for its texts."""
     texts = (entry.id, entry.namespace, entry.pod, entry.pod_uid, entry.server, entry.allocation)
     return _FRAME_CHARACTERS + sum(map(len, texts))
 
@@ -76,7 +76,7 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
 
 
 def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
-    """Move entries of other clusters to `unreadable`. They may come from a restored backup of another cluster."""
+    """Return the ledger with entries of other clusters, such as from a restored backup, in `unreadable`."""
     ours, others = [], {}
     for entry in ledger.entries:
         if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):

@@ -1,4 +1,4 @@
-"""Next steps for entries of the ledger, and for partitions that the ledger lacks or has on another server (strays)."""
+"""Yields the next steps for ledger entries, and for partitions without an entry on their server (strays). Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ def _create(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # A retry is due since its back-off ended, a first create since the pod exists: retries do not delay first creates.
+    # Retries are due at the end of their back-off. By the age of the pod, they would precede creates of younger pods.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -91,7 +91,7 @@ def _hand_over(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
         if not pod.server_annotation:
             yield events.created(pod, entry)
         return
-    # While a remove of the partition is open, the partition's state does not count: it may be from before the remove.
+    # While a remove of the partition is open, the gate is kept: the active state may be from before the remove.
     is_being_removed = isinstance(ctx.change_of(entry), actions.RemovePartition)
     if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, ctx):
         return
@@ -100,7 +100,7 @@ def _hand_over(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
 
 
 def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
-    """Return whether an open write removes the entry from the ledger, so that it must first be recorded again."""
+    """Return whether an open write of the ledger lacks the entry. Then the gate is kept until the entry is recorded."""
     under_way = ctx.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
@@ -110,7 +110,7 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
 def _make_anew(status: EntryStatus, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
-    # No remove is sent while a write of the pod is open, because the write may remove the gate after the live check.
+    # No remove is sent while a write of the pod is open: it may remove the gate after the remove's check of the pod.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(status, ctx, unused=True)
@@ -191,9 +191,8 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
-    """Return new ledger entries, by id, for the strays that living pods need or use."""
+    """Return new ledger entries, by id, for the strays that pods may still use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
-    #: Entries by UID of the pod, because each pod has one entry.
     entries: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
@@ -224,7 +223,7 @@ def clear(stray: Stray, ctx: Round) -> Iterator[Step]:
 
 
 def _may_be_in_use(stray: Stray, ctx: Round) -> bool:
-    """Return whether a living pod may use the stray. Servers are not compared, because a server may have two names."""
+    """Return whether a pod may still use the stray. Servers are not compared, because a server may have two names."""
     return stray.pod is not None and ctx.may_use(stray.pod, stray.partition.id)
 
 

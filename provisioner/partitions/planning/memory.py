@@ -26,14 +26,14 @@ class PartitionMemory:
     #: Time of the last create or remove that made earlier readings outdated; None if there was none.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or an unused partition was removed. Reset when listed as creating or active.
+    #: Whether a create was rejected, or an unused partition was removed. Reset when listed without an error.
     refused: bool = False
     #: Back-off of creates; None again when `refused` is reset.
     backoff: Backoff | None = None
     removing: Backoff | None = None
     #: Time since which the pod has had this partition and no gate, but no node; None in any other state.
     unscheduled_since: datetime | None = None
-    #: Reason why the last remove was not sent; empty if it was sent.
+    #: Reason why a check blocked the last remove; empty if no check blocked it.
     kept: str = ""
 
 
@@ -44,7 +44,7 @@ class Refusal:
     backoff: Backoff
     #: Time of the first failure, or of the namespace's first stockout in this allocation (`Memory.stockouts`).
     since: datetime
-    #: Ids of the allocation's partitions at a stockout; the removal of one makes a retry due. otherwise None.
+    #: Ids of the allocation's partitions at a stockout; None after other failures. If one is removed, a retry is due.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -57,14 +57,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between decisions. Each decision and each outcome results in a new memory."""
+    """All state that is remembered between decisions."""
 
-    #: Memory of entries by id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
     #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
     #: Last stockout by namespace and allocation, for `crowded_seconds` or until a rejected pod gets a partition there.
-    #: Without it, a namespace that replaces its rejected pod could delay other pods without limit.
+    #: Without this memory, a namespace that replaces its rejected pod could delay other pods without limit.
     stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
@@ -78,16 +77,15 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     turns: Mapping[tuple[str, str, str], datetime] = field(default_factory=dict)
 
 
-#: First and maximum wait in seconds after a failure of a call to a V-IPU server.
+#: First and maximum wait in seconds after a failed call to a V-IPU server, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     **waits.DELAYS,
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
 }
 #: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long.
-#: During the wait, another server may create the partition.
 IN_VAIN = (300, 600)
-#: First and maximum wait in seconds after a remove that was not sent, because a pod may still use the partition.
+#: First and maximum wait in seconds after a remove that a check blocked.
 _KEPT = (2, 30)
 
 
@@ -133,7 +131,7 @@ def _created(memory: Memory, call: actions.CreatePartition, answer: actions.Call
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # A successful create also starts a wait. If the partition is not listed by then, the create is repeated.
+    # A successful create also starts a wait. If the partition is not listed at its end, the create is repeated.
     wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:

@@ -29,7 +29,7 @@ _UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """State of pods, entries and allocations in one round. All steps of a decision use it."""
+    """State of pods, entries and allocations in one round."""
 
     #: State of each entry by id, in the ledger's order.
     statuses: Mapping[str, EntryStatus]
@@ -157,7 +157,7 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """An entry of the ledger, or a partition of this cluster without an entry (`ORPHAN`)."""
+    """An entry of the ledger, or an orphan: a partition that the ledger lacks or has on another server."""
 
     id: str
     server: str
@@ -196,7 +196,7 @@ class View:
 
 
 def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
-    """Return the view. `reasons` has the reasons, by UID, why placed pods have no partition yet."""
+    """Return the view. `reasons` says, by UID, why a pod is not recorded yet, or why its create is not sent yet."""
     partitions = [_line(status, reasons) for status in picture.statuses.values()]
     partitions += [
         PartitionLine(

@@ -3,11 +3,11 @@
 Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation. The
 shadow time of an allocation is when deadlines (activeDeadlineSeconds) of the pods in it have freed enough IPUs for this
 pod. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the most free
-IPUs. A later pod gets IPUs of a reserved allocation only if it ends before the shadow time, or the reservation does not
-need them. A pod that cannot use the reserved allocation may get a reservation on another allocation.
+IPUs. A later pod gets IPUs of a reserved allocation only if it ends before the shadow time, or if the reservation
+leaves enough IPUs. A pod that cannot use the reserved allocation may get a reservation on another allocation.
 
 A server may reject a partition although enough IPUs are free. Then the shadow time is not before the first end of
-another partition in the allocation. Without deadlines, the reservation of the pod lasts for `crowded_seconds`.
+another partition in the allocation.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, d
 from provisioner.partitions.planning.round import Guard
 from provisioner.settings.partitions import PartitionSettings
 
-#: Minimum shadow time in seconds: IPUs that become free at any moment are not free yet.
+#: Minimum shadow time in seconds, for IPUs that may become free at any moment.
 SOON_SECONDS = 0.001
 
 
@@ -59,13 +59,13 @@ def schedule(
 class _Ground:
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
-        #: Whether the number of IPUs is unknown. Then creates are tried one at a time, and the server decides.
+        #: Whether the number of IPUs is unknown. Then creates are tried one at a time.
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
         self.closed = bool(supply.refused & supply.trying)
         self._ends = [(seconds, ipus) for ipus, seconds in supply.ours if seconds < inf]
-        #: Shadow time in seconds of the reservation here, and IPUs that it does not need; None without a reservation.
+        #: Shadow time in seconds of the reservation, and IPUs that the reservation leaves; None if not reserved.
         self.reserved: tuple[float, int] | None = None
 
     @property
@@ -87,7 +87,7 @@ class _Ground:
             self.reserved = (self.reserved[0], self.reserved[1] - ipus)
 
     def shadow(self, ipus: int) -> tuple[float, int]:
-        """Return the shadow time in seconds (infinite if unknown), and the IPUs that the reservation does not need."""
+        """Return the shadow time in seconds (infinite if unknown), and the IPUs that a reservation would leave."""
         crowded, free = ipus >= self.supply.crowded_from, self.free
         if free >= ipus and not crowded:
             return SOON_SECONDS, 0
@@ -98,7 +98,7 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether to reserve: not if the size may never fit, or was rejected for long without a shadow time."""
+        """Return False if the size may never fit, or was rejected for `crowded_seconds` without a shadow time."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
@@ -111,11 +111,11 @@ class _Places:
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
     limited: set[str] = field(default_factory=set)
-    #: Namespaces in which a pod waits because of the limit. Later pods of the namespace wait behind this pod.
+    #: Namespaces in which a pod waits because of the limit. Later pods of these namespaces also wait.
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
-        """Place a pod, or give it a reservation if none of its allocations has a reservation yet."""
+        """Place a pod that may start now; otherwise reserve an allocation, if none of its allocations is reserved."""
         pod = candidate.pod
         if candidate.wait is not Wait.QUEUE or not self.may_have(pod):
             return
@@ -130,7 +130,7 @@ class _Places:
             self._count(pod)
             self.placed.append((pod, site))
             return
-        # A pod that has lost its partition gets no reservation: it is placed as soon as IPUs are free.
+        # A pod that has lost its partition gets no reservation, so that it does not delay other pods.
         if pod.partition_annotation or any(ground.reserved is not None for ground in mine.values()):
             return
         shadows = {site: ground.shadow(pod.size) for site, ground in mine.items()}

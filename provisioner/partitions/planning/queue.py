@@ -1,4 +1,4 @@
-"""Supply of IPUs in each allocation, and queue of waiting pods: their order, and the allocations that each may use."""
+"""Derives the supply of IPUs in each allocation, and the queue of pods with the allocations that they may use. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class SiteSupply:
     tired_from: float = inf
     #: Smallest size in IPUs that may never fit (`Refusal.never_fits`); infinite if none.
     never_from: float = inf
-    #: UIDs of pods whose creates were rejected for lack of space. During their retry, no other pod is placed here.
+    #: UIDs of pods whose creates were rejected for lack of space. During a retry, the allocation gets no other pod.
     refused: frozenset[str] = frozenset()
 
     @property
@@ -116,7 +116,7 @@ def _within_reach(
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
-    """Return whether a partition may be in an allocation: in any allocation of its cluster if its own is unknown."""
+    """Return whether a partition may be in an allocation. If its allocation is unknown, the clusters are compared."""
     if partition.allocation:
         return partition.allocation == allocation.name
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
@@ -147,15 +147,15 @@ def _ends_in(status: EntryStatus, ctx: Round) -> float:
 class Wait(Enum):
     """Reason why a pod waits. One Event is emitted for each reason."""
 
-    #: The IPUs are used by other pods, or reserved for pods that are earlier in the queue.
+    #: The pod waits for free IPUs, and for pods that are earlier in the queue.
     QUEUE = "queue"
-    #: The limit of the namespace is used, or its pods that are earlier in the queue wait for the rest of the limit.
+    #: The limit of the namespace is used up, or its pods that are earlier in the queue wait for the rest of the limit.
     LIMIT = "limit"
     #: The pod exceeds the limit of its namespace, or its selectors allow no server with a large enough allocation.
     IMPOSSIBLE = "impossible"
     #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
     OTHERS = "others"
-    #: The servers that the pod may use cannot be read, or are not read yet.
+    #: The servers that may have enough IPUs for the pod cannot be read, or are not read yet.
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
@@ -176,12 +176,12 @@ class Candidate:
     why: str
     #: Allocations that the pod may use now.
     sites: tuple[Site, ...] = ()
-    #: Latest time of the next retry of a failed create; None if no failed create waits for its retry.
+    #: Time at which the next retry of a failed create is due at the latest; None if no retry is pending.
     until: datetime | None = None
 
 
 def with_refusals(statuses: Mapping[str, EntryStatus], supply: Mapping[Site, SiteSupply], ctx: Round) -> Memory:
-    """Return the memory with the failed creates of existing pods, except for pods whose partition is active."""
+    """Return the memory with updated `refusals` and `stockouts`."""
     by_pod = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
     stockouts = {
         key: refusal
@@ -288,7 +288,7 @@ def _candidate(pod: Pod, stays: EntryStatus | None, choose: Callable[..., _Choic
 def _choose(
     supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, server_annotation: str, size: int
 ) -> _Choice:
-    """Return why a pod waits, and the possible allocations: on `server_annotation` if known, else on `allowed`."""
+    """Return why a pod waits, and its possible allocations; only on `server_annotation` if it is in the settings."""
     servers = {
         server
         for server in ctx.servers
@@ -319,7 +319,6 @@ def _choose(
         {site_supply.site[0] for site_supply in large} | {a for a in servers if ctx.servers[a].reading is None}
     )
     if unread:
-        # Servers without a failed read have not been read yet.
         how = "cannot be read" if any(ctx.servers[address].failure for address in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

@@ -15,7 +15,6 @@ from provisioner.partitions.vipu.records import Partition, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")
-#: Maximum number of faults that are kept in a round; more faults would add no information.
 _MAX_FAULTS = 20
 
 
@@ -24,7 +23,7 @@ class ServerView:
     """A V-IPU server, its last reading, and the failure of the last read."""
 
     server: Server
-    #: Last successful reading; None if there was none.
+    #: Last successful reading; None if there was none, or its time is in the future.
     reading: Reading | None = None
     #: Failure of the last read; None if it succeeded, or none was tried.
     failure: Failure | None = None
@@ -36,7 +35,7 @@ class Snapshot:
 
     cluster_uid: str
     pods: tuple[Pod, ...] = ()
-    #: Ledger as last read or written; None if unknown, so that no partition may be created or removed.
+    #: Ledger as last read or written. While it is unknown (None), no partition is created or removed.
     ledger: Ledger | None = None
     servers: tuple[ServerView, ...] = ()
     #: Keys of calls and writes that are being sent, or whose outcomes have not been processed.
@@ -49,7 +48,7 @@ class Snapshot:
 class Fault:
     """A part of a decision that raised an exception because of a bug. The other parts were not affected."""
 
-    #: Pod, entry or server that the part was about.
+    #: Name of the part, such as "pod UID" or "supply".
     subject: str
     error: str
 
@@ -99,19 +98,19 @@ class Round:
         return under_way.call if under_way is not None else None
 
     def uses_other_server(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another server of the settings; other names may be aliases."""
+        """Return whether a pod's annotation names another server of the settings. Unknown names may be aliases."""
         return pod.server_annotation != server and pod.server_annotation in self.servers
 
     def wants(self, pod: Pod) -> bool:
-        """Return whether a pod needs a partition, or may still use its partition."""
+        """Return whether a pod may have a partition: it is not finished, released, or past its grace period."""
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
-        """Return whether a pod needs or may use a partition. A pod with a partition in its annotation uses no other."""
+        """Return whether a pod may have this partition. A pod with a partition in its annotation may have no other."""
         return self.wants(pod) and pod.partition_annotation in ("", partition_id)
 
     def has_had_its_grace(self, pod: Pod) -> bool:
-        """Return whether a deleted pod has had its grace period, and loses its partition even if it still runs."""
+        """Return whether a pod that is being deleted loses its partition now, even if the pod still runs."""
         lets_go_at = self.lets_go_at(pod)
         return lets_go_at is not None and self.now >= lets_go_at
 

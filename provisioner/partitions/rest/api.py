@@ -1,8 +1,8 @@
 """REST API of partitions: init containers poll it until their partition is active; users inspect or release partitions.
 
 Every replica serves the API, leader or not. The only write is one annotation of the pod, so requests are idempotent. A
-caller that is neither the partition's pod nor has a right to that pod gets no information. Requests are queued per
-client, and reads per V-IPU server: a busy client or a slow server delays only its own requests.
+caller that is neither the partition's pod nor has a right to that pod learns nothing about the partition. Requests are
+queued per client, and reads per V-IPU server: a busy client or a slow server delays only its own requests.
 """
 
 import asyncio
@@ -44,8 +44,7 @@ _T = TypeVar("_T")
 
 #: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: Limits of each address. The body of a request has about 300 bytes, its token 1,500. A request that waits for a slow
-#: V-IPU server is answered 503 before `request_seconds` are over.
+#: Limits of each address. A body has about 300 bytes, its token 1,500. Waits for a V-IPU server end before 30 s.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
@@ -57,7 +56,7 @@ _KEPT_SECONDS = 10.0
 _MAX_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MAX_READS = 2, 128
-#: Maximum seconds that a request waits for a read, which then continues, and seconds for which its result is reused.
+#: Maximum seconds that a request waits for a read, and seconds for which the result of a read is reused.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
@@ -86,7 +85,7 @@ class Shared:
             # A client that disconnects must not cancel the call for the other clients.
             answer: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # Otherwise, a failure's traceback would refer to the failure through `task`, a cycle that stays in memory.
+            # Otherwise, the traceback of a failure would refer to the failure through `task`: a reference cycle.
             del task
         return answer[1]
 
@@ -118,7 +117,7 @@ class Access:
     async def identify(self, authorization: str, client: str) -> Caller:
         """Return the caller. Raises Refused if its token is invalid; Busy or ClusterError if no review is possible."""
         token = wire.token_of(authorization)
-        # Keep only a hash, so that the memory contains no tokens.
+        # The key is a hash, so that no token is kept in memory.
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
         # The rejection of a token is also reused.
@@ -181,7 +180,7 @@ class Sources:
 
     #: Returns the UID of the namespace kube-system; empty while it is unknown.
     cluster_uid: Callable[[], str]
-    #: Returns a pod by namespace and name, as last seen; None if no such pod requests IPUs.
+    #: Returns a pod by namespace and name, as last seen; None if no unfinished pod of this name has POD_LABEL.
     pod: Callable[[str, str], Pod | None]
     ledger: Callable[[], Ledger]
     #: Returns the V-IPU server at HOST:PORT; None if it is not in the settings.
@@ -212,8 +211,6 @@ class PartitionsApi:
         )
 
     def _known_to(self, handle: Callable[[Request, Caller], Awaitable[Response]]) -> Endpoint:
-        """Return an endpoint that identifies the caller, calls `handle`, and turns errors into responses."""
-
         async def endpoint(request: Request) -> Response:
             try:
                 authorization = request.headers.get("authorization", "")
@@ -386,7 +383,7 @@ class Rest:
     certificate: CertificateLoop | None = None
 
     def start(self) -> None:
-        """Start to serve. Raises ServerError if an address is not free."""
+        """Start to serve. Raises ServerError if an address cannot be served."""
         if self.certificate is not None:
             self.certificate.start()
         for server in self.servers:
@@ -405,7 +402,7 @@ class Rest:
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at two addresses, HTTP and TLS (only with `files`); ServerError for an invalid address."""
+    """Return the REST API for HTTP and, if `files` is set, for TLS. Raises ServerError if an address is invalid."""
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None

@@ -128,7 +128,7 @@ def token_review(token: str) -> dict[str, Any]:
 def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
     """Return the caller from a reviewed TokenReview, or the reason why the token is not accepted."""
     status = fields.mapping(raw.get("status"))
-    # An API server without support for audiences has verified the token only for its own audience, and returns none.
+    # An API server without support for audiences has verified the token only for its own audience, and returns no list.
     if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
         return f"the API server does not accept the token for the audience {names.AUDIENCE}"
     user = fields.mapping(status.get("user"))

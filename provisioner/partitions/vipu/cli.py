@@ -61,7 +61,7 @@ class Credentials:
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """Read `vipu-cli.hcl` if it exists, otherwise `user-id` and `access-key`. Raises ValueError if unusable."""
+    """Read `vipu-cli.hcl` if it exists, otherwise `user-id` and `access-key`. Raises ValueError for unusable files."""
     config = _content(folder / CONFIG_FILE)
     if config is not None:
         return Credentials(config=config, secrets=tuple(_KEY.findall(config)))
@@ -104,7 +104,7 @@ class Ended:
 
 
 class Runner:
-    """Runs programs with limits on time and output, and kills all their processes. The output is kept in memory."""
+    """Runs programs with limits on time and output, and kills their process groups. The output is kept in memory."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -192,7 +192,6 @@ def _kill_group(pid: int) -> None:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a program has ended, without reaping the process."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -241,12 +240,12 @@ class _Answer:
 class VipuCommand:
     """A V-IPU server, called by running a command as one of the server's users.
 
-    - Any thread may call any method. Each method ends within a stated time, even if the server does not respond, and
-      raises only VipuError.
+    - Any thread may call any method. Each method ends within a limited time, even if the server does not respond,
+      and raises only VipuError.
     - **Idempotent by id.** A second create of an id ends in ALREADY_EXISTS and changes nothing; a remove of an unknown
       id ends in NOT_FOUND. A call whose answer was lost may therefore be sent again.
-    - **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may
-      take effect later. Any other failure means that nothing was changed.
+    - **UNKNOWN_OUTCOME**: a create or remove was lost on its way, took too long, or failed with an unknown message. It
+      may have taken effect, or may take effect later. Any other failure means that nothing was changed.
     - STOCKOUT: a create found too few contiguous free IPUs.
     - **Lists are complete**, including partitions of other users that this user may see. Otherwise, the call fails.
     """

@@ -2,7 +2,7 @@
 
 The real messages are not documented, except for `VERB NOUN (NAME): success`. The server uses gRPC, whose Go library
 writes `rpc error: code = CODE desc = WORDS`. A create or remove that ended with an unknown message has an unknown
-outcome, and never counts as a stockout. Names from the request are removed from a message before the rules are applied.
+outcome. Names from the request are removed from a message before the rules are applied.
 """
 
 import re
@@ -96,7 +96,7 @@ def failure_of(verb: Verb, message: str, asked: Iterable[str] = (), *, whole: bo
 
 
 def unsent(message: str) -> Failure:
-    """Return the failure of a command that did not run, so that the server received no request."""
+    """Return the failure of a command that did not run, or of a read whose output is invalid: nothing was changed."""
     return Failure(kind=FailureKind.UNAVAILABLE, message=message_of(message))
 
 

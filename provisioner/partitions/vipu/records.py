@@ -8,10 +8,9 @@ from provisioner.model.capacity import CallError
 
 
 class PartitionState(Enum):
-    """Usability of a partition. V-IPU's other states, whose names are not published, are OTHER."""
+    """Usability of a partition. OTHER includes the time of the creation, and unknown states."""
 
     ACTIVE = "active"
-    #: The partition is being created, or has an unknown state.
     OTHER = "other"
     ERROR = "error"
 

@@ -37,7 +37,7 @@ class TableError(ValueError):
     """The text is not the expected table."""
 
 
-#: Pair of an allocation, without `ipus` if the table has no number, and the names of the used agents (IPU-Machines).
+#: Pair of an allocation, without `ipus` if the table has no number, and the names of its agents (IPU-Machines).
 Listed = tuple[Allocation, tuple[str, ...]]
 
 
@@ -101,7 +101,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
-    """Read the IPUs by agent from `vipu list ipu-attrs`. An empty cell repeats the agent above. Raises TableError."""
+    """Read the IPUs by agent from `vipu list ipu-attrs`. An empty cell means the agent above. Raises TableError."""
     table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
     seen: set[tuple[str, int]] = set()
     agent = ""
@@ -153,7 +153,6 @@ class _Table:
         # A generator, because a list of pairs for millions of empty lines could take more memory than the process has.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
         number, line = self._find_header()
-        #: Whether each line begins and ends with the cell separator.
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
         self._header = self._row(number, line)
         self._names = [" ".join(cell.lower().split()) for cell in self._header.cells]
