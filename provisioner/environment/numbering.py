@@ -21,7 +21,6 @@ from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
 #: First port of the TPU processes of a pod on GKE (libtpu's default).
 PROCESS_PORT = 8471
-#: First port of the TPU processes of a pod of a LeaderWorkerSet.
 _LWS_PROCESS_PORT = 8476
 _NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
@@ -159,10 +158,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether a slice of one VM is part of a multislice.
-
-    The label MULTISLICE decides or, without it, whether a JobSet has several slices (assumed if `owner` is empty).
-    """
+    """Return whether a slice of one VM is in a multislice: by the label MULTISLICE or its JobSet (True if not read)."""
     mark = pod.marks.get(constants.MULTISLICE, "")
     if mark in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return mark == "true"

@@ -1,4 +1,4 @@
-"""Reviews pods and the workloads that create them: adds TPU variables to pods, and warns about or rejects both."""
+"""Reviews pods that request chips: adds TPU variables, warns, or rejects. Warns about workloads by their first pod."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ _INDEXED = "Indexed"
 #: Maximum number of host names in a patch that is computed immediately, which takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Reads an owner; None if it does not exist. Raises OwnerError, or TooLarge above this number of bytes (`Deferred`).
+#: Reads an owner of at most this many bytes; None if it does not exist. Raises OwnerError, or kube's TooLarge.
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
@@ -84,7 +84,7 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
             message = f"Pod {request.namespace}/{request.name}: {error}"
             return Answer(denied=message) if settings.wrong == "deny" else Answer(warnings=(message,))
-        # Without a request for variables, invalid numbers of chips are left to the checks of Kubernetes.
+        # Without a request for variables, invalid pods are left to the checks of Kubernetes.
         return Answer()
     if pod is None:
         return Answer()
@@ -163,7 +163,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod already has all variables about workers and slices; if so, problems are not reported."""
+    """Return whether a pod already has worker index, host names and slice variables; then no problems are reported."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for container in pod.containers:
@@ -258,7 +258,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str], *, asked: bool, one_host: bool) -> list[str]:
-    """Remove absent variables of a group (OF_WORKERS, OF_SLICES) that the container sets in part; return problems."""
+    """Remove missing variables of a group (OF_WORKERS, OF_SLICES) that the container sets in part; return problems."""
     problems = []
     for group in (OF_WORKERS, OF_SLICES):
         names = [name for name in group if name in variables]
@@ -268,7 +268,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str], *, ask
         if own and own.count(",") == variables[WORKER_HOSTNAMES].count(",") and WORKER_ID in missing:
             # If users set only the host names, one for each worker, the worker index is added.
             missing.remove(WORKER_ID)
-        # Values of different authors could contradict each other.
+        # The container's values and computed values could contradict each other.
         for key in missing if given else ():
             del variables[key]
         # If a pod does not request variables, another webhook may add them, so missing variables are no problem. But an
@@ -283,7 +283,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str], *, ask
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Return whether a variable of the container has another value than `variables`, so that its group is kept."""
+    """Return whether a variable of the container has another value than in `variables`; then its group is kept."""
     value = container.given[name].value
     # A worker index from a label or another variable may be correct, so the other variables of the group are added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
@@ -322,7 +322,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield operations that set a multi-host Ray pod's host name and affinity, as GKE's Ray add-on does."""
+    """Yield operations that set host name, subdomain and affinity of a multi-host Ray pod, like GKE's Ray add-on."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
@@ -386,7 +386,6 @@ def _first_pods(raw: Json) -> Iterator[Json]:
         for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
             job_spec = fields.at(entry, "template", "spec")
             marks = {key: value for key, value in replicated.marks(0).items() if value}
-            # JobSet sets Indexed by default.
             indexed = (job_spec.get("completionMode") or _INDEXED) == _INDEXED
             if replicated.replicas:
                 yield _pod_of_job(job_spec, replicated.child(0), indexed=indexed, marks=marks, subdomain=subdomain)

@@ -52,7 +52,7 @@ _PARTS = frozenset(
 
 
 def topology_in_use(topology: Topology, part: str) -> Topology:
-    """Return the part of a topology that a pod uses; the whole topology if `part` is invalid or too large."""
+    """Return the part of a topology that a pod uses; the whole topology if `part` is invalid or does not fit."""
     if part not in _PARTS:
         return topology
     smaller = Topology.parse(part)
@@ -125,7 +125,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects; None if a selector is missing. Raises ShapeError if the slice is invalid."""
+    """Return the slice of a pod; None without accelerator or topology. Raises ShapeError if the slice is invalid."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -231,12 +231,12 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
-    """Return the port of a container for a multislice and, in a RayCluster, the name of the slice, like KubeRay."""
+    """Return the port of a container for a multislice and, in a RayCluster, the name of the slice, as KubeRay does."""
     group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     named = {"TPU_NAME": f"{group}-{replica}"} if _is_ray(pod) and group and replica else {}
     if COORDINATOR not in variables or not is_absent(COORDINATOR, container, variables):
         return named
-    # Containers that run at the same time share the pod's network, so each needs a port.
+    # Containers that run at the same time share the pod's network, so each needs its own port.
     place = 0 if container.alone else pod.workers.index(container)
     several = _is_ray(pod) or len(pod.workers) > 1
     return named | ({SLICES_PORT: str(_slices_port(pod) + place)} if several else {})
