@@ -160,7 +160,7 @@ def _ask_partitions(remote: Remote) -> Any:
     except KubeconfigError:
         raise
     except NotFound:
-        # The pod that holds the Lease has been deleted.
+        # The pod that is named in the Lease has probably been deleted.
         return None
     except ClusterError as error:
         raise _no_answer(remote, error, pod, "the controller of partitions") from error

@@ -1,6 +1,6 @@
 """Finds and reads manifests like `kubectl apply -f`: files, folders and standard input.
 
-Not handled: files with thousands of nested levels, and characters that JSON escapes as surrogate pairs.
+Not handled: URLs, files with thousands of nested levels, and characters that JSON escapes as surrogate pairs.
 """
 
 import sys
