@@ -15,9 +15,9 @@ _MAX_KEY = 80
 class Severity(Enum):
     """Consequence of a finding for the object."""
 
-    #: The API server or the provisioner rejects the object or a part of it, so that this part gets no node pool.
+    #: The API server or the provisioner rejects the object or a part of it. A rejected part gets no node pool.
     ERROR = "error"
-    #: The provisioner ignores the object without a message, so that it gets no node pool. This may be intended.
+    #: The provisioner ignores the object without a message, and creates no node pool. Users may intend this.
     NOT_SERVED = "not_served"
     #: The object probably contains a mistake, but gets its node pools.
     WARNING = "warning"

@@ -65,7 +65,7 @@ class PlannedPool(NamedTuple):
     request: NodePoolRequest
     #: Choices of capacity in the order in which the controller tries them; empty if they were not requested.
     options: tuple[Option, ...]
-    #: Whether the manifest contains the UID of the object, so that the pool's name is final.
+    #: Whether the manifest contains the UID of the object; otherwise the end of the pool's name is unknown.
     named: bool
     chips: int
 
@@ -170,7 +170,7 @@ def shown_name(name: str) -> str:
 
 def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
-    # The options of a template's slices are equal in each zone, so they are determined once for each zone.
+    # Slices of one template in one zone have equal options, which are determined only once.
     options_by_key: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = plan.decided.slices[create.slice_id]
@@ -218,7 +218,7 @@ class _Remarks:
     rules: PoolRules
     #: Workloads and templates for which `_remark_all` has added all problems.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: Paths by workload, template and message, because thousands of slices may share a message.
+    #: Cached paths by workload, template and message: thousands of slices may share a message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def add(self) -> None:

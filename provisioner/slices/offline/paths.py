@@ -45,7 +45,7 @@ _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the path of a field whose value a message quotes; otherwise of the first named field, or the template."""
+    """Return the path of a field whose value a message quotes, otherwise of the first named field or the template."""
     matches = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(phrase), -len(phrase), place, path)
         for place, (phrase, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))

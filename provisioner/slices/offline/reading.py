@@ -27,7 +27,7 @@ from provisioner.workloads.plain import workloads_of
 
 #: Creation time of all objects, and time of the decision.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-#: Maximum number of slices of all files together; real clusters have fewer.
+#: Maximum number of slices of all files together.
 MAX_SLICES = 5_000
 #: Maximum number of remarks about the keys of one object, about its invalid fields, and about its resources.
 MAX_KEYS = 100
@@ -288,7 +288,7 @@ def _read_workload(
     except fields.MalformedObject as error:
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # Objects that are not accepted have a remark already. Requests and buffers (`ask`) get their slices later.
+    # Objects that are not accepted have a remark. ProvisioningRequests and CapacityBuffers get their slices later.
     if accepted and not (
         workload.capacity_request or workload.problem or any(group.template.chips for group in workload.groups)
     ):
