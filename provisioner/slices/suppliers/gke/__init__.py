@@ -1,1 +1,1 @@
-"""GKE as a supplier of node pools. Protobuf messages of Google's library do not leave this package."""
+"""GKE as a supplier of node pools."""
