@@ -1,4 +1,4 @@
-"""Checks an installation before its first workload, for `tpu-provisioner check` and the log of `run`. Read-only."""
+"""Checks an installation before its first workload, for `tpu-provisioner check` and `run`. Changes nothing."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -42,12 +42,12 @@ def warning(message: str, advice: str) -> Finding:
 
 
 def failed(message: str, advice: str = "") -> Finding:
-    """Return a finding about a problem that prevents the provisioner from working."""
+    """Return a finding about a problem that the administrator must fix."""
     return Finding(status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
 
 
 def unknown(reason: str, advice: str = "") -> Finding:
-    """Return the finding of a check that could not read its data, with the reason."""
+    """Return the warning that a check has no result, with the reason."""
     return warning(f"not known: {reason}", advice)
 
 

@@ -22,7 +22,7 @@ _OLDEST = (1, 30)
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Names of the admission policy (and its binding) that marks pods, and of the webhooks for clusters without the policy.
+#: Names of the admission policy (and its binding) that marks pods, and of the webhook configuration that replaces it.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"
