@@ -58,7 +58,7 @@ _INDEXED = "Indexed"
 #: Maximum number of host names in a patch that is computed immediately, which takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Reads an owner of at most this many bytes; None if it does not exist. Raises OwnerError, or kube's TooLarge.
+#: Arguments: owner, maximum bytes. Returns None if the owner does not exist. Raises OwnerError, or kube's TooLarge.
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 

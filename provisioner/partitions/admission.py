@@ -289,7 +289,7 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # In a second review, hostNetwork may come from the first, which gave each container that it checked a _MOUNT.
+        # In a second review, hostNetwork may come from the first patch. Containers with _MOUNT were checked then.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )

@@ -50,7 +50,7 @@ class Document(View):
     #: Identity of this process in the Lease.
     identity: str
     leading: bool
-    #: Reasons why the leader makes no decisions now; empty if it does, and on other replicas.
+    #: Reasons why the leader makes no decisions now; empty if it decides, and on other replicas.
     problems: tuple[str, ...] = ()
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()

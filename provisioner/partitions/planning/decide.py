@@ -263,7 +263,7 @@ def _remembered(
 
 
 def _known(status: EntryStatus, now: datetime) -> PartitionMemory:
-    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed without an error."""
+    """Return the new memory of an entry, without failed creates if the partition is listed as creating or active."""
     known = replace(status.known, unscheduled_since=_unscheduled_since(status, now))
     if status.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)

@@ -117,7 +117,7 @@ def status_of_entry(entry: Entry, ctx: Round) -> EntryStatus:
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Return whether a partition may never be removed: MAX_REMOVES removes had no effect, not because of a check."""
+    """Return whether MAX_REMOVES removes of a partition had no effect, and no check blocked the last of them."""
     return known.removing is not None and known.removing.failures >= MAX_REMOVES and not known.kept
 
 

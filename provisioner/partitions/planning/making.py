@@ -60,7 +60,7 @@ def _create(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # Retries are due at the end of their back-off. By the age of the pod, they would precede creates of younger pods.
+    # Retries are due when their back-off ends. If they were due by age, they would precede creates of younger pods.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable

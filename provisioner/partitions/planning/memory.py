@@ -26,7 +26,7 @@ class PartitionMemory:
     #: Time of the last create or remove that made earlier readings outdated; None if there was none.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or an unused partition was removed. Reset when listed without an error.
+    #: Whether a create was rejected, or an unused partition was removed. Reset when listed as creating or active.
     refused: bool = False
     #: Back-off of creates; None again when `refused` is reset.
     backoff: Backoff | None = None
