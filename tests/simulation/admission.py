@@ -62,7 +62,6 @@ class Admission:
         # A separate source, so that this draw does not change the other draws of a seed.
         if random.Random(f"admission of pods {stage.seed}").random() < _ASSIGNS_PODS_CHANCE:
             self._assigns |= {POD_NAMESPACE}
-        #: Whether a user may edit the labels `MARKS` of nodes during the run.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
         #: Workloads by the mark (key and namespace of a slice) in the selectors of their pods.
@@ -101,7 +100,7 @@ class Admission:
         return self.rng.choice(_PRIORITIES) if self._has_priorities else 0
 
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
-        """Apply the policy to a new pod if it is installed; return False if the policy rejects the pod."""
+        """Apply the policy, if it is installed, to a new pod; return False if the policy rejects the pod."""
         if not self.installed:
             self._grant(pod)
             return True
@@ -124,7 +123,6 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record which workload or shape selects the marks of a slice in its own namespace."""
         mark = mark_of(pod.selector)
         if not is_assigned(mark) or mark[1] != pod.namespace:
             return

@@ -1,8 +1,8 @@
 """Checks that the statuses of ProvisioningRequests and CapacityBuffers are true of the simulated world.
 
-A request may get the condition Provisioned only if each of its slices has its own pool to which pods can be bound.
-From then on, no other pool is created for the request or, while it exists, for the pods that use it. Pools that other
-slices took from a buffer are replaced within minutes.
+A request may get the condition Provisioned only if each of its slices has its own pool to which pods can be bound. From
+then on, no other pool is created for the request or, while the request exists, for the pods that use it. Pools that
+other slices took from a buffer are replaced within minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Asked:
         self._simulation = simulation
         self._stage = simulation.stage
         self._rng = random.Random(f"asked {simulation.stage.seed}")
-        #: Time at which a usable node of each pool was last lost.
+        #: Time at which each pool last lost a usable node, by name of the pool; only pools that were whole until then.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
         #: Time since which each buffer has had too few pools.
@@ -89,7 +89,6 @@ class Asked:
                 self._stage.violate(PART, f"{process.name} calls {run.name} provisioned, {wrong}")
 
     def refuses(self, path: str) -> bool:
-        """Whether the write of a status is rejected, as an admission plugin may do."""
         if not self._stage.stormy or self._rng.random() >= _REFUSED_CHANCE:
             return False
         self._stage.fault("status refused", path)
@@ -123,7 +122,7 @@ class Asked:
                     yield f"and {name} is kept for {other.name}"
 
     def _runs_elsewhere(self, request: RequestRun) -> bool:
-        """Whether a pod for which a request booked pools is bound to another pool, as without placement policy."""
+        """Whether a pod for which a request booked pools is on another pool, as is possible without the placement policy."""
         users = (run for run in self._simulation.kueue.runs() if run.request is request)
         booked = set(request.last_pool.values())
         return any(pod.node and pod.pool not in booked for run in users for pod in run.pods.values())
@@ -188,7 +187,7 @@ class Asked:
         return True
 
     def served(self, run: WorkloadRun) -> bool:
-        """Whether a buffer has all its pools; False for a request, which must have ended in a settled world."""
+        """Whether all buffers of the shape of `run` have their pools; False for a request."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
         return False

@@ -110,7 +110,6 @@ class BufferRun(AskRun):
     of = KINDS[BUFFER]
     #: False, because a buffer has no pods; its pools may therefore be deleted or used by other slices.
     bindable: bool = False
-    #: Maximum number of chips; None if the buffer sets no limit.
     max_chips: int | None = None
 
     def slots(self) -> range:

@@ -212,7 +212,7 @@ class Assigned:
             pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if pod.blocks(now)]
             marks = {mark_of(node.labels) for node in self._cluster.nodes.values() if node.pool_name == pool.name}
             groups = {mark_of(pod.selector) for pod in pods}
-            # Pods of a Job that was deleted without them have no slice, so their pool keeps the labels that it has.
+            # Pods of a Job that was deleted without them have no slice, so their pool keeps its labels.
             living_pods = any(pod.workload is None or not pod.workload.gone for pod in pods)
             if living_pods and len(groups) == 1 and all(map(_is_marked, pods)) and marks != groups:
                 yield LABELS, f"{pool.name} has labels {sorted(marks)}, and pods of {groups} are on it"

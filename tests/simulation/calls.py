@@ -41,7 +41,7 @@ def says(
 
 
 class Calls:
-    """Faults of the calls of one run, with probabilities drawn for the run; after the storm, only short delays."""
+    """Draws the faults of the calls of one run; after the storm (`stage.stormy` is False), only short delays."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

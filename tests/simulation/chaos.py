@@ -1,7 +1,7 @@
 """Faults of the simulated world, drawn at random for each run; faults of calls are drawn in calls.py.
 
-Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. At the end of the
-storm, the faults that an administrator would repair are repaired, and users stop acting.
+Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. Faults occur in
+the storm, the first part of a run. At its end, the faults that an administrator would repair are repaired.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Chaos:
             self._end_later(fault.fault_id)
 
     def _empty_a_shelf(self) -> None:
-        """Make one kind of capacity unavailable in one zone for 20 to 120 s."""
+        """Make one kind of capacity unavailable in one zone for at most 120 s."""
         rng, market = self.stage.rng, self.simulation.market
         zone = rng.choice(market.zones)
         capacity = rng.choice(market.choices or ("on-demand",)).split("/")[0]
@@ -394,7 +394,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Reject reads of an optional resource for 5 to 60 s, and restart all processes, as an upgrade does."""
+        """Reject reads of an optional resource for at most 60 s, and restart all processes, as an upgrade does."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

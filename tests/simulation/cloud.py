@@ -59,11 +59,9 @@ class Cloud:
         stage.drive(self.world)
         for body in _foreign_pools():
             self.world.create_pool(CLUSTER, body)
-        # The limit is set after the start; otherwise the two foreign pools could not be created at the same time.
         stage.agenda.after(_OTHERS_READY_SECONDS, lambda: self.limit_operations(quota))
 
     def limit_operations(self, quota: int | None) -> None:
-        """Set the number of operations that GKE runs at the same time; None for no limit."""
         self.world.change_settings({"operations_quota": quota})
 
     @property
@@ -133,8 +131,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # Nodes that a failed delete removed are restored; otherwise a slice whose leader is on another node of
-                # the pool would wait for nearly `SETTLED_WITHIN_SECONDS`. The pool may be RUNNING after another fault.
+                # Nodes that a failed delete removed are restored, also if the pool is RUNNING after another fault.
+                # Otherwise a slice whose leader is on another node of the pool would wait for nearly
+                # `SETTLED_WITHIN_SECONDS`.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -214,7 +213,7 @@ class Wire(requests.adapters.BaseAdapter):
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return the rejection to inject for a create, None to accept the create; record the create and its failure."""
+        """Return the rejection of a create by a cause outside calls.py, None if no cause applies; record the create."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (

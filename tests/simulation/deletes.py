@@ -1,7 +1,8 @@
 """Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
 
-A pool is about to get a leader pod from the scheduler's choice of a node until the binding. A delete in that time is
-wrong if the process could know at its decision that the pod was pending and that the pool had a node for pods.
+A pool is about to get a leader pod if the scheduler has chosen one of the pool's nodes, but has not bound the pod yet.
+A delete in that time is wrong if the process could know at its decision that the pod was pending and that the pool had
+a node for pods.
 """
 
 from __future__ import annotations

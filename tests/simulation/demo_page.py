@@ -53,7 +53,7 @@ _V6E_LARGE = _shape("tpu-v6e-slice", "8x8", 16, 4)
 _V6E_HOST = _shape("tpu-v6e-slice", "2x4", 1, 8)
 _V5E = _shape("tpu-v5-lite-podslice", "4x4", 4, 4)
 _NO_SUCH = replace(_V6E, topology="3x4", feasible=False)
-#: Topologies that only the JobSets of `Demo._show_trouble` request.
+#: Only the JobSets of `Demo._show_trouble` may request this topology and the next one, which have faults.
 _NO_STOCK = _shape("tpu-v5p-slice", "2x2x2", 2, 4)
 _BROKEN = _shape("tpu-v6e-slice", "4x8", 8, 4)
 

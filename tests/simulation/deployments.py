@@ -1,4 +1,4 @@
-"""ReplicaSets, Deployments and StatefulSets of single hosts, and their controllers.
+"""ReplicaSets, Deployments and StatefulSets, and their controllers.
 
 The controllers behave in the worst way that Kubernetes allows. A ReplicaSet replaces a pod that terminates, knows a
 deletion cost only 2 s after the write, and breaks ties at random. The pods have no WorkloadRun.
@@ -57,7 +57,6 @@ class Controller:
     template: Template
     replicas: int
     kind: str = "ReplicaSet"
-    #: Deployment that owns the ReplicaSet; None if it has no owner.
     deployment: Deployment | None = None
     pods: dict[PodRun, None] = field(default_factory=dict)
     #: Maximum number of active pods that existed at the same time.

@@ -89,7 +89,7 @@ class Environment:
         return _ACCOUNT if self._kind in _ACCOUNTS and name == self._name else ""
 
     def concerns(self, body: dict[str, Any]) -> bool:
-        """Whether GKE rejects a create now."""
+        """Whether GKE rejects a create now for the cause of this run."""
         if not self._kind or self.mended or self._stage.agenda.now < self._since:
             return False
         pool = body["nodePool"]

@@ -153,7 +153,7 @@ class Fairness:
         return all(self._waiting.on_its_way(workload, number) or not self._waits(workload, number) for number in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
-        """Whether GKE accepts creates, and the used chips leave room within the stock and the limits."""
+        """Whether GKE accepts creates and chips are left; a bound pod is enough unless the slices start together."""
         if not self._hostile.takes_operations:
             return False
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:

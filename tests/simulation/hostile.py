@@ -130,7 +130,6 @@ class Hostile:
         self._stays_until = 0.0
         self._bare: list[PodRun] = []
         self._patches = 0
-        #: Whether GKE accepts creates.
         self.takes_operations = True
         self.rivals = Rivals(self)
         self.misfits = Misfits(self)

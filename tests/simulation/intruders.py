@@ -54,7 +54,7 @@ class Intruders:
                 self._stage.agenda.after(self._rng.uniform(1.0, 60.0), lambda kind=kind: self._come(kind))
 
     def begin_calm(self) -> None:
-        """Start all kinds of hostile pods, 110 to 250 s after the storm."""
+        """Start the hostile pods of the run, 110 to 250 s after the storm."""
         if not self._kinds:
             return
         self._stays_until = self._stage.agenda.now + self._rng.choice(_STAYS_SECONDS)

@@ -1,8 +1,8 @@
 """Plain Jobs: their objects, their controller, and a team that runs them.
 
-All pods are created at the same time; each ends and is replaced independently. Some Jobs replace a pod while it is
-still terminating, other Jobs only when the pod is deleted. A Job selects nodes labelled with its name, or leaves
-placement to the policy.
+A Job creates as many pods as its parallelism allows at the same time; each ends and is replaced independently. Some
+Jobs replace a pod while it is still terminating, other Jobs only when the pod is deleted. A Job selects nodes labelled
+with its name, or leaves placement to the policy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class JobRun(WorkloadRun):
     failures_left: int
     #: Whether the Job has the annotation that requests pools.
     served: bool
-    #: Whether a pod is replaced while it is terminating.
     replaces_early: bool
     removed_at_once: bool
     #: Whether the Job was deleted without its pods.

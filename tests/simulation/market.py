@@ -105,7 +105,7 @@ class Market:
             self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
             self.restock()
             return
-        # Flex-start is not the choice that is kept: its pool is created immediately, and then waits for machines.
+        # On-demand or spot is kept, because a pool of flex-start is created immediately and then waits for machines.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
         others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
@@ -139,7 +139,8 @@ class Market:
         # A pool for which GKE found no capacity has no chips.
         used = sum(chips_in(pool) for pool in same if zone in pool.plan.zones and pool.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
-        # An earlier create of this name left its fault unused if GKE rejected it for too many operations.
+        # If GKE rejected an earlier create of this name for too many operations, the fault of that create is still
+        # unused.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)

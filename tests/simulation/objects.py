@@ -83,7 +83,6 @@ class PodRun:
     phase: str = "Pending"
     deadline: float | None = None
     waiting_since: float | None = None
-    #: Message of the scheduler in the pod's condition PodScheduled.
     message: str = "0 nodes are available"
     bound_at: float = 0.0
     #: Node that the scheduler has chosen, from its decision until the binding; empty otherwise.
@@ -153,7 +152,7 @@ class WorkloadRun(abc.ABC):
     service_account: str = ""
     #: Additional networks that the pods request for their nodes.
     networks: str = ""
-    #: Whether the scheduler can bind the pods; False if a volume is missing.
+    #: Whether the scheduler can bind the pods; False has the effect of a missing volume.
     bindable: bool = True
     #: Requests of the pods in addition to chips.
     requests: dict[str, str] = field(default_factory=dict)

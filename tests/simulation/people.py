@@ -83,7 +83,7 @@ class People:
         self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
-        """Create a JobSet with a new or given name, unless the name is taken or the maximum number is reached."""
+        """Create a JobSet unless its name is taken; without `late`, only in the storm and up to `_MAX_JOBSETS`."""
         if not (self.stage.stormy or late):
             return
         rng = self.stage.rng

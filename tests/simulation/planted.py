@@ -113,8 +113,6 @@ def _refused_for_good(original: Any) -> Any:
 
 
 def _never_idle_for_long(original: Any) -> Any:
-    """Restarts the deletion delay in every round."""
-
     def find(ctx: Any, *rest: Any) -> Any:
         pools = {name: replace(known, unneeded_since=None) for name, known in ctx.memory.pools.items()}
         return original(replace(ctx, memory=replace(ctx.memory, pools=pools)), *rest)
@@ -375,7 +373,6 @@ def _once_for_a_pool(original: Any) -> Any:
 
 
 def _alone(original: Any) -> Any:
-    """Creates a pool for each pod."""
     return lambda slices, *rest, **options: [
         pair for slice_ in slices for pair in original((slice_,), *rest, **options)
     ]

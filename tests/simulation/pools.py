@@ -21,7 +21,6 @@ def are_ours(labels: Mapping[str, Any]) -> bool:
 
 
 def workload_name(pool: Pool) -> tuple[str, str]:
-    """Return kind and name of the workload that a pool of the provisioner was created for."""
     labels = pool.body["config"]["labels"]
     if constants.POOL_WORKLOAD_NAME in labels:
         return labels[constants.POOL_WORKLOAD_KIND], labels[constants.POOL_WORKLOAD_NAME]
@@ -29,7 +28,6 @@ def workload_name(pool: Pool) -> tuple[str, str]:
 
 
 def namespace_of(labels: Mapping[str, Any]) -> str:
-    """Return the namespace of the workload that a pool with these labels was created for."""
     namespace: str = labels.get(constants.POOL_WORKLOAD_NAMESPACE) or labels[constants.POOL_JOBSET_NAMESPACE]
     return namespace
 

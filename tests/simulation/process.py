@@ -199,7 +199,6 @@ class Process:
 
     @property
     def leads(self) -> bool:
-        """Whether the process considers itself the leader."""
         return not self.dead and (self.elector is None or self.elector.is_leader)
 
     def enter(self, entry: Callable[[], None]) -> None:
@@ -215,7 +214,7 @@ class Process:
             self.die()
 
     def travel(self, extra_seconds: float, *, may_pause: bool = True, delicate: bool = False) -> None:
-        """Wait for a response; in the meantime the world goes on, and the process may be paused or end."""
+        """Wait for a response, and perhaps for a pause, while the world goes on. Raises Crash if the process has ended."""
         agenda = self.stage.agenda
         agenda.wait(self.calls.latency_seconds() + extra_seconds)
         if may_pause and not self.dead:
@@ -312,7 +311,7 @@ class Process:
 
 
 class _Executor:
-    """Starts calls in their order, after random times; at most `threads` calls run at the same time."""
+    """Starts calls after random delays; at most `threads` calls run at the same time."""
 
     def __init__(self, process: Process, threads: float) -> None:
         self._process = process

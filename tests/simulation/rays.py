@@ -23,7 +23,7 @@ from tests.support.simulations.stage import Agenda
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RayRun(WorkloadRun):
-    """A RayCluster, whose replicas run until a user ends them, and get the lowest free numbers."""
+    """A RayCluster, whose replicas do not complete, and get the lowest free numbers."""
 
     of = RAY_CLUSTER
     fate: str = "forever"

@@ -86,7 +86,7 @@ class Simulation:
         if self.hostile.rivals.has_buffer:
             self.asks = (BUFFER,)
         self.market = Market(self)
-        # With scarce capacity, kept pools could block other workloads permanently.
+        # With scarce capacity, pools that are kept for suspended workloads could block other workloads permanently.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
         self._settings = Settings(
             keep_suspended=self.keeps_suspended,

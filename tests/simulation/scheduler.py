@@ -17,7 +17,6 @@ def selects(pod: PodRun, labels: Mapping[str, str]) -> bool:
 
 
 def fits(pod: PodRun, node: Node, there: Iterable[PodRun]) -> bool:
-    """Return whether a pod may be bound to a node that has other pods."""
     if not node.ready or node.cordoned or not selects(pod, node.labels):
         return False
     spot = (constants.SPOT,) if pod.shape.spot or pod.shape.tolerant else ()

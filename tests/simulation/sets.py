@@ -27,7 +27,7 @@ _LWS = "leaderworkerset.sigs.k8s.io"
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SetRun(WorkloadRun):
-    """A LeaderWorkerSet, whose groups run until a user ends them; an update replaces them one by one."""
+    """A LeaderWorkerSet, whose groups do not complete; an update replaces them one by one."""
 
     of = LEADER_WORKER_SET
     fate: str = "forever"
@@ -59,7 +59,6 @@ class SetRun(WorkloadRun):
         return f"{self.name}-{job}"
 
     def pod_name(self, job: int, index: int) -> str:
-        """Return the name of a pod and of its successors."""
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:

@@ -41,7 +41,7 @@ CHARGED = "25 a namespace pays for the nodes that its pods use, in shared pools,
 SERVED = "26 no pool is created for pods that SERVE_PODS excludes"
 COSTS = "27 a Deployment that scales in empties one pool before the next"
 
-#: Maximum number of nodes of a shared pool, and maximum number of pools of a workload that fits no host.
+#: Maximum number of nodes of a shared pool, and of pools for a workload whose pods fit no host.
 MAX_NODES, MAX_REFUSED = 16, 6
 #: Resources that the provisioner checks before it creates a pool, so that pods with excessive requests get no pool.
 _KNOWN = frozenset({"cpu", "memory"})
@@ -126,7 +126,6 @@ class Shared:
         return uid, uid_in(pod.namespace, uid)
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Check a new pool that was created for pods without a workload."""
         owner = owner_of(pool.body["config"]["labels"])
         class_ = self._classes.get(owner)
         made = f"{process.name} creates {pool.name} of {hosts(pool)} hosts"

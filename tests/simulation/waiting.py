@@ -66,7 +66,7 @@ class Waiting:
                 self._failed_kinds.add((plan.machine.accelerator, plan.topology, hosts(pool)))
 
     def taken_away(self, pool: Pool) -> str:
-        """Record a delete; return the reason why it is wrong, empty if none."""
+        """Record the delete of a pool; return the reason why the delete is wrong, empty if none."""
         owner = owner_of(pool.body["config"]["labels"])
         for workload, job in self.waiting():
             if _key(workload, job) == owner and not self._simulation.stage.stormy:

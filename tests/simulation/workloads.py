@@ -499,7 +499,7 @@ class Cluster:
             self._remove(pod)
 
     def _collect(self, pod: PodRun) -> None:
-        """Remove a pod whose node no longer exists after 5 to 60 s, as the garbage collector does."""
+        """After 5 to 60 s, remove a pod whose node no longer exists, as the garbage collector does."""
         self.stage.agenda.after(self.stage.rng.uniform(5.0, 60.0), lambda: self._remove(pod))
 
     def _remove(self, pod: PodRun) -> None:
