@@ -214,7 +214,7 @@ class Process:
             self.die()
 
     def travel(self, extra_seconds: float, *, may_pause: bool = True, delicate: bool = False) -> None:
-        """Wait for a response, and perhaps for a pause, while the world goes on. Raises Crash if the process has ended."""
+        """Wait for a response, and perhaps a pause, while the world goes on. Raises Crash if the process has ended."""
         agenda = self.stage.agenda
         agenda.wait(self.calls.latency_seconds() + extra_seconds)
         if may_pause and not self.dead:

@@ -104,7 +104,6 @@ def refused_pair(kind: FailureKind, message: str, *, rounds: int = 6) -> World:
 
 
 def put_pair(world: World, **pod: Any) -> None:
-    """Add JobSet "train" of two slices, with the leader pod of each slice."""
     spec = pod_spec(**{"topology": "2x2x1", "tolerations": [toleration()], **pod})
     parts: dict[str, Any] = {"namespace": NAMESPACE, "job": "workers"}
     raw = raw_jobset("train", replicas=2, parallelism=1, pod=spec, uid="uid-of-train", **parts)
@@ -284,7 +283,7 @@ class Cause:
     """A cause for which a JobSet does not start: the world with the fault, and the texts that must report the cause."""
 
     play: Callable[[], World]
-    #: Parts of the text of the cause; each place that reports the cause must show all of them.
+    #: Parts of the text of the cause. Each output shows all parts; a table of 80 columns shows at least the first.
     words: tuple[str, ...]
     #: Advice to the user in Events, in `status`, in the first three lines of `explain`, and at the top of the page.
     step: str

@@ -154,7 +154,6 @@ class World:
         self.loop = self.start(ca_pem=ca_pem)
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
-        """Start a new controller, as after a crash."""
         supplier, proof = self.choose(ca_pem)
         self.gate = Gate(
             api=self.kube,
@@ -351,7 +350,6 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
-    """Return the decision to delete a pool that was created for the JobSet `train`."""
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,

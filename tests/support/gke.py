@@ -77,7 +77,8 @@ class _Injected:
 class FakeGke:
     """Methods of a `GkeClient` that call GKE. A create adds a PROVISIONING pool, and a delete makes a pool STOPPING.
 
-    Only methods for tests, such as `finish_create`, make other changes. As in GKE, deletes of STOPPING pools fail.
+    Only methods for tests, such as `finish_create`, change pools in other ways. As in GKE, deletes of STOPPING pools
+    fail.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))

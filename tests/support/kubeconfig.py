@@ -11,7 +11,6 @@ import yaml
 def write_kubeconfig(
     path: Path, server: str, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None
 ) -> Path:
-    """Write a kubeconfig with one context named "here", without credentials unless `user` has some."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

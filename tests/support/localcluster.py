@@ -55,7 +55,6 @@ class GoHome:
     def install_go(
         self, *, version: str = "go1.26.3", build: str = 'echo built > "$output"; chmod +x "$output"'
     ) -> Path:
-        """Add a fake `go` to PATH; `build` is the shell code that creates $output."""
         return self.write_go(self.root / "bin" / "go", version=version, build=build)
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
@@ -75,7 +74,6 @@ class GoHome:
         return path
 
     def resolve(self, *, optional: Sequence[str] = (), **more: str) -> localcluster.Binaries:
-        """Resolve the binaries in this home directory, and add the progress messages to `said`."""
         return localcluster.resolve_binaries(
             optional=optional,
             progress=self.said.append,

@@ -1,7 +1,7 @@
 """Machine that runs its startup script in bash, with fake commands; its files are below `root`.
 
-PATH has two folders: `tools` with programs of this computer that do not change it, and `bin` with fakes that record
-their calls. `sleep` returns immediately, and runs the actions that a test planned with `at_sleep`.
+PATH has two folders: `tools` with real programs of this computer, and `bin` with fakes that record their calls. `sleep`
+returns immediately, and runs the actions that a test planned with `at_sleep`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-#: Programs that change only the files in their arguments.
 _TOOLS = (
     "ls",
     "bash",
@@ -141,7 +140,6 @@ class Machine:
         (self.path / "metadata" / path).write_text(value)
 
     def attributes(self, items: Mapping[str, str]) -> None:
-        """Replace all items of the machine's metadata."""
         folder = self.path / "metadata/instance/attributes"
         for old in folder.iterdir():
             old.unlink()

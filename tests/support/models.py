@@ -76,7 +76,6 @@ def make_jobset(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a JobSet of one replicated job "slice"; its UID depends on namespace and name by default."""
     job = PodGroup(
         name="slice",
         replicas=replicas,
@@ -113,7 +112,6 @@ def make_job(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a plain Job that the provisioner serves; its UID depends on namespace and name by default."""
     group = PodGroup(
         name="",
         replicas=1,

@@ -210,7 +210,6 @@ class World:
         return not any(self.state().values())
 
     def state(self) -> dict[str, list[str]]:
-        """Return the names of all objects, nodes, Secrets, machines and resources, by kind."""
         collections = {kind.plural: collection_path(kind.plural, root=API_ROOT) for kind in Kind}
         collections |= {"nodes": collection_path("nodes"), "secrets": _SECRETS}
         found = {

@@ -116,6 +116,5 @@ def valid(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def _pattern_of(schema: Mapping[str, Any]) -> str:
-    """Return the regular expression in the validation rules of a text field, empty if they contain none."""
     rules = (validation["rule"] for validation in schema.get("x-kubernetes-validations", ()))
     return next((found[1] for rule in rules if (found := re.fullmatch(r"self\.matches\(r'\^(.*)\$'\)", rule))), "")

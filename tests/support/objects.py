@@ -49,7 +49,6 @@ def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", c
 
 
 def job_reference(group_name: str, **changes: Any) -> Json:
-    """Return the owner reference that the Job controller sets on the pods of a Job."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
 
@@ -83,7 +82,6 @@ def raw_pod(
 
 
 def child_marks(jobset: str, group_name: str, *, namespace: str, uid: str) -> Json:
-    """Return the labels and the owner reference of the first pod of a child Job."""
     return {
         "labels": {
             constants.JOBSET_NAME: jobset,

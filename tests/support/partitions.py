@@ -41,7 +41,7 @@ class FakeVipu:
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
         self.calls: list[tuple[str, str]] = []
-        #: Number of calls of `list_partitions`, which wait until `answers` is set, and fail if `failing` is set.
+        #: Number of calls of `list_partitions`. A call waits until `answers` is set, and fails if `failing` is set.
         self.reads = 0
         self.answers = threading.Event()
         self.answers.set()

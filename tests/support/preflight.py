@@ -42,7 +42,6 @@ class FakeInspector:
     on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    #: End of all reservations; None if they do not end.
     ends_at: datetime | None = None
     failures: dict[str, FailureKind] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)

@@ -22,7 +22,6 @@ class Recorded:
 
     method: str
     path: str
-    #: Headers with lower-case names.
     headers: dict[str, str]
     body: bytes
 

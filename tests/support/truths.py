@@ -155,7 +155,6 @@ def _is_one_unit(slice_: SliceView, plan: Plan) -> bool:
 
 
 def _untrue_of_waiting(slice_: SliceView, plan: Plan) -> Iterator[str]:
-    """Compare a waiting slice in the view with its reason and queue position in the plan."""
     if slice_.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]

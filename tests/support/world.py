@@ -160,7 +160,6 @@ class World:
         return self.workloads.get(Workloads.of(self.workloads).uid_of(pod) or WorkloadUid(""))
 
     def end_pods(self, workload: Workload, *groups: int) -> None:
-        """Remove the pods of a workload, by default of all its groups."""
         names = {make_pod(workload, job=group).group_name for group in groups}
 
         def is_over(pod: Pod) -> bool:

@@ -60,7 +60,6 @@ class Simulation:
 
 
 def _tell_runs(runs: Iterable[Outcome]) -> int:
-    """Print the broken invariants and a summary; return 1 if any invariant is broken."""
     began, outcomes, faults = time.monotonic(), [], Counter[str]()
     figures: defaultdict[str, list[float]] = defaultdict(list)
     for outcome in runs:
@@ -78,7 +77,6 @@ def _tell_runs(runs: Iterable[Outcome]) -> int:
 
 
 def _tell_bugs(bugs: Sequence[Bug], shown: Iterable[Outcome | None]) -> int:
-    """Print the seed that shows each bug; return 1 if a bug was not found."""
     found = 0
     for bug, outcome in zip(bugs, shown, strict=True):
         found += outcome is not None

@@ -27,7 +27,6 @@ _MODULES = {
 
 
 def main() -> int:
-    """Compare or write the hashes; return 1 if a comparison finds a changed history or a broken invariant."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         # A seed has the same history only if sets of strings have the same order.
         os.environ["PYTHONHASHSEED"] = "0"

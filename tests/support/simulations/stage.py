@@ -78,7 +78,6 @@ class Stage:
         self.recording = recording
         self.history: list[str] = []
         self.faults: Counter[str] = Counter()
-        #: Whether faults may be injected.
         self.stormy = True
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
