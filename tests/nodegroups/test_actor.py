@@ -111,7 +111,6 @@ class World:
         )
 
     def put_group(self) -> None:
-        """Create a managed instance group of one machine that may be deleted."""
         raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **DELETED)
         self.kube.put_object(kind_path(MIG, MANAGER), raw)
         self.kube.put_object("/api/v1/nodes/m-0", raw_machine_node("m-0"))

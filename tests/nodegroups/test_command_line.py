@@ -19,7 +19,6 @@ from tests.support.kubeconfig import write_kubeconfig
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the path of a kubeconfig, in an environment with few settings and no cloud."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -31,7 +30,6 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Addresses]]:
-    """Replace the function that runs the controller; return the arguments of its calls."""
     runs: list[tuple[NodeGroupSettings, Addresses]] = []
 
     def run(settings: NodeGroupSettings, addresses: Addresses, _api: Any, compute: Any) -> int:

@@ -113,8 +113,6 @@ def _open_node(name: str, **parts: Any) -> Change:
 
 
 def _deleted_node(change: Change = _nothing) -> Change:
-    """Return a change that deletes the node m-0 after another change."""
-
     def delete(world: World) -> None:
         change(world)
         world.kube.remove_object("/api/v1/nodes/m-0")
@@ -237,8 +235,6 @@ _LATE: dict[str, Change] = {
 
 @pytest.mark.parametrize("late", _LATE.values(), ids=_LATE)
 def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Change) -> None:
-    """The nodes are read once more after their pods."""
-
     class Late(FakeKube):
         def list_page(self, request: Request, **parts: Any) -> Any:
             page = super().list_page(request, **parts)

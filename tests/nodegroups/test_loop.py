@@ -29,7 +29,6 @@ def world() -> World:
 
 @pytest.fixture
 def ready(world: World) -> World:
-    """Return a cluster with one group whose nodes are ready and whose status is written."""
     world.run(world.is_ready)
     for _ in range(20):
         world.round(after_seconds=1)

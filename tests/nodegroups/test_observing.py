@@ -73,7 +73,6 @@ class World:
         self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
 
     def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:
-        """Create the Secret of a machine's token as the API server stores it."""
         raw = tokens.secret_of(
             "abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=self.clock.now()
         )

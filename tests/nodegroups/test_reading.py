@@ -100,7 +100,6 @@ def test_node_whose_chips_cannot_be_read_is_malformed() -> None:
 
 
 def owned(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return metadata of an object with an owner, by default one that controls it."""
     return {"ownerReferences": [{"kind": kind, "name": "o", "uid": "u", "controller": True, **changes}]}
 
 

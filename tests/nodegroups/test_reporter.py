@@ -74,7 +74,6 @@ def reporter() -> Reporter:
 
 
 def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str, str]]:
-    """Return level and event of the log lines for an answer."""
     with capture_logs() as logs:
         reporter.tell_answer(answer)
     assert SECRET not in str(logs)
@@ -193,7 +192,6 @@ def test_problem_that_lasts_is_logged_once(
 def tell(
     reporter: Reporter, *events: Event, open_writes: tuple[Write, ...] = (), writes: tuple[Write, ...] = ()
 ) -> list[str]:
-    """Report a plan; return the reasons of all Events so far."""
     opened = {write.key: OpenWrite(write=write, seen="", since=NOW) for write in (*open_writes, *writes)}
     plan = Plan(memory=Memory(writes=opened), writes=writes, events=events)
     reporter.tell(plan, Snapshot(cluster=Cluster(uid="c")))

@@ -68,12 +68,10 @@ def writer(api: FakeKube, **parts: Any) -> Writer:
 
 
 def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: Any) -> Any:
-    """Create an object of one of the kinds; return its record."""
     return parse(RECORDS[kind], api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata)))
 
 
 def a_child() -> WorkloadPolicy:
-    """Return the policy of a group before its creation."""
     group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1")
     return WorkloadPolicy(
         meta=ObjectMeta(
@@ -175,7 +173,6 @@ def test_taint_of_tpu_nodes_is_added_and_other_taints_keep_their_times(api: Fake
 
 
 def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """A node that has changed needs a new decision."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
     after = api.object(NODE)

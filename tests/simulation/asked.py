@@ -122,7 +122,7 @@ class Asked:
                     yield f"and {name} is kept for {other.name}"
 
     def _runs_elsewhere(self, request: RequestRun) -> bool:
-        """Whether a pod for which a request booked pools is on another pool, as may happen without the placement policy."""
+        """Whether a pod for which a request booked pools is on another pool, as is possible without the policy."""
         users = (run for run in self._simulation.kueue.runs() if run.request is request)
         booked = set(request.last_pool.values())
         return any(pod.node and pod.pool not in booked for run in users for pod in run.pods.values())

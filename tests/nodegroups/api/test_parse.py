@@ -303,7 +303,6 @@ def _without_empty(value: Any) -> Any:
 
 
 def _as_read(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec without the fields that the controller ignores, and with the API server's default subnetwork."""
     config = spec.get("instanceConfig")
     return without(spec, *UNREAD, **({"instanceConfig": {"subnetwork": "default", **config}} if config else {}))
 

@@ -28,7 +28,6 @@ HASH = "sha256:41c13bd1f40ba28e07edc7efe3836bc625ec5542ef70d13efd4cbe0baa513e7a"
 
 
 def authority() -> str:
-    """Return the certificate of a CA other than the one in PEM."""
     made = Authority("other", now=dt.datetime(2026, 11, 23, tzinfo=dt.UTC), valid=dt.timedelta(days=1))
     return made.certificate_pem.decode()
 

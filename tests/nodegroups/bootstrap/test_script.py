@@ -27,7 +27,6 @@ LABELS = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke
 def items(
     token: str = TOKEN, api_server: str = "10.0.0.2:6443", ca_hash: str = HASH, version: str = "1.34"
 ) -> dict[str, str]:
-    """Return the metadata that the provisioner writes for a machine."""
     join = Join(token=token, api_server=api_server, ca_hash=ca_hash, kubernetes_version=version)
     return changed_items({}, labels=LABELS, join=join) or {}
 

@@ -157,7 +157,6 @@ def test_fault_9_labels_of_the_longest_names_fit() -> None:
 
 
 def stored(secret: dict[str, object], **metadata: str) -> dict[str, object]:
-    """Return a Secret as the API server stores it."""
     data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["stringData"].items()}
     rest = {key: value for key, value in secret.items() if key != "stringData"}
     return {**rest, "metadata": {**secret["metadata"], "uid": "u-1", **metadata}, "data": data}

@@ -284,7 +284,6 @@ def test_script_of_several_machines_is_in_memory_once() -> None:
 
 
 def _ended(kind: str, code: str = "", **parts: object) -> dict[str, object]:
-    """Return an operation that has ended, with an error if a code is given."""
     return {
         "status": "DONE",
         "operationType": kind,

@@ -49,7 +49,6 @@ def test_2_waiting_for_capacity_is_reported_without_calls_for_placeholders(terms
 
 
 def test_3_each_machine_gets_one_token_if_reading_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each read of machines takes 310 s, as in a large group."""
     arrive = Process._arrive
 
     def late(process: Process, call: Call, sent_at: object, fate: str) -> None:

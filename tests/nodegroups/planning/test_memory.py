@@ -39,7 +39,6 @@ DELETE = actions.Delete(**OF, attempt=1, request_id="")
 
 
 def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None, **answer: Any) -> Memory:
-    """Return the memory after the answer to a call, which is a failure if `kind` is given."""
     failure = Failure(kind=kind, message="no") if kind is not None else None
     return fold(memory, AnsweredCall(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
 

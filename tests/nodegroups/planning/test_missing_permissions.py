@@ -122,8 +122,6 @@ def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str,
 
 
 def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new group, and a group that is deleted after a restart, get a message in a condition, not only in the log."""
-
     def fail(*_: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="Connection refused."))
 

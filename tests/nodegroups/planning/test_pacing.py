@@ -113,7 +113,6 @@ def test_calls_beyond_the_burst_are_sent_at_the_pace() -> None:
 
 
 def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
-    """The calls of the namespaces alternate, also over several rounds."""
     many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
     few = wanted(insert("few0"), insert("few1"), due_at=NOW)
     first = pace([*many, *few], Memory(), SETTINGS, NOW)

@@ -203,7 +203,7 @@ def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
 
 
 def test_reset_in_the_future_does_not_lift_the_limit_on_recreations() -> None:
-    """A year with a typing error had lifted the limit until then, and the slice was recreated without end."""
+    """In an earlier version, a mistyped year lifted the limit for years, and the slice was recreated without end."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     now = world.stage.wall()
     for minutes, counted in ((1, 0), (60, 1)):
@@ -226,7 +226,7 @@ def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
 
 
 def test_recreation_recorded_while_the_clock_was_ahead_does_not_count() -> None:
-    """Otherwise a recorded time in the future would prevent recreations until then."""
+    """Otherwise the recorded time, which is in the future, would prevent recreations until that time."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     group = world.group()
     status = replace(group.status, recreated_at=(world.stage.wall() + timedelta(days=365),))
@@ -624,7 +624,6 @@ def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
 
 
 def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() -> None:
-    """If the group were abandoned after one rejection, its machines would be left."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.delete")
@@ -690,7 +689,6 @@ def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
     [(ApproveRequest, "machines cannot join yet"), (ApplyDevicePlugin, "the device plugin is not applied")],
 )
 def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
-    """New machines would not become ready either, for example if a permission is missing."""
     world = World()
     world.kube.refused, world.kube.chips = (write,), 0
     world.kube.create_group(make_group("train", topology="2x4"))

@@ -44,7 +44,6 @@ class Worlds:
 
     @classmethod
     def begin(cls) -> Worlds:
-        """Copy a control plane whose group is ready and runs pods, and schedule the failures of the copy's nodes."""
         world = ready_world(topology="2x4")
         world.run_pods("train")
         copy = Kube(stage=world.stage)
@@ -68,7 +67,6 @@ class Worlds:
 
     @property
     def message(self) -> str:
-        """Reason and message of the group's condition Ready in the copy."""
         group = self.copy.group("train")
         ready = condition_of(group.status.conditions, ConditionType.READY) if group is not None else None
         return f"{ready.reason}: {ready.message}" if ready is not None else ""

@@ -84,7 +84,6 @@ class Cloud:
         return found if found is not None and found.status else None
 
     def limit(self, free: int | None) -> None:
-        """Allow `free` more machines; None allows any number."""
         room = {} if free is None else {f"{ZONE}/ct6e-standard-4t": len(self.machines()) + free}
         self.world.change_settings({"capacity": room})
 
@@ -96,7 +95,6 @@ class Cloud:
         self._failing[kind] = self.world.faults.add(fault)
 
     def mend(self, kind: Kind) -> None:
-        """Let the creation of resources of a kind succeed again."""
         fault = self._failing.pop(kind, None)
         if fault is not None:
             self.world.faults.remove(fault.fault_id)

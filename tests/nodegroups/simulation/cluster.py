@@ -76,7 +76,6 @@ class Kube:
     refused_tokens: str = ""
     #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
-    #: Number of writes, including rejected ones.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
     #: Approved certificates: name of the token, name of the node, and number of the machine.
@@ -119,7 +118,6 @@ class Kube:
         return found
 
     def recache(self) -> None:
-        """Fill the caches with all objects, as a new process does."""
         self.cached = dict(self.objects)
 
     def create_group(self, group: TpuNodeGroup) -> None:
@@ -184,7 +182,6 @@ class Kube:
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
 
     def ask(self, token: Token, node: str) -> None:
-        """Request the certificate of a node with a token, if there is no such request yet."""
         key = ("Request", "", f"{token.name}-{node}")
         if key not in self.objects:
             uid = f"uid-{next(self._numbers)}"

@@ -115,7 +115,6 @@ class Many:
         return self.world.stage.agenda.now
 
     def _look(self, machine: MachineView, waited: float) -> None:
-        """Look for the data to join, as the startup script does."""
         world = self.world
         now = world.cloud.machine(machine.name)
         if now is None or now.number != machine.number or now.status != "RUNNING":

@@ -110,7 +110,6 @@ class Run:
         ) == len(self.wanted)
 
     def _check_silence(self) -> None:
-        """Check that an hour without events has few reads and no writes."""
         process = self.world.process
         calls, writes = Counter(process.calls), Counter(process.writes)
         self.world.wait(_HOUR)

@@ -24,7 +24,6 @@ _ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
 
 def make_group(name: str, *, topology: str = "4x4", node_count: int | None = None, **terms: Any) -> TpuNodeGroup:
-    """Return a group as a user writes it."""
     return TpuNodeGroup(
         meta=ObjectMeta(namespace="default", name=name, uid=""),
         spec=TpuNodeGroupSpec(
@@ -107,7 +106,6 @@ class World:
         self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
 
     def deny(self, *permissions: str) -> None:
-        """Deny these permissions, and grant all others."""
         self.cloud.world.change_settings({"denied_permissions": permissions})
 
     def group(self, name: str = "train") -> TpuNodeGroup:
@@ -120,12 +118,10 @@ class World:
         return ready is not None and ready.status is ConditionStatus.TRUE
 
     def reason(self, name: str) -> str:
-        """Return the reason of a group's condition Ready."""
         ready = self._ready(name)
         return ready.reason if ready is not None else ""
 
     def message(self, name: str) -> str:
-        """Return the message of a group's condition Ready."""
         ready = self._ready(name)
         return ready.message if ready is not None else ""
 
