@@ -24,7 +24,6 @@ CASES = sorted(Path("tests/data/partitions").glob("*.json"))
 
 
 def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, Any]:
-    """Post a review to the server's webhook; return the answer with the patch decoded."""
     hooks = make_hooks(read_webhook_settings(variables), FakeKube(), {})
     return reviews.answer_to(hooks, "/mutate/partitions", review)
 

@@ -179,7 +179,6 @@ def ground() -> Iterator[Ground]:
 
 
 def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **variables: str) -> int:
-    """Run the command as the init container of a pod; return its exit code."""
     pod = ground.pods.get(("ml", "train")) or ground.add_pod()
     (tmp_path / "token").write_text(ground.token(pod), encoding="utf-8")
     variables = {"POD_NAMESPACE": "ml", "POD_NAME": "train", "POD_UID": pod.uid, "IPUS": "4", **variables}

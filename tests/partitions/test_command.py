@@ -59,7 +59,6 @@ def test_vipu_command_is_killed_when_the_controller_ends(asked: Any, monkeypatch
 
 
 def comes_to_its_end(process: int) -> bool:
-    """Return whether a process ends within 10 s."""
     return bool(wait_for(lambda: is_over(process), what="the end of vipu", seconds=10))
 
 

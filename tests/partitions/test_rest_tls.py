@@ -26,7 +26,6 @@ HOST = "localhost"
 
 
 def make(*names: str) -> Keys:
-    """Return a certificate for host names, from a new authority."""
     return make_keys(names or (HOST,), now=datetime.now(UTC), valid=timedelta(days=1))
 
 
@@ -114,7 +113,7 @@ def test_servers_follow_the_addresses_and_the_certificate(
 def test_client_sends_no_token_to_an_untrusted_server(
     place: Place, spoil: Callable[[Place], object], want: str
 ) -> None:
-    """An attacker between client and server would get the token."""
+    """Otherwise an attacker between client and server would get the token."""
     place.write(make())
     spoil(place)
     _, port = ports(place.start())

@@ -54,7 +54,6 @@ def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: An
 
 
 def id_of(pod: Pod, server: Server = SERVER) -> str:
-    """Return the id of a pod's partition on a server."""
     return names.partition_id(CLUSTER, pod.uid, server.address)
 
 
@@ -97,7 +96,6 @@ class Story:
     plan: Plan | None = None
 
     def at(self, server: Server = SERVER) -> dict[str, Partition]:
-        """Return the partitions on a server, by id."""
         return self.partitions.setdefault(server.address, {})
 
     def put(self, *partitions: Partition, server: Server = SERVER) -> None:
@@ -126,13 +124,11 @@ class Story:
         )
 
     def decide(self) -> Plan:
-        """Return a plan without executing it."""
         self.plan = decide(self.snapshot(), self.memory, self.settings, self.now)
         self.memory = self.plan.memory
         return self.plan
 
     def calls(self, kind: type[Any]) -> list[Any]:
-        """Return the calls and writes of a type in the last plan."""
         assert self.plan is not None
         return [call for call in (*self.plan.calls, *self.plan.writes) if isinstance(call, kind)]
 

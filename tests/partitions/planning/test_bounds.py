@@ -19,7 +19,7 @@ from tests.partitions.planning.stories import Story, events_of, make_entry, make
 
 @pytest.mark.timeout(60)
 def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
-    """The time must not grow with the square of the number of pods."""
+    """If the time grew with the square of the number of pods, the test would exceed its time-out."""
     pods = [make_pod(f"p{number}", size=1 << number % 4, age_seconds=number) for number in range(20_000)]
     story = Story(pods=pods)
     story.read()

@@ -150,7 +150,6 @@ def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Serve
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
 def test_second_partition_of_a_running_pod_on_another_server_is_removed(lost: bool) -> None:
-    """The pod runs with the partition on OTHER, which its annotation names."""
     pod = make_pod("train", gated=False, server_annotation=OTHER.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:

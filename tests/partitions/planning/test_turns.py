@@ -29,7 +29,6 @@ def make_story(*pods: Pod, ended: tuple[Pod, ...] = ()) -> Story:
 
 
 def sent(story: Story) -> list[str]:
-    """Decide, and return the pods whose partitions are created or removed."""
     names = {id_of(pod): pod.name for pod in (*OLD, *OTHER, *ENDED, *story.pods)}
     changes: list[Any] = story.wants((CreatePartition, RemovePartition))  # type: ignore[arg-type]
     return [names[call.request.id if isinstance(call, CreatePartition) else call.id] for call in changes]

@@ -56,7 +56,6 @@ def _away(**fields: Any) -> tuple[Story, Pod]:
 
 
 def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
-    """Run rounds for `minutes` in which SERVER cannot be reached."""
     return story.settle(
         3 * minutes,
         seconds=20,

@@ -17,7 +17,7 @@ from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
 from tests.support.simulations.stage import Stage
 
-#: Maximum age in seconds of the state on which the controller acts; it may not know changes within this time.
+#: Maximum time in seconds until the controller knows a change.
 _SEEN_SECONDS = 150.0
 #: Maximum time in seconds that a partition exists after its pod has ended, or after the last fault if that is later.
 OUTLIVES_SECONDS = 600.0
@@ -117,7 +117,6 @@ class Checks:
             self.stage.violate(f"partition {partition_id} is tried {len(tries)} times within a minute")
 
     def _save(self, ledger: Ledger) -> None:
-        """Check that the id of each entry belongs to its pod."""
         self.recorded |= {entry.id for entry in ledger.entries}
         for entry in ledger.entries:
             if names.owner_of(entry.id) != names.owner_id(CLUSTER, entry.pod_uid):

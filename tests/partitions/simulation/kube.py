@@ -104,14 +104,12 @@ class Kube:
             self.stage.after(self.stage.rng.uniform(30.0, 200.0), lambda: self._drop(uid))
 
     def needs(self, pod: Pod, *, past_grace_seconds: float = 30.0) -> bool:
-        """Return whether a pod may still use its partition."""
         if pod.finished or pod.released:
             return False
         deadline = pod.deletion_deadline
         return deadline is None or self.stage.wall() < deadline + timedelta(seconds=past_grace_seconds)
 
     def by_partition(self, partition_id: str) -> Pod | None:
-        """Return the pod that the partition id belongs to, None if it does not exist."""
         owner = names.owner_of(partition_id)
         return next((pod for uid, pod in self.pods.items() if names.owner_id(CLUSTER, uid) == owner), None)
 
@@ -161,7 +159,6 @@ class Kube:
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), lambda: self._start(uid))
 
     def make_room(self, uid: str) -> None:
-        """Add a node for a pod."""
         self.homeless.discard(uid)
         self.late.add(uid)
         pod = self.pods.get(uid)
@@ -196,7 +193,6 @@ class Kube:
         return ledger_of(dict(self.data), resource_version=self._ledger_version)
 
     def save(self, write: SaveLedger) -> Ledger:
-        """Write the ledger as `save_ledger` does."""
         if write.before.resource_version != self._ledger_version:
             raise Declined(WriteFailure.CONFLICT)
         old, new = encode(write.before.entries), encode(write.entries)

@@ -46,8 +46,6 @@ def faults_of(
 
 @dataclass
 class _Placement:
-    """Placement of pods in a plan."""
-
     snapshot: Snapshot
     plan: Plan
     save: SaveLedger

@@ -270,5 +270,4 @@ def _lost(call: Call) -> Failure:
 
 
 def own(partition_id: str) -> bool:
-    """Return whether a partition belongs to this cluster."""
     return partition_id.startswith(_OWN_PREFIX)

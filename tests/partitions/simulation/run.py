@@ -325,7 +325,6 @@ class Run:
         self.kube.write_ledger(data)
 
     def _neighbour(self, world: World) -> None:
-        """Create a partition of another cluster on the same server."""
         rng = self.stage.rng
         self.stage.fault("neighbour", "")
         allocation = rng.choice([candidate.name for candidate in world.all_allocations()])
@@ -337,7 +336,6 @@ class Run:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed, with the planted bug of this name if `bug` is not empty; return the outcome."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

@@ -125,12 +125,10 @@ class VipuServer:
         self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
 
     def vanish(self, partition_id: str) -> None:
-        """Delete a partition without the controller, as a user may."""
         self._rob(partition_id)
         self.world.vanish(partition_id)
 
     def spoil(self, partition_id: str) -> None:
-        """Set a partition to an error state."""
         self._rob(partition_id)
         self.world.spoil(partition_id)
 
@@ -140,7 +138,6 @@ class VipuServer:
 
 
 def failure_of(refusal: VipuRefusalError, *, changing: bool) -> Failure:
-    """Return the failure that the provisioner's V-IPU client reports for a refusal."""
     kind = _KINDS.get(refusal.grpc_code)
     if kind is None:
         kind = FailureKind.UNKNOWN_OUTCOME if changing else FailureKind.UNAVAILABLE

@@ -137,7 +137,6 @@ def _request(name: str = "p1", size: int = 1, allocation: str = "ours") -> Parti
 
 
 def _processes(marker: str) -> list[str]:
-    """Return the command line and environment of each process that has the marker in either."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
