@@ -59,7 +59,6 @@ def of(name: str) -> dict[str, str]:
 
 
 def running(ground: Ground, **labels: str) -> list[Json]:
-    """Return the pods with `labels` that run and are not being deleted."""
     return [
         pod
         for pod in ground.pods()
@@ -82,7 +81,6 @@ def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
 
 
 def tpu_nodes(ground: Ground) -> dict[str, dict[str, str]]:
-    """Return the labels of all nodes with chips, by name."""
     labels = {node["metadata"]["name"]: node["metadata"].get("labels", {}) for node in ground.nodes()}
     return {name: of_node for name, of_node in labels.items() if constants.NODE_POOL in of_node}
 
@@ -119,7 +117,6 @@ def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
 
 
 def await_rival(ground: Ground, name: str) -> None:
-    """Wait until an Event reports that a JobSet waits because of a limit."""
     ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
 
 

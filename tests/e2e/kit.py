@@ -383,7 +383,6 @@ class NodeGroups:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the controller in order, as on SIGTERM."""
         self.controller.stop()
         self._thread.join(30)
         self.controller.shut_down()

@@ -215,7 +215,6 @@ def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned
 
 
 def _held(ground: Ground) -> int:
-    """Return the number of pods with an Event that their pool is held."""
     held = [event for event in ground.events("Pod") if event["reason"] == constants.HELD_FOR_OTHERS]
     return len({event["involvedObject"]["name"] for event in held})
 

@@ -113,7 +113,6 @@ class Queue:
         self.make("LocalQueue", "tpu", {"clusterQueue": queue})
 
     def set_up_topology(self) -> None:
-        """Create a queue `tpu` whose flavor has a topology."""
         levels = [{"nodeLabel": constants.NODE_POOL}, {"nodeLabel": constants.HOSTNAME}]
         topology = self.make("Topology", "tpu", {"levels": levels})
         labels = {"nodeLabels": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}
@@ -180,7 +179,6 @@ class Queue:
 
 @pytest.fixture
 def queue(ground: Ground) -> Iterator[Queue]:
-    """A queue without flavors yet."""
     queue = Queue(ground)
     yield queue
     queue.remove()
@@ -314,7 +312,6 @@ def _runs(raw: Mapping[str, Any]) -> bool:
 
 
 def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the pools of the request that a resumed JobSet consumes."""
     template = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     used = requests.get(template["metadata"]["annotations"].get(constants.CONSUMES_REQUEST, ""), {})
     return set(used.get("status", {}).get("provisioningClassDetails", {}).get("node-pools", "").split(","))

@@ -15,7 +15,6 @@ ELECT = ("--leader-elect",)
 
 
 def leads(process: ProvisionerProcess) -> bool:
-    """Return whether a replica leads and has begun to work."""
     return bool(logged(process, "cluster.proven")) and "tpu_provisioner_leader 1.0" in metrics(process)
 
 

@@ -30,7 +30,6 @@ def apply(ground: Ground, name: str, **options: Any) -> str:
 
 
 def running(ground: Ground) -> dict[str, str]:
-    """Return the UIDs of the running pods, by name."""
     return {
         pod["metadata"]["name"]: pod["metadata"]["uid"]
         for pod in ground.pods()

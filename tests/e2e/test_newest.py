@@ -21,7 +21,6 @@ _TWO_HOSTS = {"topology": "2x2x2", "parallelism": 2, "run_for": "10m"}
 
 
 def _needs(**versions: str) -> None:
-    """Skip a test unless Kubernetes and JobSet have the given versions."""
     for module, version in versions.items():
         if os.environ.get(VERSION_VARIABLES[module]) != version:
             pytest.skip(f"it needs {module} {version}: run make test-versions")

@@ -77,7 +77,6 @@ class World:
         return self.admin.get(object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT))
 
     def ready(self) -> dict[str, Any]:
-        """Return the group's condition Ready; empty if the group has no such condition."""
         conditions = self.group().get("status", {}).get("conditions", [])
         return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 

@@ -74,7 +74,6 @@ class Admission:
 
 @pytest.fixture(scope="module")
 def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
-    """Install the policies, and wait until they are in force."""
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_ADMIN, labels=ADMIN)
@@ -106,7 +105,6 @@ def marks(spec: Json) -> dict[str, str]:
 
 
 def terms(spec: Json) -> list[Json]:
-    """Return the terms of a pod's required node affinity."""
     affinity = spec.get("affinity", {}).get("nodeAffinity", {})
     found: list[Json] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
     return found
@@ -423,7 +421,6 @@ def test_placement_check_tries_a_pod_and_names_namespaces_without_the_label(assi
 
 @pytest.fixture
 def assigned(alone: Ground, admission: Admission) -> Ground:
-    """A namespace whose pods get marks, without a provisioner."""
     alone.assign()
     return alone
 

@@ -49,7 +49,6 @@ def server(rehearsal: Rehearsal) -> Iterator[Admission]:
 
 @pytest.fixture
 def assigned(alone: Ground, server: Admission) -> Ground:
-    """A namespace whose pods get marks, without a provisioner."""
     alone.assign()
     return alone
 

@@ -83,7 +83,6 @@ class Cluster:
         return {raw["metadata"]["name"] for raw in found}
 
     def machines(self, jobset: str) -> list[MachineView]:
-        """Return all machines of a JobSet's slices that were seen."""
         return [machine for machine in self.seen.values() if labels(machine).get(constants.POOL_JOBSET_NAME) == jobset]
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
@@ -96,8 +95,6 @@ class Cluster:
         self.ground.wait(looked, what)
 
     def await_completed(self, name: str) -> None:
-        """Wait until a JobSet is completed, and its groups are deleted."""
-
         def completed() -> bool:
             state = self.ground.state(name)
             assert state != "Failed"
@@ -116,7 +113,6 @@ class Cluster:
 
 
 def labels(machine: MachineView) -> dict[str, str]:
-    """Return the labels with which a machine's kubelet registers."""
     return names.parse_labels(machine.metadata.get(names.KUBE_LABELS, ""))
 
 

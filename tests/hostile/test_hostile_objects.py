@@ -77,7 +77,6 @@ def evil_spec() -> dict[str, Any]:
 
 
 def evil_pod(*, job: int = 0) -> dict[str, Any]:
-    """Return the leader pod of a child Job of the hostile JobSet, which cannot be scheduled."""
     return raw_leader("evil", number=job, spec=evil_spec(), metadata={"annotations": {}})
 
 
@@ -105,7 +104,6 @@ def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
 
 
 def about_honest(plan: Plan) -> tuple[Any, ...]:
-    """Return the part of a plan about the honest JobSet."""
     creates = tuple(create for create in plan.creates if create.workload.name == "honest")
     notices = tuple(notice for notice in plan.notices if any(ref.name.startswith("honest") for ref in notice.objects))
     states = tuple(pool for pool in plan.pools if pool.named.name == "honest")
@@ -136,7 +134,6 @@ def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> 
 
 
 def told(plan: Plan) -> str:
-    """Return the messages for the owner of the hostile JobSet."""
     return "\n".join(notice.message for notice in plan.notices if any("evil" in ref.name for ref in notice.objects))
 
 

@@ -219,7 +219,6 @@ def test_lost_connection_is_shown_and_restored(browser: Chrome, board: HandMadeB
     assert text_of(browser, "#live") == "Not connected"
     assert browser.title.startswith("Not connected: ")
     assert "trying again" in text_of(browser, "#banners")
-    # The last content remains readable.
     assert "train-slice-0" in text_of(browser, "#board")
     assert browser.execute_script("return document.querySelector('#banners').getAttribute('role')") == "status"
 

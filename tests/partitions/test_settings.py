@@ -29,7 +29,7 @@ def test_servers_are_parsed_with_optional_port_and_node_label(text: str, want: t
 
 
 def test_address_of_a_server_has_host_and_port() -> None:
-    """The ledger and the annotations of pods contain the addresses of servers, so the form of an address must not change."""
+    """Addresses of servers are stored in the ledger and in annotations of pods, so their form must not change."""
     effective = read_options(PartitionSettings, {"VIPU_SERVERS": "[fd00::1],a:1"})
     assert [server.address for server in effective.servers] == ["[fd00::1]:8090", "a:1"]
 
