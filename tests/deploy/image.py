@@ -45,7 +45,6 @@ class Stage:
         return dict(part.split("=", 1) for line in self.all("ENV") for part in shlex.split(line))
 
     def words(self, instruction: str) -> list[str]:
-        """Return the words of the only instruction with this name, which is in JSON form."""
         (line,) = self.all(instruction)
         return list(json.loads(line))
 
@@ -102,7 +101,6 @@ def clean_environment(python: Path, home: Path) -> dict[str, str]:
 
 
 def locked_wheels(context: Path, python: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return folders with the wheels of the lock files of the image and of its build."""
     return [_fetched(context / lock, python, environment) for lock in _LOCKS]
 
 

@@ -126,7 +126,6 @@ def rule_of_component(name: str) -> dict[str, Any]:
 
 
 def enable_component(overlay: Path, name: str) -> None:
-    """Enable a component in an overlay by removing the comment sign of its line in the template."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not name the component {name}"
@@ -134,7 +133,6 @@ def enable_component(overlay: Path, name: str) -> None:
 
 
 def disable_component(overlay: Path, name: str) -> None:
-    """Disable a component that the template enables, by a comment sign before its line in the overlay."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not enable the component {name}"

@@ -33,7 +33,6 @@ def _strict(definition: Json) -> Json:
 
 
 def _used(name: str, definitions: dict[str, Json]) -> dict[str, Json]:
-    """Return a definition by name, with all definitions to which it refers directly or indirectly."""
     found: dict[str, Json] = {}
     waiting = [name]
     while waiting:

@@ -132,7 +132,6 @@ def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard)
 
 
 def test_top_panels_show_cost_use_and_waiting_slices() -> None:
-    """Panels about the controller's own health are further down."""
     top = [panel["title"] for panel in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 

@@ -89,7 +89,6 @@ def _render(name: str, folder: Path) -> list[Json]:
 def _rendered(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Json], list[Json]]:
-    """Render an overlay or a chart twice; return the objects of both renderings."""
     first, second = (_render(request.param, tmp_path_factory.mktemp("rendered")) for _ in range(2))
     return first, second
 

@@ -123,7 +123,6 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]]) -> Iterator[Rehearsal]:
-    """Yield the cluster without any installation; afterwards install the overlay again, which other tests need."""
     with uninstalled(rehearsal, cluster_overlay):
         yield rehearsal
 
@@ -189,7 +188,6 @@ kubectl get nodes --label-columns=tpu-provisioner/slice-namespace,tpu-provisione
 
 
 def _busy_jobset() -> str:
-    """Return the JobSet of the page with pods that run for 600 s."""
     body = yaml.safe_load((REPOSITORY / "examples" / "jobset.yaml").read_text(encoding="utf-8"))
     for job in body["spec"]["replicatedJobs"]:
         job["template"]["spec"]["template"]["metadata"] = {"annotations": {RUN_FOR: "600s"}}

@@ -253,7 +253,6 @@ def _classes(documents: list[Json]) -> list[str]:
 
 
 def _refusal(rehearsal: Rehearsal, priority_class: str, namespace: str = "tenant") -> str:
-    """Return the message with which a pod is rejected; empty if the pod would be created."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     spec = {
         "automountServiceAccountToken": False,

@@ -644,7 +644,6 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
 
 
 def _worker(ray: Json) -> Json:
-    """Return the second pod of the first replica of a RayCluster, as KubeRay creates it."""
     labels = {
         constants.RAY_GROUP: "tpus",
         constants.RAY_REPLICA_INDEX: "0",

@@ -130,7 +130,6 @@ class Passage(NamedTuple):
     text: str
 
     def broken(self) -> list[Rule]:
-        """Return the rules that the passage breaks outside of quotations."""
         plain = _QUOTED.sub("X", self.text)
         return [rule for rule in RULES if self.kind in rule.kinds and rule.pattern.search(plain)]
 

@@ -161,7 +161,6 @@ def draw(played: Sequence[Scene]) -> str:
 
 
 def _lines(output: str) -> list[str]:
-    """Return the lines of an output, wrapped as a terminal does it."""
     lines = []
     for line in output.splitlines():
         lines += textwrap.wrap(line, _COLUMNS, break_on_hyphens=False) if len(line) > _COLUMNS else [line]

@@ -102,5 +102,4 @@ def programs(words: list[str]) -> Iterator[list[str]]:
 
 
 def plain(words: list[str]) -> list[str]:
-    """Remove the brackets around optional words."""
     return [word for word in (_OPTIONAL.sub("", word) for word in words) if word]

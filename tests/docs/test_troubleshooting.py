@@ -45,7 +45,6 @@ def _rows(section: str) -> dict[str, str]:
 
 
 def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str]]:
-    """Return the patterns without an entry, and the entries without a pattern."""
     without = sorted(pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names))
     return without, sorted(name for name in names if not any(re.fullmatch(pattern, name) for pattern in patterns))
 
