@@ -62,7 +62,6 @@ def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
 
 
 async def settle() -> None:
-    """Run all tasks until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 

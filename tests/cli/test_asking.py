@@ -36,7 +36,6 @@ _PODS = "/api/v1/namespaces/tpu-provisioner-system/pods"
 
 
 def board_of(world: World) -> Board:
-    """Return the board of a world's provisioner after the last round."""
     board = make_board(lambda: world.now, lambda: world.now.timestamp())  # noqa: PLW0108 - it moves
     board.publish(world.snapshot(), world.look(), world.settings, world.now)
     return board
@@ -51,7 +50,6 @@ def document_of(world: World, *problems: str, stalled_minutes: int = 0) -> Docum
 
 
 def refused(kind: FailureKind, message: str) -> Document:
-    """Return a document after GKE rejected the create for "train"."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(kind, message)
     world.run(3)

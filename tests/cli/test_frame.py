@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a wrong command line; return its error output."""
     with pytest.raises(SystemExit) as error:
         main(list(arguments))
     assert error.value.code == ExitCode.USAGE

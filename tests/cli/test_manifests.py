@@ -18,7 +18,6 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def read(text: str | bytes) -> list[Any]:
-    """Return the values of all documents, which must have no problems."""
     documents, problems = read_documents("f", text)
     assert problems == []
     return [document.value for document in documents]

@@ -49,7 +49,6 @@ _WORKLOADS = [
 
 
 def some_settings(data: st.DataObject) -> WebhookSettings:
-    """Draw settings with which pods get variables."""
     return WebhookSettings(injection=data.draw(st.sampled_from(["all", "opt-in"])), topology=data.draw(st.booleans()))
 
 
@@ -60,7 +59,6 @@ def containers(pod: Any) -> list[Any]:
 
 
 def with_chips(pod: dict[str, Any]) -> set[str]:
-    """Return the pointers of the containers that request chips."""
     try:
         read = read_pod(pod, "ml")
     except MalformedObject:

@@ -73,7 +73,6 @@ def stateful_set(replicas: int = 4, start: int = 0, service: str = "workers", **
 def injected(
     pod: dict[str, Any], owner: dict[str, Any], settings: WebhookSettings = ALL
 ) -> tuple[list[dict[str, str]], Any]:
-    """Return the variables of each container after the patch, and the result of `inject`."""
     read = read_pod(pod, "ml")
     assert read is not None
     found = inject(read, owner, settings)
@@ -147,7 +146,6 @@ def test_pod_created_before_the_set_is_scaled_gets_names_of_a_whole_slice():
 
 
 def required(selector: dict[str, str]) -> dict[str, Any]:
-    """Return required node affinity that allows only the nodes of a selector."""
     expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in selector.items()]
     terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

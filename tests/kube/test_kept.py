@@ -162,7 +162,6 @@ def problems(watches: Watches) -> dict[str, str]:
 
 
 def step(watches: Watches) -> None:
-    """List the JobSets, or watch them until the server ends the watch."""
     watches.workloads[WorkloadKind.JOBSET].parts[0].step()  # type: ignore[union-attr]
 
 

@@ -108,7 +108,6 @@ class Harness:
 
 @contextmanager
 def quiet_watch(clock: FakeClock, seconds: float) -> Iterator[tuple[bytes, ...]]:
-    """Open a watch without events that ends regularly after some seconds."""
     clock.advance(seconds)
     yield ()
 

@@ -67,7 +67,6 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
 
 
 def killed_percent(results: Sequence[Result]) -> float:
-    """Return the killed share; 100 if there are no results."""
     return 100.0 * sum(result.fate.is_killed for result in results) / len(results) if results else 100.0
 
 

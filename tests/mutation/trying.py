@@ -156,7 +156,6 @@ def try_all(
 
 
 def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path) -> Result:
-    """Apply one mutation to a copy, run its tests, and revert it."""
     started = time.monotonic()
     chosen = choose_tests(project, mutation, tests)
     file = copy / mutation.path

@@ -23,7 +23,6 @@ PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "dele
 
 
 def times(name: str, job: str, *, until: str = "gone") -> PoolTimes:
-    """Return the times of a pool that has reached the phase `until`."""
     reached = PHASES[: PHASES.index(until) + 1]
     entered = {phase: float(step) for step, phase in enumerate(reached)}
     return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)

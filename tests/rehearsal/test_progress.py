@@ -26,7 +26,6 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO) -> list[str]:
-    """Return the lines that are visible in the end, without erased text."""
     return [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
 
 

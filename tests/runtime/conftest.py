@@ -11,6 +11,5 @@ from tests.support.serving import Serve, servers
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that starts servers, which are stopped after the test."""
     with servers() as start:
         yield start

@@ -197,7 +197,6 @@ def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut:
 
 
 def make_connection(limits: Limits) -> _Connection:
-    """Return a connection without a socket."""
     server = _make_server(ECHO, "a-server", limits, None, {})
     server.config.load()
     return _Connection(limits, {}, config=server.config, server_state=server.server_state, app_state={})

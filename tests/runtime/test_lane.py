@@ -13,7 +13,6 @@ from provisioner.runtime.lanes import Busy, Lane
 
 
 async def settle() -> None:
-    """Run all tasks that are ready."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -33,7 +33,6 @@ APP = make_app(
 
 
 def ask(method: str, path: str, media_type: str = "", client: tuple[str, int] | None = ("10.0.0.7", 1)) -> list[Any]:
-    """Return the messages that the app sends."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

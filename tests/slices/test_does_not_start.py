@@ -74,7 +74,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
 
 
 def test_slice_of_an_outage_waits_for_the_list_and_no_time_of_a_change_is_shown() -> None:
-    """The page once showed the pods as missing, because the last decision was older than the leader pod."""
+    """In the past, the page showed the pods as missing, because the last decision was older than the leader pod."""
     world = beside_a_healthy_one(deletion_delay_seconds=600.0)
     world.put_jobset("train")
     for name in ("train", "healthy"):

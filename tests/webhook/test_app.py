@@ -56,7 +56,6 @@ def kube() -> FakeKube:
 
 
 def installed(fake: FakeKube) -> FakeKube:
-    """Add the objects of the manifests, and a StatefulSet; return the API server."""
     fake.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
     fake.put_object(SECRET, {"metadata": {"name": "tpu-provisioner-webhook-certificates"}})
     spec = {"replicas": 4, "serviceName": "workers"}
@@ -219,7 +218,6 @@ def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
 
 
 def _size(value: object) -> int:
-    """Return the memory in bytes of decoded JSON."""
     parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     return sys.getsizeof(value) + sum(map(_size, parts))
 

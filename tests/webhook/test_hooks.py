@@ -290,7 +290,6 @@ _LARGEST = {
 
 
 def _calls_of(work: Callable[[], object]) -> int:
-    """Return the number of calls of functions that `work` makes, including functions in C."""
     events: list[str] = []
     sys.setprofile(lambda _frame, event, _argument: events.append(event))
     try:

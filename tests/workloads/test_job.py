@@ -223,7 +223,6 @@ def test_pod_of_a_jobset_does_not_count_for_its_job() -> None:
     ],
 )
 def test_pod_counts_only_for_a_job_of_its_namespace_and_uid(*, pod: dict[str, Any], belongs: bool) -> None:
-    """Pods in other namespaces must have no effect."""
     job = parsed(sweep())
     read = parse_pod(pod)
     assert read is not None

@@ -35,7 +35,6 @@ def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 
 
 
 def single(machine: str = "ct5lp-hightpu-4t", **config: Any) -> dict[str, Any]:
-    """Return a pool of one host with changes of its config."""
     return pool(machine, topology="", count=1, config=config)
 
 

@@ -78,7 +78,6 @@ def create(ground: Ground, name: PoolName = FIRST) -> OperationName:
 
 
 def failure_of(call: Callable[[], object]) -> Failure:
-    """Return the failure that a call raises; any exception other than SupplierError fails the test."""
     with pytest.raises(SupplierError) as caught:
         call()
     assert caught.value.failure.message
