@@ -61,7 +61,6 @@ def bundles(kube: FakeKube) -> list[str]:
 
 
 def weak_keys() -> Keys:
-    """Return keys that OpenSSL rejects, because they are too short."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 1024))
         return make_keys(NAMES, now=Clock().now, valid=STEP)

@@ -42,7 +42,6 @@ def board_of(world: World) -> Board:
 
 
 def document_of(world: World, *problems: str, stalled_minutes: int = 0) -> Document:
-    """Return the document of a world's provisioner, whose last decision was `stalled_minutes` ago."""
     board = board_of(world)
     board.problems = lambda: problems
     world.pass_time(60 * stalled_minutes)

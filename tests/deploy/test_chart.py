@@ -158,7 +158,6 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_chart_and_example_start_with_the_same_limits(
     example: str, name: str, values: dict[str, Any], deployment: str
 ) -> None:
-    """These limits bound the costs of a new installation."""
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)

@@ -46,7 +46,6 @@ _each = pytest.mark.parametrize("board", _METRICS, ids=lambda board: board.uid)
 
 
 def _exposed(board: Dashboard) -> dict[str, set[str]]:
-    """Return the labels of every series of a dashboard's metrics, by name of the series."""
     found: dict[str, set[str]] = {}
     for metric in described(_METRICS[board](version="test").registry):
         name, labels = metric.name, set(metric.labels)

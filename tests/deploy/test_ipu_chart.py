@@ -290,6 +290,5 @@ def test_alerts_are_those_of_the_installed_parts() -> None:
 
 
 def test_chart_has_the_version_of_the_program() -> None:
-    """The chart is released together with the program."""
     chart = yaml.safe_load((_CHART / "Chart.yaml").read_text("utf-8"))
     assert (chart["version"], chart["appVersion"]) == (provisioner.__version__, f"v{provisioner.__version__}")

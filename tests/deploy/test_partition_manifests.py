@@ -81,7 +81,6 @@ def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: lis
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
 def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal, tmp_path: Path) -> None:
-    """Strict validation rejects unknown fields and invalid CEL expressions."""
     folder = example(tmp_path, "ipu-cluster", options=_OPTIONS)
     said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
     taken = {line.split()[0] for line in said.splitlines()}

@@ -121,7 +121,6 @@ def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
 
 
 def test_each_variable_of_a_container_is_a_setting(documents: _Documents) -> None:
-    """The programs would ignore a variable that is no setting."""
     for name, container in _containers(documents):
         assert {variable["name"] for variable in container["env"]} <= _SETTINGS, name
 

@@ -157,7 +157,6 @@ class Reader:
         return done.stdout
 
     def attempt(self, where: str, index: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run block `index` of the page's blocks marked `where`; return the ended process."""
         block = [block for block in read_blocks(_PAGE) if block.where == where][index]
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],

@@ -111,7 +111,6 @@ def _world_of(workload: Workload) -> World:
 
 
 def _asked(world: World, *words: str) -> str:
-    """Return the output of a command that queries the controller of a world."""
     about = About(
         release=provisioner.__version__,
         project="my-project",

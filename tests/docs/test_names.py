@@ -32,7 +32,6 @@ _PATH = re.compile(r"`((?:[a-z_]+/)+[\w.-]*)`")
 
 
 def _named(pattern: str) -> set[tuple[str, str]]:
-    """Return the names on the pages that match a pattern, each with its page."""
     return {(page, word) for page, text in _TEXTS.items() for word in re.findall(pattern, text)}
 
 

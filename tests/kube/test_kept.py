@@ -167,7 +167,6 @@ def step(watches: Watches) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Set the bound of a namespace to a fifth of its value."""
     monkeypatch.setattr(bounds, "NAMESPACE_WORKLOADS", bounds.NAMESPACE_WORKLOADS // 5)
     return bounds.NAMESPACE_WORKLOADS
 

@@ -64,7 +64,6 @@ class Project:
     timeout_seconds: float = 600.0
 
     def package_of(self, path: str) -> str:
-        """Return the innermost package that a file belongs to."""
         return max((package for package in self.packages if path.startswith(f"{package}/")), key=len)
 
     def last_resort_of(self, path: str) -> tuple[str, ...]:

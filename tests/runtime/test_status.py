@@ -280,7 +280,6 @@ _HEADERS = {"Content-Security-Policy": "x", "ETag": 'W/"abc"'}
 
 @pytest.fixture
 def get(serve: Serve) -> Iterator[Callable[..., tuple[int, Mapping[str, str], bytes]]]:
-    """Return a function that requests a page on one connection, and returns status, headers and body."""
     pages = [
         Page(path="/", make=lambda: Response(b"<p>", 200, _HEADERS, "text/html")),
         Page(path="/large", make=lambda: Response(_LARGE, media_type="application/json")),

@@ -82,7 +82,6 @@ class Admission:
         return self.installed and namespace in self._assigns
 
     def always_marks(self, namespace: str) -> bool:
-        """Return whether all pods of groups in a namespace are marked, from the beginning of the run."""
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:

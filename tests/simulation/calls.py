@@ -35,7 +35,6 @@ class Trouble:
 def says(
     code: int, text: str, *, status: str | None = None, of_capacity: bool = False, before_effect: bool = True
 ) -> Trouble:
-    """Return a fault that is an error response in Google's format."""
     body = of_http_code(code, text, status=status).body(request_id="0x1")
     return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity, before_effect=before_effect)
 

@@ -112,7 +112,6 @@ class Controller:
             self.cluster.stage.agenda.after(_REJECTED_AGAIN_SECONDS, self.kick)
 
     def changed(self, pod: PodRun) -> None:
-        """React to a pod that was bound, has ended or was removed."""
         if pod.gone:
             self.pods.pop(pod, None)
         self.kick()

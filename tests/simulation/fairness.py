@@ -143,7 +143,6 @@ class Fairness:
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
     def _waits(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether the scheduler reports a pod of a slice as unschedulable."""
         pods = [pod for (owner, _), pod in workload.pods.items() if owner == job and pod.deadline is None]
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 

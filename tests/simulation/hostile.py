@@ -334,7 +334,6 @@ class Hostile:
         self._bare += [pod] if pod is not None else []
 
     def _look_finished(self) -> None:
-        """Let bare pods succeed, and keep their objects."""
         for pod in self._bare:
             if pod.node:
                 pod.phase = "Succeeded"

@@ -53,8 +53,6 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 def _of_labels_only(original: Any) -> Any:
-    """Lets slices hold pools only by their labels, as the Go provisioner does."""
-
     def use(ctx: Any) -> Any:
         return {}, {}, {}, original(ctx)[3]
 
@@ -88,8 +86,6 @@ def _without_claims(original: Any) -> Any:
 
 
 def _new_name_after_unknown_outcome(original: Any) -> Any:
-    """Continues with another name although the outcome of the first create is unknown."""
-
     def created(memory: Any, answer: Any) -> Any:
         call = memory.pool(answer.name).create
         if call is None or answer.failure is None or answer.failure.kind is not FailureKind.UNKNOWN_OUTCOME:
@@ -210,7 +206,6 @@ def _merging(original: Any) -> Any:
 
 
 def _ahead_of_the_list(original: Any) -> Any:
-    """Watches from a version that is later than the version of the list."""
     return lambda self, listing, version: original(self, listing, str(int(version) + 20))
 
 
@@ -241,8 +236,6 @@ def _giving_up_what_is_repaired(original: property) -> Any:
 
 
 def _by_manager_alone(original: Any) -> Any:
-    """Considers every pool with the manager's label as created by the provisioner."""
-
     def read(labels: Any) -> Any:
         found = original(labels)
         if found is not None or labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
@@ -254,8 +247,6 @@ def _by_manager_alone(original: Any) -> Any:
 
 
 def _without_limits(original: Any) -> Any:
-    """Does not report which limit prevents a pool."""
-
     def tell_notices(self: Any, notices: Any) -> None:
         original(self, tuple(notice for notice in notices if notice.reason != constants.LIMIT_REACHED))
 

@@ -10,7 +10,6 @@ from tests.simulation.objects import SLICE, PodRun
 
 
 def selects(pod: PodRun, labels: Mapping[str, str]) -> bool:
-    """Return whether the selectors and the affinity of a pod allow a node with these labels."""
     if pod.kept_off and SLICE in labels:
         return False
     return all(labels.get(key) == value for key, value in pod.selector.items())

@@ -185,7 +185,6 @@ class Shared:
         return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
 
     def _failed_pools(self, class_: _Class) -> int:
-        """Return the number of existing pools of a class whose creation has failed."""
         pools = self._simulation.cloud.pools.values()
         return sum(pool.trouble is not None and is_ours(pool) and self._belongs(pool, class_) for pool in pools)
 

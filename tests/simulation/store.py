@@ -122,7 +122,6 @@ class Store:
         return history[bisect.bisect_right(history, version, key=attrgetter("version")) :]
 
     def compact(self) -> None:
-        """Forget the history, and the lists that are being read."""
         self._compacted = self.version
         self._history.clear()
         self._lists.clear()

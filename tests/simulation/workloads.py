@@ -349,7 +349,6 @@ class Cluster:
                 self._refuse(pod, pod.requests)
 
     def _refuse(self, pod: PodRun, requests: Mapping[str, str]) -> None:
-        """Write the scheduler's message for a pod whose requests no node satisfies."""
         message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient {', '.join(requests)}."
         if message != pod.message:
             pod.message = message

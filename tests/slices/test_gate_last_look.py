@@ -79,7 +79,6 @@ class Lanes:
         self._at_once = at_once
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Start each call when the first thread is free; return when the last call has ended."""
         free = [self._clock.seconds] * self._at_once
         results = []
         for item in items:

@@ -49,7 +49,6 @@ def put_pod(world: World, *, node: str = "") -> None:
 
 
 def large_lists(world: World) -> Counter[str]:
-    """Count the lists of all pods or requests of a namespace, and of all nodes."""
     return Counter(
         call.path
         for call in world.kube.calls

@@ -34,7 +34,6 @@ def _put(world: World, spec: dict[str, Any], *, hosts: int, node: str = "") -> N
 
 
 def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
-    """Let GKE finish the create of a pool and register its nodes with these labels; return the names of the nodes."""
     world.gke.finish_create(pool_name)
     pool = world.gke.pools[pool_name]
     names = [f"gke-test-{pool_name}-{index}" for index in range(pool.hosts)]

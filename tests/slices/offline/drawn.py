@@ -42,7 +42,6 @@ class Dice:
         self._drawn = iter(drawn)
 
     def seldom(self, once_in: int = 10) -> bool:
-        """Return True once in `once_in` cases on average."""
         return self._byte() >= 256 - 256 // once_in
 
     def one(self, usual: _T, *others: _T) -> _T:
@@ -314,7 +313,6 @@ def _owner(raw: Json, _key: OwnerKey) -> Json:
 
 
 def _damage(rng: random.Random, raw: Json) -> None:
-    """Remove a field, misspell its name, or give it another value."""
     _, found = rng.choice([(path, mapping) for path, mapping in mappings_in(raw) if mapping and path])
     key = rng.choice(list(found))
     value = found.pop(key)

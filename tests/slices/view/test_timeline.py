@@ -36,7 +36,6 @@ def states(track: Track) -> list[str]:
 
 
 def life(world: World, timeline: Timeline) -> None:
-    """Advance the slices of a world from waiting to running."""
     followed(world, timeline)
     world.pass_time(2)
     followed(world, timeline)

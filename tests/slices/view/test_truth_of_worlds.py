@@ -221,7 +221,6 @@ def _sold(machine_type: str) -> tuple[tpu.Accelerator, tpu.MachineType]:
 
 
 def _most(limits: tuple[tuple[str, int], ...], name: str) -> int | None:
-    """Return the limit for a name, or otherwise the limit for `*`; None without a limit."""
     return dict(limits).get(name, dict(limits).get("*"))
 
 
