@@ -58,7 +58,6 @@ class Calls:
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
-        #: Called when a process pauses during a call about pods or nodes.
         self.on_delicate_pause: Callable[[], None] = lambda: None
 
     @property

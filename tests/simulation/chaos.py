@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 #: Minimum seconds for which hosts are missing in a repair; GKE reports the repair for this time after their return.
 _REPAIR_SECONDS = 60.0
-#: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15
 _POOL_FAULTS = (
     FaultKind.STOCKOUT,
@@ -62,7 +61,6 @@ def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
 
 _NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
-#: Probability that the API server of a run rejects reads of optional resources.
 _REFUSED_SOURCES_CHANCE = 0.2
 
 

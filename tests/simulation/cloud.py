@@ -50,7 +50,6 @@ class Cloud:
         self.stage = stage
         self.world = World(settings, clock=stage.agenda.wall, rng=stage.rng)
         self.api = api.Api(self.world, ca_certificate=base64.b64encode(CA_PEM).decode(), endpoint="kubernetes.test")
-        #: Called after all faults were removed.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
         #: Called with the labels that the nodes of a pool will have; returns whether pods wait for such a node.

@@ -70,12 +70,10 @@ class Environment:
         self._kind = rng.choice((*_ACCOUNTS, *_ANSWERS)) if rng.random() < _CHANCE else ""
         if simulation.hostile.present:
             self._kind = ""
-        #: Whether the rejected JobSets come after the storm.
         self.late = bool(self._kind) and rng.random() < _LATE_CHANCE
         self._name = "late-1" if self.late else f"train-{rng.randint(1, 2)}"
         self._since = simulation.storm_seconds if self.late else rng.uniform(0.0, 30.0)
         self._met = False
-        #: Whether the cause has been corrected.
         self.mended = False
         #: Seconds after the correction within which a rejected create must be sent again.
         self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind == _FORBIDDEN else _SENT_AGAIN_SECONDS

@@ -184,7 +184,6 @@ class _Stream:
         self._coming: deque[tuple[float, _Arrival]] = deque()
         self._last_arrival = 0.0
         self._heard_at = self._agenda.now
-        #: Whether the server still sends items.
         self._open = True
         self._closed = False
         self._stage.store.listen(self._resource, self._tell)

@@ -150,7 +150,6 @@ class WorkloadRun(abc.ABC):
     namespace: str = NAMESPACE
     #: Service account that the pods request for their nodes; empty for the default.
     service_account: str = ""
-    #: Additional networks that the pods request for their nodes.
     networks: str = ""
     #: Whether the scheduler can bind the pods; False has the effect of a missing volume.
     bindable: bool = True
@@ -165,7 +164,6 @@ class WorkloadRun(abc.ABC):
     #: Selectors of the pods in addition to the selectors of the shape, such as forged marks.
     extra_selector: dict[str, str] = field(default_factory=dict)
     suspended: bool = False
-    #: Time of the last suspension; None before the first.
     suspended_at: float | None = None
     deleting: bool = False
     terminal: str = ""
@@ -173,7 +171,6 @@ class WorkloadRun(abc.ABC):
     gone: bool = False
     pods: dict[tuple[int, int], PodRun] = field(default_factory=dict)
     ended_jobs: set[int] = field(default_factory=set)
-    #: Time of the last change of each slice.
     changed: dict[int, float] = field(default_factory=dict)
     #: Pool that each slice's pods were last bound to, and the time.
     last_pool: dict[int, str] = field(default_factory=dict)

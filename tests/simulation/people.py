@@ -28,7 +28,6 @@ INFEASIBLE = (
     Shape(accelerator="", topology="2x2x4", hosts=1, chips=4, parallelism=1, feasible=False),
 )
 
-#: Accelerators that Google does not offer as flex-start.
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MAX_JOBSETS = 7
 _LATECOMERS = 2

@@ -48,7 +48,6 @@ from tests.simulation.asks import BUFFER, REQUEST
 from tests.simulation.objects import NAMESPACE
 from tests.support.simulations.bugs import Bug, always
 
-#: Time on a clock at which every grace period has ended.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 

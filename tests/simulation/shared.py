@@ -76,9 +76,7 @@ class Shared:
         #: Unused pools of workloads whose pods fit no host, and their maximum number, by UID of the workload.
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
         self._most_refused: dict[str, int] = {}
-        #: Time since which each ready pool has had no pods.
         self._empty_since: dict[str, float] = {}
-        #: Number of pods that each workload has ever had, by UID.
         self.max_pods: Counter[str] = Counter()
 
     def changed(self, pod: PodRun) -> None:
