@@ -79,7 +79,6 @@ def test_first_step_creates_shares_announces_and_serves_keys(kube: FakeKube):
     first.step()
     assert first.problem == ""
     assert bundles(kube) == [trusted(stored(kube))] * 2
-    # Other fields of the webhooks are kept.
     raw: Any = kube.object(MUTATING)
     assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
 

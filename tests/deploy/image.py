@@ -26,7 +26,6 @@ from rehearsal.localcluster.binaries import cache_root
 
 #: Folders that the Dockerfile writes to; each is replaced by a folder in the scratch folder.
 _OURS = ("/opt/tpu-provisioner", "/opt/build", "/wheels")
-#: Lock files from which the Dockerfile installs.
 _LOCKS = ("requirements/run.txt", "requirements/build.txt")
 
 

@@ -34,7 +34,6 @@ from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
 
 FILE = ROOT / "docs" / "terminal.svg"
-#: Maximum length of the recording in seconds.
 MAX_SECONDS = 30.0
 _EXAMPLE = "examples/jobset.yaml"
 _PLACE = {

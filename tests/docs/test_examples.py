@@ -60,7 +60,6 @@ PLANS = {
     "v6e-4x4-spot": Planned(2, "ct6e-standard-4t", "4x4", 4, "spot"),
     "vllm-deployment": Planned(1, "ct6e-standard-4t", "2x2", 1),
 }
-#: Examples without workloads.
 _WITHOUT_POOLS = {"argocd", "kueue/queue.yaml"}
 _FILES = sorted(EXAMPLES.rglob("*.yaml"))
 _OBJECTS = [(path, document) for path in _FILES for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))]

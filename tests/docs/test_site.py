@@ -12,7 +12,6 @@ from markdown_it import MarkdownIt
 
 from tests.docs.shell import PAGES, ROOT
 
-#: Command that runs Sphinx as in `make site`.
 _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 

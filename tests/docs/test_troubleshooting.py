@@ -18,7 +18,6 @@ _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
 #: States of pods that Kubernetes shows. The provisioner's code does not contain them.
 _OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
-#: Pages on the Events of node pools, node groups and partitions.
 _EVENTS = ("events.md", "node-groups/events.md", "partitions/events.md")
 _SYMPTOMS = ("troubleshooting.md", "node-groups/troubleshooting.md", "partitions/troubleshooting.md")
 _READINESS, _LOG = "## `/readyz` fails", "## Warnings and errors in the log"

@@ -29,7 +29,6 @@ _LEFT_OUT = shutil.ignore_patterns(
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
 #: Time-out of one test, more than ten times the duration of any test, so that only a test that hangs exceeds it.
 _TEST_TIMEOUT_SECONDS = 120
-#: Exit codes of pytest.
 _TESTS_FAILED = 1
 _NOTHING_COLLECTED = 5
 
@@ -94,7 +93,6 @@ class Result:
     mutation: Mutation
     fate: Fate
     seconds: float
-    #: Number of tests that were chosen for the mutation.
     tests: int
 
 

@@ -29,7 +29,6 @@ class Drained:
 
     code: int
     text: str
-    #: Time in seconds that the command waited.
     seconds: float = 0.0
 
 

@@ -67,7 +67,6 @@ def closed(kube: FakeKube) -> list[bool]:
     return [bool(raw["spec"].get("unschedulable")) for raw in kube.objects(collection_path("nodes"))]
 
 
-#: Duration of each call to the API server in seconds.
 LATENCY_SECONDS = 0.05
 
 

@@ -28,7 +28,6 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
-#: Request for the pool of a v6e slice of four hosts.
 SLICE = NodePoolRequest(
     name=PoolName("js-0123456789"),
     zone=Zone("us-east5-b"),

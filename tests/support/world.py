@@ -50,7 +50,6 @@ class World:
 
     def __init__(self, *workloads: Workload, settings_: Settings | None = None, marked: bool = False) -> None:
         self.settings = settings_ or settings()
-        #: Whether admission adds the slice's mark to pods.
         self.marked = marked
         self.workloads: dict[WorkloadUid, Workload] = {}
         self.deleted_workloads: set[WorkloadUid] = set()

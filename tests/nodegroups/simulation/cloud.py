@@ -55,7 +55,6 @@ class Cloud:
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
-        #: Probability that a list of machines is incomplete.
         self.partial_chance = 0.0
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None

@@ -37,7 +37,6 @@ class VipuServer:
         self.stage, self.server = stage, server
         self.world = World(settings, clock=stage.wall, rng=random.Random(stage.rng.random()))
         self.tells_sizes = tells_sizes
-        #: Called when a request takes effect.
         self.on_change: Callable[[Call], None] = lambda _call: None
         #: Time at which a fault last took each partition from its pod, by partition id.
         self.robbed: dict[str, float] = {}

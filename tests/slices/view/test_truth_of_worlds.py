@@ -79,7 +79,6 @@ class Trial:
         self.looks = 0
         self.board: Board = make_board(lambda: self.world.now, lambda: float(self.looks))
         self.again = 0
-        #: Times at which GKE created pools.
         self.made_at: list[datetime] = []
         #: Whether the responses of GKE are held back.
         self.late = False

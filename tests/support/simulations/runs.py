@@ -17,7 +17,6 @@ class Outcome:
 
     seed: int
     problem: str = ""
-    #: Number of injected faults by kind.
     faults: Counter[str]
     #: Measured values, such as seconds; empty if an invariant is broken.
     figures: Mapping[str, float] = field(default_factory=dict)
