@@ -19,7 +19,6 @@ _ROOT = "/apis/apps/v1"
 
 
 def deployment(namespace: str) -> dict[str, Any]:
-    """Return a Deployment without replicas; each of its pods needs one host."""
     labels = {"app": "web"}
     template = {
         "metadata": {"labels": labels, "annotations": {RUN_FOR: "1h"}},

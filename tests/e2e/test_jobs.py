@@ -51,7 +51,6 @@ def apply(ground: Ground, name: str, **options: Any) -> None:
 
 
 def ended(ground: Ground, name: str) -> bool:
-    """Return whether a Job has completed, or no longer exists."""
     try:
         status = ground.api.get(object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)).get(
             "status", {}

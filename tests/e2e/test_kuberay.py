@@ -103,7 +103,6 @@ class Ray:
 
     @property
     def workers(self) -> list[Json]:
-        """Running worker pods that are not being deleted."""
         return [
             pod
             for pod in self.ground.pods()

@@ -84,7 +84,6 @@ class Queue:
         return full
 
     def post(self, resource: str, body: Mapping[str, Any], *, root: str, namespaced: bool = True) -> None:
-        """Create an object that is deleted with the queue."""
         namespace = self.ground.namespace if namespaced else None
         self.ground.api.post(collection_path(resource, namespace=namespace, root=root), dict(body))
         self._made.append(object_path(resource, body["metadata"]["name"], namespace=namespace, root=root))

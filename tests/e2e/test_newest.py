@@ -27,7 +27,6 @@ def _needs(**versions: str) -> None:
 
 
 def _body(ground: Ground, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a JobSet of slices with two hosts each, and the specification of its Jobs."""
     body = jobset("train", ground.namespace, **{**_TWO_HOSTS, **options})
     return body, body["spec"]["replicatedJobs"][0]["template"]["spec"]
 

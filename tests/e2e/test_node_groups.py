@@ -200,7 +200,6 @@ class Intruder:
         self.key = joining.new_key(token.machine)
 
     def ask(self, key: joining.NewKey) -> str:
-        """Request a certificate; return the path of the request."""
         client = HttpsClient(replace(self.access, token=self.token.value))
         made = client.call("POST", joining.REQUESTS, joining.request_body(key.request_pem))
         client.close()

@@ -64,7 +64,6 @@ class Admission:
         return found
 
     def refusal(self, namespace: str, spec: Json, **metadata: Any) -> str:
-        """Return the message with which a pod is rejected, empty if it is admitted."""
         try:
             self.admit(namespace, spec, **metadata)
         except ClusterError as error:

@@ -82,7 +82,6 @@ class GoHome:
         )
 
     def builds(self) -> list[str]:
-        """Return the names of the programs that the fake `go` has built, in order."""
         calls = self.root / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]

@@ -152,7 +152,6 @@ def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) 
 
 
 def _orphan(world: World) -> None:
-    """Remove the owner from all children, as users can."""
     for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, _MIG):
         for child in world.kube.all(kind):
             _put(world, kind, replace(child, meta=replace(child.meta, owner=None)))

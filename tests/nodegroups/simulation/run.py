@@ -35,7 +35,6 @@ _FOREIGN = Target(
 
 
 def _is_at_rest(member: Member) -> bool:
-    """Return whether a member of a managed instance group has a machine, and no action on it is in progress."""
     return member.machine is not None and member.action is Action.NONE
 
 

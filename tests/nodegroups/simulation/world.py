@@ -180,7 +180,6 @@ class World:
                 self.stage.violate(f"left in Kubernetes: {kind} {', '.join(found)}")
 
     def check_tokens_gone(self) -> None:
-        """Check that no token is left, and that the controller's memory has no machine."""
         if self.kube.all("Secret"):
             self.stage.violate("Secrets of tokens are left")
         if self.process.memory.machines:

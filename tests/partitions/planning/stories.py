@@ -73,7 +73,6 @@ def make_entry(pod: Pod, *, server: Server = SERVER, allocation: str = "a", at: 
 def make_partition(
     pod: Pod, state: PartitionState = PartitionState.ACTIVE, *, allocation: str = "a", **fields: Any
 ) -> Partition:
-    """Return a pod's partition as a server lists it."""
     return Partition(**{"id": id_of(pod), "size": pod.size, "state": state, "allocation": allocation, **fields})
 
 
