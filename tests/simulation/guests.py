@@ -3,6 +3,9 @@
 About a third of the runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay
 valid. During the storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without
 chips ("guests") that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
+
+Runs without admission have only guests, from FIRST_OPEN_SEED on. These guests run until their nodes are deleted, so
+that a pool that a guest keeps breaks a check.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 FIRST_SEED = 2001
+FIRST_OPEN_SEED = 61_000
 _CHANCE = 0.9
 _GUEST_SECONDS = (20.0, 150.0)
 _WIDE = Shape(accelerator="tpu-v6e-slice", topology="2x4", hosts=2, chips=4, parallelism=2)
@@ -33,7 +37,8 @@ class Guests:
         self._rng = random.Random(f"guests {simulation.stage.seed}")
         scarce = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         chosen = simulation.stage.seed >= FIRST_SEED and self._rng.random() < _CHANCE
-        self.present = chosen and simulation.admission.present and not scarce
+        self._open = not simulation.admission.present
+        self.present = chosen and not scarce and (not self._open or simulation.stage.seed >= FIRST_OPEN_SEED)
         self._sets: list[SetRun] = []
         self._guests: list[PodRun] = []
         self._wide: list[WideSet] = []
@@ -55,7 +60,7 @@ class Guests:
     def leave(self) -> None:
         for run in self._sets:
             self._delete(run)
-        for pod in self._guests:
+        for pod in () if self._open else self._guests:
             self._cluster.terminate(pod)
         for stateful in self._wide:
             stateful.replicas *= stateful.namespace != HOSTILE_NAMESPACE
@@ -87,7 +92,8 @@ class Guests:
         jobsets = [run for run in workloads if isinstance(run, JobSetRun) and run.restarts_left]
         victims = [run for run in jobsets if not pools.isdisjoint(run.last_pool.values())]
         honest = [run.shape for run in workloads if run.namespace != HOSTILE_NAMESPACE and run.shape.feasible]
-        match rng.choice(("guest", "guest", "guest", "front", "scale", "restart", "fail", "fail")):
+        acts = ("guest", "guest", "guest", "front", "scale", "restart", "fail", "fail")
+        match "guest" if self._open else rng.choice(acts):
             case "guest":
                 self._come_guest(rng.choice([*honest, _WIDE]))
             case "front" if len(fronts) < 2:
@@ -136,5 +142,6 @@ class Guests:
 
         self._stage.agenda.after(self._rng.uniform(1.0, 15.0), claim)
         seconds = self._rng.uniform(*_GUEST_SECONDS)
-        self._stage.agenda.after(seconds, lambda: self._cluster.terminate(pod))
+        if not self._open:
+            self._stage.agenda.after(seconds, lambda: self._cluster.terminate(pod))
         self._stage.agenda.after(seconds, lambda: self._delete(run))

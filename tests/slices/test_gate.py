@@ -19,7 +19,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import group_key
 from provisioner.slices.gate import BINDING_SECONDS, DeletionBlockedError, SettlingError, WorkloadNeedsPoolError
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.workloads import JOBSET, PLAIN_JOB, PROVISIONING_REQUEST
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, PROVISIONING_REQUEST
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import (
     NAMESPACE,
@@ -31,7 +31,15 @@ from tests.support.controller import (
     node_of,
     seconds_from,
 )
-from tests.support.objects import job_reference, raw_foreign_pod, raw_job, raw_plain_pod, raw_request, reference
+from tests.support.objects import (
+    job_reference,
+    raw_foreign_pod,
+    raw_job,
+    raw_lws,
+    raw_plain_pod,
+    raw_request,
+    reference,
+)
 
 NODE = "gke-test-train-pool-0"
 SECOND = "gke-test-train-pool-1"
@@ -215,6 +223,22 @@ def test_pod_without_chips_of_another_workload_does_not_keep_the_pool(world: Wor
     put_helper(world, **changes)
     world.gate.verify_deletable(a_delete(reason=DeleteReason.NOT_NEEDED))
     assert cordoned(world) == (True, True)
+
+
+@pytest.mark.parametrize(("namespace", "keeps"), [(NAMESPACE, True), ("elsewhere", False)])
+def test_leader_without_chips_keeps_only_the_pool_of_its_living_workload(
+    world: World, namespace: str, keeps: bool
+) -> None:
+    path = object_path("leaderworkersets", "serve", namespace=NAMESPACE, root=LEADER_WORKER_SET.root)
+    world.kube.put_object(path, raw_lws(namespace=NAMESPACE))
+    labels, owner = {constants.LWS_NAME: "serve"}, reference("StatefulSet", "serve", "apps/v1")
+    leader = raw_plain_pod("serve-0", owner, chips=0, metadata={"labels": labels, "namespace": namespace})
+    leader["spec"]["nodeName"] = NODE
+    world.kube.put_object(object_path("pods", "serve-0", namespace=namespace), leader)
+    kind = WorkloadKind.LEADER_WORKER_SET
+    delete = a_delete(reason=DeleteReason.NOT_NEEDED, kind=kind, workload_name="serve", workload_uid="uid-of-serve")
+    with pytest.raises(DeletionBlockedError, match=f"{NAMESPACE}/serve-0 on {NODE}") if keeps else nullcontext():
+        world.gate.verify_deletable(delete)
 
 
 def test_pod_without_chips_of_an_ended_jobset_does_not_keep_the_pool(world: World) -> None:

@@ -15,6 +15,7 @@ from provisioner.slices.messages.states import RUNS
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.planning.spec.specification import read_ownership
 from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 
 #: Reasons of the notices that explain why a slice waits.
@@ -65,6 +66,7 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
     shown = {pool.name for pool in view.pools}
     # Nodes may still exist after GKE no longer lists their pool.
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes if node.pool_name in shown}
+    owner_of = {pool.name: found.workload for pool in snapshot.pools if (found := read_ownership(pool.labels))}
     label_of_node = {node.name: node.labels.get(constants.SLICE) for node in snapshot.nodes}
     pools: dict[str, set[str]] = defaultdict(set)
     staying: dict[str, set[str]] = defaultdict(set)
@@ -74,8 +76,9 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
         if pod.finished or name is None or (pod.deletion_deadline is not None and pod.deletion_deadline <= view.at):
             continue
         label, mark = label_of_node[pod.node_name], pod.requirements.node_selector.get(constants.SLICE)
-        if label not in (None, mark) and not pod.requirements.has_chips:
-            # A pod without chips uses no pool that has labels of another slice.
+        own = owner_of.get(name) == (pod.kind, pod.namespace, pod.workload_name) and label in (None, mark)
+        if not (own or pod.requirements.has_chips):
+            # A pod without chips uses no pool of another workload, or with labels of another slice.
             continue
         pods[name] += 1
         uid = workloads.uid_of(pod)

@@ -100,7 +100,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
     supply = known.supply.get(state.name)
     if supply is None:
         return "The create of its node pool is about to be sent."
-    words = _of_use(slice_, state, events) or _of_phase(state, supply, known)
+    words = _of_use(slice_, state, supply, events) or _of_phase(state, supply, known)
     if (last := last_failure(state, known)) is not None:
         about = f"{failure_in_words(last.failure.kind.value)} since {clock(last.since, known.now)}"
         if slice_.leader is not None and slice_.leader.unschedulable_since is not None:
@@ -142,10 +142,10 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
     return words
 
 
-def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
+def _of_use(slice_: Slice, state: PoolState, supply: Supply, events: Mapping[str, str]) -> str:
     """Return how a slice uses its pool; empty if the phase of the pool explains more."""
-    leader, workload = slice_.leader, slice_.workload
-    if slice_.id not in state.holders and leader is not None and leader.node_name:
+    leader, workload, nodes = slice_.leader, slice_.workload, {node.name for node in supply.nodes}
+    if slice_.id not in state.holders and leader is not None and leader.node_name and leader.node_name not in nodes:
         return (
             f"The leader pod of its slice runs on node {leader.node_name}, which is not known to be in this node pool."
         )

@@ -462,10 +462,12 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
     elsewhere: set[SliceId] = set()
     for pod in ctx.snapshot.pods:
-        if not pod.node_name or pod.finished or _is_guest(pod, labels_of_node.get(pod.node_name, {})):
+        if not pod.node_name or pod.finished:
             continue
-        slice_id = slice_id_of(pod, workloads)
-        name = ctx.memory.membership.seen.get(pod.node_name)
+        slice_id, name = slice_id_of(pod, workloads), ctx.memory.membership.seen.get(pod.node_name)
+        pool = ctx.supply.get(name) if name is not None else None
+        if _is_guest(pod, pool, labels_of_node.get(pod.node_name, {})):
+            continue
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
@@ -480,12 +482,18 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
 
 
-def _is_guest(pod: Pod, labels: Mapping[str, str]) -> bool:
-    """Whether a pod without chips is on a node that is free or assigned to another slice, and so holds no pool."""
-    requirements = pod.requirements
-    if requirements.has_chips or labels.keys().isdisjoint(MARKS):
+def _is_guest(pod: Pod, pool: Supply | None, labels: Mapping[str, str]) -> bool:
+    """Whether a pod without chips holds no pool: it is on a pool of another workload, or on nodes of another slice.
+
+    Only pods with chips are charged, so the pool would otherwise be kept at the expense of its creator. The workers of
+    the pod's slice hold the pool themselves; until one is bound, the slice may count on the pool within its limits.
+    """
+    if pod.requirements.has_chips:
         return False
-    return labels_of(mark_of(requirements, pod.namespace), pod.namespace) != {key: labels.get(key) for key in MARKS}
+    if pool is None or pool.ownership.workload != (pod.kind, pod.namespace, pod.workload_name):
+        return True
+    mark = labels_of(mark_of(pod.requirements, pod.namespace), pod.namespace)
+    return not labels.keys().isdisjoint(MARKS) and mark != {key: labels.get(key) for key in MARKS}
 
 
 def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:

@@ -209,7 +209,8 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
-            elsewhere = leader is not None and leader.node_name and slice_id not in pool.holders
+            bound = leader is not None and leader.node_name and leader.requirements.has_chips
+            elsewhere = bound and slice_id not in pool.holders
             before = states.get(slice_id)
             better = before is None or _rank(pool, slice_id, leader) < _rank(before, slice_id, leader)
             if better and not elsewhere:

@@ -14,7 +14,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason
-from tests.support.models import make_job, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -96,6 +96,18 @@ def test_pool_with_half_of_its_nodes_is_kept_if_other_pods_use_it() -> None:
     world.put(make_pod(other, index=1, node=nodes_of(world, lost)[0]))
     world.run(60, seconds=60)
     assert world.deleted == []
+
+
+def test_pool_with_half_of_its_nodes_is_replaced_although_a_pod_without_chips_is_on_it() -> None:
+    """The pod is of a LeaderWorkerSet of another namespace, for which the pool was not created."""
+    workload, serve = make_jobset(), make_lws(namespace="other")
+    world = running(workload)
+    lose_half(world, workload)
+    world.workloads[serve.uid] = serve
+    guest = make_pod(serve, node=nodes_of(world, workload)[0])
+    world.put(replace(guest, requirements=replace(guest.requirements, chips=0)))
+    world.run(20, seconds=60)
+    assert world.deleted == [make_pool(workload).name]
 
 
 def test_only_a_share_of_the_pools_that_lost_nodes_is_replaced() -> None:

@@ -9,16 +9,29 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import PodGroup, group_key
+from provisioner.model.workloads import Pod, PodGroup, Workload, group_key
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
-from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import (
+    CHIP_TOLERATION,
+    make_jobset,
+    make_lws,
+    make_node,
+    make_pod,
+    make_pool,
+    make_requirements,
+)
 from tests.support.settings import settings
 from tests.support.world import World, running
 
 SMALL = make_requirements(topology="2x2x1", tolerations=())
+
+
+def leader_without_chips(workload: Workload, *, job: int = 0, node: str) -> Pod:
+    leader = make_pod(workload, job=job, node=node)
+    return replace(leader, requirements=replace(leader.requirements, chips=0))
 
 
 def charged(world: World) -> dict[str, int]:
@@ -72,6 +85,47 @@ def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
         world.step(seconds=60)
         world.finish_deletes()
     assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["workload known", "workload unknown"])
+def test_pod_without_chips_of_another_namespace_keeps_no_pool(known: bool) -> None:
+    """Only pods with chips are charged, so the pool would count for the namespace of its creator permanently."""
+    world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
+    first, serve = make_jobset("first", namespace="a"), make_lws(namespace="b", size=3)
+    world.add(first)
+    world.live(3)
+    world.workloads |= {serve.uid: serve} if known else {}
+    world.put(leader_without_chips(serve, node=min(world.nodes)))
+    world.finish(first)
+    second = make_jobset("second", namespace="a", parallelism=1, template=SMALL)
+    world.add(second)
+    for _ in range(20):
+        world.step(seconds=60)
+        world.finish_deletes()
+    assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
+
+
+@pytest.mark.parametrize("worker", [True, False], ids=["worker bound", "no worker bound"])
+def test_pool_with_a_leader_without_chips_is_kept_for_the_creator_and_with_workers(worker: bool) -> None:
+    """On a pool of another workload, the leader's slice counts on the pool for six minutes until a worker is bound."""
+    first = make_jobset("first")
+    serve = make_lws(size=2, replicas=2)
+    world = running(first)
+    world.add(serve)
+    world.finish(first)
+    world.step()
+    world.finish_creates()
+    world.pods = {uid: pod for uid, pod in world.pods.items() if pod.workload_name == "first"}
+    borrowed, own = (
+        sorted(node.name for node in world.nodes.values() if node.pool_name == name) for name in world.created
+    )
+    world.put(leader_without_chips(serve, node=borrowed[0]), leader_without_chips(serve, job=1, node=own[0]))
+    if worker:
+        world.put(make_pod(serve, index=1, node=borrowed[1]))
+    world.run(5, seconds=60)
+    assert world.deleted == []
+    world.run(30, seconds=60)
+    assert world.deleted == ([] if worker else world.created[:1])
 
 
 def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
