@@ -39,7 +39,8 @@ def charged(world: World) -> dict[str, int]:
     return {scope.name: chips for scope, chips in budget.used.items() if scope.kind == "namespace" and chips}
 
 
-def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
+@pytest.mark.parametrize("claims", [False, True], ids=["resource", "resource claims"])
+def test_chips_count_for_the_namespaces_whose_pods_are_bound(claims: bool) -> None:
     """Unused nodes count for the namespace that uses most nodes, and an idle pool for the namespace of its creator."""
     creator, user, other = (
         make_jobset(name, namespace=name, parallelism=4, template=SMALL) for name in ("creator", "user", "other")
@@ -49,7 +50,8 @@ def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
     assert charged(world) == {"creator": 16}
     for index, who in enumerate((user, user, other)):
         world.workloads[who.uid] = who
-        world.put(make_pod(who, index=index, node=make_node(pool, index).name))
+        pod = make_pod(who, index=index, node=make_node(pool, index).name)
+        world.put(replace(pod, requirements=replace(pod.requirements, claims=True, chips=0)) if claims else pod)
     assert charged(world) == {"user": 12, "other": 4}
 
 

@@ -91,7 +91,7 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
     pool_of_node = ctx.memory.membership.seen
     first: dict[str, Pod] = {}
     for pod in ctx.snapshot.pods:
-        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:
+        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.has_chips:
             before = first.setdefault(pod.node_name, pod)
             if (pod.created_at, pod.uid) < (before.created_at, before.uid):
                 first[pod.node_name] = pod
