@@ -411,6 +411,22 @@ def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespac
     assert world.bound(honest) == 2
 
 
+def test_pause_begins_although_other_pools_of_the_workload_are_in_use() -> None:
+    """Two of four slices have lost their pools, and capacity is left for one. The pause lasts 15 minutes."""
+    workload = gang(replicas=4)
+    world = world_of(workload)
+    world.live(5)
+    for job in range(2):
+        world.remove_pool(make_pool(workload, job=job).name)
+        world.end_pods(workload, job)
+        world.put(make_pod(workload, job=job, unschedulable_since=world.now, marked=True))
+    world.refuse_create = room_for(world, 3)
+    while holder(world) != "pause":
+        world.live(1, seconds=30)
+    world.live(34, seconds=30)
+    assert (world.bound(workload), holder(world)) == (2, "train")
+
+
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
     """In the past, a JobSet held pools of one accelerator for 66 h while it waited for the second accelerator."""

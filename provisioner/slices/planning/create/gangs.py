@@ -23,7 +23,7 @@ from provisioner.slices.planning.contention.line import Unit, granted, in_line, 
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.memory.state import Gang, Hold, Stamps
+from provisioner.slices.planning.memory.state import Gang, Hold, Phase, Stamps
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
@@ -128,7 +128,10 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
     """Return the holds and pauses that continue. A hold ends if its workload is complete, gone or unsatisfiable."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
-    owners = {pool.ownership.workload_uid for pool in ctx.supply.values()} if ctx.memory.holds else set()
+    phases = {name: entry.phase.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
+    # A pool with running pods is not released, and may exist for days.
+    unused = (pool for pool in ctx.supply.values() if phases.get(pool.name) is not Phase.IN_USE)
+    owners = {pool.ownership.workload_uid for pool in unused} if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
