@@ -35,6 +35,7 @@ REQUIREMENTS = 65_536
 #: Number of replicated jobs of a JobSet, or of worker groups of a RayCluster. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
 #: Number of groups with chips, such as child Jobs. A GKE cluster has at most a few thousand node pools for groups.
+#: Also the number of groups of a namespace that a starting process compares with the labels of nodes.
 CHILD_JOBS = 4096
 #: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in 32,768 characters.
 REQUESTED_SLICES = 768

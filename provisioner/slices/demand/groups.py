@@ -1,6 +1,7 @@
 """Derives the names and keys of a workload's groups from its spec, and finds groups by name or key. Pure."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -9,6 +10,8 @@ from typing import NamedTuple
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
+
+_FullKey = tuple[WorkloadKind, str, GroupKey]
 
 
 # Slice IDs are tuples, because each decision hashes them tens of thousands of times, and a tuple's hash is fast.
@@ -65,24 +68,37 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         # The name must be spelled as the controller spells it: "07" is not an index.
         if index < max_index and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
-    if unnamed:
-        by_key = _groups_of(workload)
-        yield from (by_key[key] for key in unnamed if key in by_key)
+    by_key = _find_groups(workload, frozenset(unnamed))
+    yield from (by_key[key] for key in unnamed if key in by_key)
 
 
-def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[WorkloadKind, str, GroupKey], SliceId]:
-    """Return the slices of workloads by kind, namespace and key of the group."""
-    return {
-        (workload.kind, workload.namespace, key): SliceId(workload.uid, key)
-        for workload in workloads
-        for key in _groups_of(workload)
-    }
+def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> dict[_FullKey, SliceId]:
+    """Return the slices with one of the `keys`, which are kind, namespace and key of the group.
+
+    At most CHILD_JOBS names are tried in each namespace. Names of suspended and of large workloads are tried last.
+    """
+    slices: dict[_FullKey, SliceId] = {}
+    missing: dict[tuple[WorkloadKind, str], set[GroupKey]] = defaultdict(set)
+    for kind, namespace, key in keys:
+        missing[kind, namespace].add(key)
+    untried = {namespace: bounds.CHILD_JOBS for _, namespace in missing}
+    sizes = ((sum(group.replicas for group in workload.groups), workload) for workload in workloads)
+    for size, workload in sorted(sizes, key=lambda item: (not item[1].lives, item[0])):
+        kind, namespace = workload.kind, workload.namespace
+        if (wanted := missing.get((kind, namespace))) and untried[namespace]:
+            for key in _find_groups(workload, frozenset(wanted), untried[namespace]):
+                slices[kind, namespace, key] = SliceId(workload.uid, key)
+                wanted.remove(key)
+            untried[namespace] = max(0, untried[namespace] - size)
+    return slices
 
 
-def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
+def _find_groups(
+    workload: Workload, keys: frozenset[GroupKey], max_names: int = bounds.CHILD_JOBS
+) -> Mapping[GroupKey, ListedGroup]:
     with_chips_first = sorted(enumerate(workload.groups), key=lambda item: item[1].template.chips == 0)
     entries = tuple((place, group.name, group.replicas, group.numbered) for place, group in with_chips_first)
-    return _groups_by_key(workload.namespace, workload.name, entries)
+    return _groups_by_key(workload.namespace, workload.name, entries, keys, max_names) if keys else {}
 
 
 @lru_cache(maxsize=16384)
@@ -94,17 +110,28 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
     return name, fields.index(digits)
 
 
+# A key is a hash of a name, so the names are tried one after the other. Names with other keys are not kept.
 @lru_cache(maxsize=128)
 def _groups_by_key(
-    namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
+    namespace: str,
+    workload_name: str,
+    entries: tuple[tuple[int, str, int, bool], ...],
+    keys: frozenset[GroupKey],
+    max_names: int,
 ) -> Mapping[GroupKey, ListedGroup]:
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
         for place, name, replicas, numbered in entries
         for index in range(replicas)
     )
-    groups = (ListedGroup(place, index, group_key(namespace, name), name) for place, index, name in names)
-    return {group.key: group for group in itertools.islice(groups, bounds.CHILD_JOBS)}
+    groups: dict[GroupKey, ListedGroup] = {}
+    for place, index, name in itertools.islice(names, max_names):
+        key = group_key(namespace, name)
+        if key in keys:
+            groups[key] = ListedGroup(place, index, key, name)
+            if len(groups) == len(keys):
+                break
+    return groups
 
 
 def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:

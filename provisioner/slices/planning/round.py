@@ -400,10 +400,10 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
     """Return the slice in the node labels of each pool. A restart without hints makes this slice the `last_user`."""
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
-    marks = ((pool.name, *mark) for pool in supply if (mark := pool.assigned_to) is not None)
-    keys = {name: (kinds.get(mark[:1]), namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
-    namespaces = {namespace for _, namespace, _ in keys.values()}
-    slices = slices_by_key(workload for workload in workloads.by_uid.values() if workload.namespace in namespaces)
+    pools = ((pool.name, pool.assigned_to) for pool in supply)
+    marks = ((name, *mark) for name, mark in pools if mark is not None and mark[1][:1] in kinds)
+    keys = {name: (kinds[mark[:1]], namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
+    slices = slices_by_key(workloads.by_uid.values(), keys.values())
     return {name: slices[key] for name, key in keys.items() if key in slices}
 
 

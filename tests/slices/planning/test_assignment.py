@@ -14,9 +14,10 @@ from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Assignment
-from provisioner.slices.planning.round import begin_round
+from provisioner.slices.planning.round import Round, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_capacity_requests import Asking
+from tests.support.counting import counted, measured
 from tests.support.models import make_jobset, make_lws, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
@@ -301,6 +302,28 @@ def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None
     user = ctx.memory.pool(pool.name).last_user
     assert user is not None
     assert user.workload_uid == TRAIN.uid
+
+
+def test_restart_is_cheap_in_a_namespace_with_many_child_jobs() -> None:
+    """The names of all child Jobs were kept, so 400 suspended JobSets exceeded the memory limit at every start."""
+    world = World(marked=True)
+    pools = [put_pool(world, TRAIN, **KEY), world.put_pool(make_pool(make_jobset("gone")))]
+    gone = make_marks(make_jobset("gone"))
+    for node in (node for node in list(world.nodes.values()) if node.pool_name == pools[1].name):
+        world.put(replace(node, labels={**node.labels, **gone}))
+    queued = (make_jobset(f"queued-{number}", replicas=4096, suspended=True) for number in range(20))
+    for workload in (*queued, make_jobset("sweep", replicas=4096), TRAIN):
+        world.workloads[workload.uid] = workload
+    snapshot = world.snapshot()
+
+    def begin() -> Round:
+        return begin_round(snapshot, Memory(), world.settings, GKE_RULES, world.now)
+
+    (ctx, calls), (_, peak_bytes, _) = counted(begin), measured(begin)
+    users = [ctx.memory.pool(pool.name).last_user for pool in pools]
+    assert [user and user.workload_uid for user in users] == [TRAIN.uid, None]
+    assert calls < 100_000
+    assert peak_bytes < 4_000_000
 
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
