@@ -314,7 +314,7 @@ def take_snapshot(
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
     pods = tuple(watches.pods.records().values())
-    listed, pods = with_owners(listed, pods, serve_pods=watches.serve_pods)
+    listed, pods = with_owners(listed, pods, serve_pods=watches.serve_pods, unknown_kinds=hidden - absent.keys())
     workloads, leaders = with_slices(listed, templates, rejected, unlisted=MACHINE_CONFIGS in unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {

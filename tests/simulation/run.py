@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -135,6 +136,7 @@ class Simulation:
         self.neighbour = Neighbour(self)
         self.team = ServingTeam(self)
         self.job_team = JobTeam(self)
+        self._settings = replace(self._settings, serve_jobs=self.job_team.present)
         self.ray_team = RayTeam(self)
         self.guests = Guests(self)
         self.kueue = Kueue(self)

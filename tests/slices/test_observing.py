@@ -17,13 +17,23 @@ from provisioner.model.volumes import Claim, StorageClass
 from provisioner.model.workloads import Volumes, Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot, unknown_kinds
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
-from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads import KINDS, LEADER_WORKER_SET
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeWatch, World
+from tests.support.controllers import pods_of
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
 from tests.support.models import make_lws
-from tests.support.objects import raw_foreign_pod, raw_node
+from tests.support.objects import (
+    raw_foreign_pod,
+    raw_job,
+    raw_jobset,
+    raw_lws,
+    raw_node,
+    raw_plain_pod,
+    reference,
+)
 from tests.support.settings import settings
 from tests.support.waiting import wait_for
 
@@ -173,6 +183,31 @@ def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
     snapshot = take_snapshot(watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.not_synced) == ([uid], ())
     assert snapshot.unknown_kinds == {*WorkloadKind} - {WorkloadKind.JOBSET}
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([*pods_of(raw_jobset())], id="JobSet"),
+        pytest.param([*pods_of(raw_lws())], id="LeaderWorkerSet"),
+        pytest.param([raw_plain_pod("ray", reference("RayCluster", "ray", "ray.io/v1"))], id="RayCluster"),
+        pytest.param([*pods_of(raw_job())], id="Job"),
+    ],
+)
+def test_pods_have_no_workload_until_the_workloads_of_their_kind_are_listed(pods: list[dict[str, Any]]) -> None:
+    world = World()
+    lists = FakeWatch[Workload](dict)
+    lists.synced, lists.problem = False, "the API server responded with 503"
+    parsed = {("default", pod.name): pod for pod in map(parse_pod, pods) if pod is not None}
+    watches = replace(
+        world.watches, workloads=dict.fromkeys(KINDS, lists), pods=FakeWatch(lambda: parsed), serve_pods="all"
+    )
+    world.loop.pools.fetch()
+    assert take_snapshot(watches, world.loop.pools).workloads == {}
+    # Pods of a Job that does not exist, or that has no annotation, are served as pods of kind POD.
+    lists.synced = True
+    kinds = {workload.kind for workload in take_snapshot(watches, world.loop.pools).workloads.values()}
+    assert kinds == ({WorkloadKind.POD} if {pod.kind for pod in parsed.values()} == {WorkloadKind.JOB} else set())
 
 
 class Flapping(FakeWatch[Workload]):

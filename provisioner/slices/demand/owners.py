@@ -1,6 +1,7 @@
 """Adds the workloads of kind POD, which are derived from pods, and joins child Jobs that are one slice. Pure."""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid, group_key
@@ -11,14 +12,18 @@ _Workloads = Mapping[WorkloadUid, Workload]
 
 
 def with_owners(
-    workloads: _Workloads, pods: Iterable[Pod], *, serve_pods: str = "all"
+    workloads: _Workloads,
+    pods: Iterable[Pod],
+    *,
+    serve_pods: str = "all",
+    unknown_kinds: AbstractSet[WorkloadKind] = frozenset(),
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
     """Return the workloads, including the workloads of kind POD, and the pods.
 
     If several child Jobs form one slice, their pods get one group, whose index counts slices instead of child Jobs.
-    With SERVE_PODS=all, pods of Jobs outside `workloads` get kind POD. Their workload has the UID of the Job, so a pool
-    keeps its workload if the Job is served later. A workload of kind POD never has pods of several namespaces, although
-    users can write any UID into owner references.
+    With SERVE_PODS=all, pods of Jobs outside `workloads` get kind POD, unless Jobs are in `unknown_kinds`: the Job may
+    have a pool already. Their workload has the UID of the Job, so a pool keeps its workload if the Job is served later.
+    A workload of kind POD never has pods of several namespaces, although users can write any UID into owner references.
     """
     joins = {
         workload.full_name: workload
@@ -26,7 +31,7 @@ def with_owners(
         if any(group.jobs > 1 for group in workload.groups)
     }
     namespaces: dict[str, str] = {uid: workload.namespace for uid, workload in workloads.items()}
-    if serve_pods == "all":
+    if serve_pods == "all" and WorkloadKind.JOB not in unknown_kinds:
         pods = [
             as_plain(pod) if pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads else pod for pod in pods
         ]

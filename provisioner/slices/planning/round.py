@@ -15,7 +15,15 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, view_of_node
 from provisioner.model.membership import Membership
-from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
+from provisioner.model.workloads import (
+    GroupKey,
+    Pod,
+    Workload,
+    WorkloadKind,
+    Workloads,
+    WorkloadUid,
+    owner_of_name,
+)
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
@@ -393,7 +401,9 @@ def _chips_of_node(pool: NodePool) -> int:
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:
     workload = ownership.workload
     elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
-    return elsewhere or workload.kind in snapshot.unknown_kinds
+    # Pods of unknown Jobs have no workload of kind POD. Without SERVE_JOBS, Jobs are always unknown, and do not matter.
+    owner_kind = owner_of_name(workload.kind, workload.name)[0] if settings.serve_jobs else ""
+    return elsewhere or not snapshot.unknown_kinds.isdisjoint((workload.kind, owner_kind))
 
 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:

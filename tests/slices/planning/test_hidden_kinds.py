@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
+from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import Snapshot
-from tests.support.models import make_jobset, make_lws, make_pod, make_pool, make_requirements
+from provisioner.workloads.parse_pod import parse_pod
+from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_pool, make_requirements
+from tests.support.objects import raw_plain_pod, reference
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -108,3 +114,38 @@ def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
     assert [delete.name for delete in world.look().deletes] == [kept.name]
     world.answer(DeleteAnswer(name=kept.name, at=world.now, result=DeleteResult.KEPT, reason="a pod is on it"))
     assert [delete.name for delete in world.look().deletes] == [idle.name]
+
+
+class WithJobs(HalfSeen):
+    """A world with pods of Jobs, whose kind depends on the Jobs that the provisioner can read."""
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        listed = {uid: job for uid, job in self.workloads.items() if job.kind not in self.unknown_kinds}
+        workloads, pods = with_owners(listed, self.pods.values(), unknown_kinds=self.unknown_kinds)
+        return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_pods_of_a_job_get_no_second_pool_while_jobs_are_unknown(*, annotated: bool) -> None:
+    """The first list of Jobs after a restart failed, and pods of an annotated Job got a pool as pods of kind POD."""
+    single_host = make_requirements(topology="2x2x1", tolerations=())
+    world = WithJobs(settings_=settings(serve_jobs=True))
+    job = make_job("sweep", parallelism=4, template=single_host)
+    if annotated:
+        world.workloads[job.uid] = job
+    for index in range(4):
+        metadata = {"annotations": {constants.COMPLETION_INDEX: str(index)}}
+        owner = {**reference("Job", job.name, "batch/v1"), "uid": job.uid}
+        pod = parse_pod(raw_plain_pod(f"sweep-{index}", owner, topology="2x2x1", metadata=metadata))
+        assert pod is not None
+        world.put(replace(pod, created_at=world.now, unschedulable_since=world.now))
+    world.run(20)
+    assert [pool.hosts for pool in world.pools.values()] == [4]
+    world.memory, world.last_round = Memory(), None
+    world.unknown_kinds = frozenset({WorkloadKind.JOB})
+    rival = make_jobset("rival", template=single_host, parallelism=4)
+    world.add(rival)
+    assert [create.slice_id.workload_uid for create in world.step().creates] == [rival.uid]
+    world.unknown_kinds = _WATCHED_KINDS
+    world.run(20)
+    assert (len(world.created), world.deleted) == (2, [])
