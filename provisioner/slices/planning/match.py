@@ -146,8 +146,9 @@ class Matcher:
             if not (slice_.from_buffer or slice_.workload.suspended) and self._why_none(slice_) is None
         ]
         self._return_home(eligible)
-        # Without `borrow`, a slice takes a node of its last pool or of a pool for its namespace. Slices with a claim
-        # come first, because a new shared pool has one node for each slice that it was created for.
+        # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
+        # ready node; other pools without pods go by the queue. Slices with a claim come first, because a new shared
+        # pool has one node for each slice that it was created for.
         for slice_ in sorted(eligible, key=lambda slice_: self._ctx.memory.slice(slice_.id).claim is None):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
@@ -264,7 +265,9 @@ class Matcher:
         entry = self._ctx.memory.slice(slice_.id)
         if entry.is_refused(self._ctx.now):
             return
-        expired, last = _expired(slice_, self._ctx), entry.claim.pool if entry.claim is not None else None
+        expired = _expired(slice_, self._ctx)
+        created = next((pool.name for pool in self._created_pools(slice_)), None)
+        last = entry.claim.pool if entry.claim is not None else created
 
         def may_borrow(pool: Supply) -> bool:
             free = not expired and self._why_not_free(pool) is None
@@ -279,6 +282,8 @@ class Matcher:
             self._claims[slice_.id] = pool.name
         else:
             self._claim(slice_, pool)
+            if borrow:
+                self._taken.add(slice_.id)
 
     def _may_wait(self, slice_: Slice) -> bool:
         """Whether a slice may have a claim; False for slices of requests and buffers that are not served."""

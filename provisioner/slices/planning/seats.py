@@ -76,7 +76,7 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Nodes of the pools that each party may use without borrowing.
+        #: Nodes of the pools that each party may use before the queue: pools with users or without a ready node.
         self._own: dict[_Party, int] = {}
         #: Nodes of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
@@ -113,8 +113,8 @@ class Seats:
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no free node suits the slice.
 
-        The pool `last`, which the slice had in the last decision, is tried first. A pool without pods that was created
-        for another namespace or kind of workload is borrowed only if `may_borrow` allows it; otherwise slices with
+        The pool `last`, which the slice had in the last decision, is tried first. Another pool without pods, except a
+        pool that is being created for the namespace, is borrowed only if `may_borrow` allows it; otherwise slices with
         equal `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice
         takes no node of a pool with pods: the scheduler has not bound its pod there.
         """
@@ -122,7 +122,8 @@ class Seats:
         # All marked slices of a namespace may use the same pools without users.
         own_key, alike_key = (slice_.workload.namespace, slice_.mark), (slice_.workload.namespace, slice_.mark != "")
         closed = self._closed[own_key, limits] | self._closed[alike_key, limits]
-        closed = closed if limits is not None else ~self._own_of(party)
+        own = self._own_of(party) | of_last
+        closed = closed if limits is not None else ~own
         candidates = self._suited(slice_, party) & self._free & (~closed | of_last)
         while candidates:
             here = candidates & of_last or candidates
@@ -130,7 +131,7 @@ class Seats:
             pool = self._pool_of[lowest.bit_length() - 1]
             bits = self._bits[pool.name]
             candidates &= ~bits
-            if not (expired and self._parties.get(pool.name)) and self._is_open(pool, slice_, may_borrow):
+            if not (expired and self._parties.get(pool.name)) and self._is_open(pool, slice_, own, may_borrow):
                 exists = lowest << 1 <= bits
                 self._missing[pool.name] -= not exists
                 if exists or not self._missing[pool.name]:
@@ -160,14 +161,14 @@ class Seats:
 
     def _own_of(self, party: tuple[str, str]) -> int:
         if party not in self._own:
-            pools = (*self._used_by.get(party, ()), *self._empty.get((party[0], ""), ()))
-            self._own[party] = self._all_of(pools)
+            in_creation = (pool for pool in self._empty.get((party[0], ""), ()) if not pool.ready_nodes)
+            self._own[party] = self._all_of((*self._used_by.get(party, ()), *in_creation))
         return self._own[party]
 
     def _all_of(self, pools: Iterable[Supply]) -> int:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
-    def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
+    def _is_open(self, pool: Supply, slice_: Slice, own: int, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
@@ -176,7 +177,8 @@ class Seats:
             return False
         if parties and party == _creator_of(pool) and (not slice_.mark or pool.assigned_to == mark):
             return True
-        return parties <= {party} and (is_shared_by(pool, slice_) or may_borrow(pool))
+        is_own = is_shared_by(pool, slice_) and bool(self._bits[pool.name] & own)
+        return parties <= {party} and (is_own or may_borrow(pool))
 
     def _parties_on(self, pool: Supply) -> set[_Party]:
         claimant = self._claimed.get(pool.name)

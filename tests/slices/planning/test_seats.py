@@ -12,9 +12,10 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.model.choices import parse_choices
 from provisioner.model.placement import FREE, MARKS, SHARED
-from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted
+from tests.support.market import jobset_of
 from tests.support.models import make_jobset, make_pod, make_pool, make_requirements
 from tests.support.objects import pod_spec, raw_plain_pod, reference, toleration
 from tests.support.pod_world import Cluster, pod_of
@@ -24,6 +25,13 @@ from tests.support.world import failure
 
 def cluster(**changes: Any) -> Cluster:
     return Cluster(settings_=settings(concurrency=64, **changes))
+
+
+def add_jobset(world: Cluster, name: str, *, priority: int = 0, topology: str = "2x2x1", **changes: Any) -> None:
+    jobset = jobset_of(name, topology, **changes)
+    world.workloads[jobset.uid] = jobset
+    for index in range(jobset.groups[0].parallelism):
+        world.put(make_pod(jobset, index=index, unschedulable_since=world.now, marked=True, priority=priority))
 
 
 @pytest.mark.parametrize(
@@ -386,6 +394,54 @@ def test_waiting_pod_beyond_the_limit_of_its_namespace_keeps_no_node_from_the_na
     world.scale(1, owner="next")
     world.run(5)
     assert world.sizes == [4]
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "pod"])
+def test_pods_of_two_namespaces_take_an_empty_pool_by_turns(kind: str) -> None:
+    """In the past, pods of the namespace of the pool's creator took it first, and others waited without bound."""
+    world, started = cluster(max_chips=4), list[str]()
+    world.scale(1, owner="near", namespace="near", marked=True)
+    world.run(4)
+    for number in range(6):
+        if kind == "pod":
+            world.scale(1, owner=f"far-{number}", namespace="far", marked=True)
+        else:
+            add_jobset(world, f"far-{number}", namespace="far")
+    world.scale(6, owner="near", namespace="near", marked=True)
+    while len(started) < 8:
+        world.settle(4)
+        (bound,) = (uid for uid, pod in world.pods.items() if pod.node_name)
+        ended = world.pods.pop(bound)
+        started.append(ended.namespace)
+        if (jobset := world.workloads.get(ended.workload_uid)) is not None:
+            world.finish(jobset)
+    assert started == ["near", "far"] * 4
+    assert len(world.created) == 1
+
+
+@pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"], ids=["the pool", "the chips"])
+def test_empty_shared_pool_goes_to_the_slice_of_the_highest_priority(topology: str) -> None:
+    world = cluster(max_chips=8)
+    world.scale(2, marked=True)
+    world.settle()
+    add_jobset(world, "urgent", namespace="far", priority=1000, topology=topology)
+    world.step(seconds=60)
+    world.pods = {uid: pod for uid, pod in world.pods.items() if not pod.node_name}
+    world.scale(1, owner="next", marked=True)
+    world.settle()
+    assert {pod.namespace for pod in world.pods.values() if pod.node_name} == {"far"}
+
+
+def test_new_shared_pool_is_kept_for_its_pods_after_a_restart() -> None:
+    """The process lost its memory after the create. A slice of another namespace is first in the queue."""
+    world = cluster(max_chips=8)
+    world.scale(2, marked=True)
+    world.run(8)
+    world.finish_creates()
+    add_jobset(world, "first", namespace="far", priority=1000)
+    world.memory = Memory()
+    world.settle()
+    assert {pod.namespace for pod in world.pods.values() if pod.node_name} == {"default"}
 
 
 def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
