@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,39 @@ def test_never_served_slice_of_a_higher_priority_keeps_its_chips_for_12_hours() 
     assert world.bound(low) == 0
     world.live(4, seconds=300)
     assert (world.bound(low), world.now - began < KEPT_AT_MOST + timedelta(hours=1)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"max_chips_per_namespace": (("team", 8),)}, id="namespace"),
+        pytest.param({"max_pools_per_jobset": 1}, id="workload"),
+    ],
+)
+def test_slice_beyond_a_limit_of_its_own_namespace_or_workload_keeps_no_other_chips(limits: dict[str, Any]) -> None:
+    """Only the namespace itself can make room for the slice, so chips that are kept for the slice would be idle."""
+    world = World(settings_=settings(max_chips=16, **limits), marked=True)
+    add(world, jobset_of("urgent", namespace="team", replicas=2), HIGH)
+    world.live(4)
+    low = jobset_of("low", namespace="other")
+    add(world, low, 0)
+    world.live(4)
+    assert world.bound(low) == 1
+
+
+def test_slice_beyond_the_limit_of_its_namespace_keeps_the_chips_of_the_namespace() -> None:
+    """Otherwise small jobs of the namespace would take the chips that the slice of the higher priority waits for."""
+    small = [jobset_of(f"small{number}", "2x2x1", namespace="team") for number in range(4)]
+    world = World(*small[:2], settings_=settings(max_chips_per_namespace=(("team", 8),)), marked=True)
+    world.live(4)
+    urgent = jobset_of("urgent", "2x2x2", namespace="team")
+    add(world, urgent, HIGH)
+    for job in small[2:]:
+        add(world, job, 0)
+    for job in small[:2]:
+        world.finish(job)
+        world.live(6, seconds=60)
+    assert (world.bound(urgent), sum(map(world.bound, small[2:]))) == (1, 0)
 
 
 def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:

@@ -38,6 +38,8 @@ HOUR = timedelta(hours=1)
 #: Time after which an unschedulable leader pod that a limit refuses no longer withholds chips, pools and creates from
 #: lower priorities. Without this bound, a pod that can never be served would block all pods of lower priority.
 KEPT_AT_MOST = timedelta(hours=12)
+#: Limits in which only the namespace or the workload of a slice can make room for the slice.
+_OWN = (ScopeKind.NAMESPACE, ScopeKind.REQUESTS, ScopeKind.WORKLOAD)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Budget:
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
-            kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
+            kept = self._kept_from(unit, limit.scope)
             excess = self.used[limit.scope] + kept + limit.requested - limit.maximum
             if excess > 0:
                 ends = limit.scope == CREATES_PER_HOUR and excess <= len(self.created)
@@ -103,10 +105,17 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Withhold the chips, pools and creates of a refused unit from lower priorities, for at most `KEPT_AT_MOST`."""
-        if self.now - unit.since < KEPT_AT_MOST:
-            for limit in limits_of(slices, self.settings):
-                self.kept[limit.scope][unit.priority] += limit.requested
+        """Withhold the chips, pools and creates of a refused unit from lower priorities, for at most `KEPT_AT_MOST`.
+
+        If only the unit's own namespace or workload can make room in a limit, the unit cannot use other chips until
+        then, so only the amount of this limit is withheld.
+        """
+        if self.now - unit.since >= KEPT_AT_MOST:
+            return
+        limits = limits_of(slices, self.settings)
+        own = [limit for limit in limits if limit.scope.kind in _OWN and self._stays_exceeded(limit, unit)]
+        for limit in own or limits:
+            self.kept[limit.scope][unit.priority] += limit.requested
 
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
@@ -172,6 +181,14 @@ class Budget:
         if settings.max_creates_per_hour is not None:
             uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", len(self.created), settings.max_creates_per_hour))
         return tuple(uses)
+
+    def _kept_from(self, unit: Unit, scope: LimitScope) -> int:
+        return sum(amount for by, amount in self.kept[scope].items() if by > unit.priority) if self.kept else 0
+
+    def _stays_exceeded(self, limit: Limit, unit: Unit) -> bool:
+        """Whether a limit refuses a unit even after the deletes in progress."""
+        used = self.used[limit.scope] - self.going[limit.scope] + self._kept_from(unit, limit.scope)
+        return used + limit.requested > limit.maximum
 
     def _charge(self, name: PoolName, charge: Charge) -> None:
         self.charges[name] = charge
