@@ -157,7 +157,13 @@ class Gate:
             raise SettlingError(wait_seconds)
 
     def _refuse_if_used(self, delete: Delete, names: list[str], living: Workload | None) -> None:
-        pods_by_node = self.for_each(lambda node: self._blocking_pods(delete, node, living), names)
+        running = self.for_each(lambda node: self._running_pods(node, living), names)
+        # A slice with pods on all hosts of the pool runs: its unschedulable pods exceed the hosts.
+        runs = 0 < delete.hosts <= sum(any(_holds_host(delete, pod) for pod in pods) for pods in running)
+        pods_by_node = [
+            [f"{pod.namespace}/{pod.name} on {node}" for pod in pods if runs or not _in_replaced_slice(delete, pod)]
+            for node, pods in zip(names, running, strict=True)
+        ]
         blocking = {node: pods for node, pods in zip(names, pods_by_node, strict=True) if pods}
         if blocking:
             self._kept_on[delete.name] = next(iter(blocking))
@@ -216,12 +222,10 @@ class Gate:
             return not self.namespaces or workload.namespace in self.namespaces
         return until > now
 
-    def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
-        return [
-            f"{pod.namespace}/{pod.name} on {node}"
-            for pod in list_pods_on_node(self.api, node)
-            if (pod.has_devices or _is_of(living, pod)) and self._runs(pod) and not _in_replaced_slice(delete, pod)
-        ]
+    def _running_pods(self, node: str, living: Workload | None) -> list[BoundPod]:
+        """Return the unfinished pods on a node that request devices or belong to the workload `living`."""
+        pods = list_pods_on_node(self.api, node)
+        return [pod for pod in pods if (pod.has_devices or _is_of(living, pod)) and self._runs(pod)]
 
     def _runs(self, pod: BoundPod | Pod) -> bool:
         return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
@@ -235,7 +239,7 @@ class Gate:
 
 
 def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod is of the stuck slice whose pool is replaced. Pods of this slice do not keep the pool."""
+    """Whether a pod is of the stuck slice whose pool is replaced. These pods keep the pool if they are on all hosts."""
     of_the_job = bool(delete.replaced_group) and (pod.namespace, pod.group_key) == (
         delete.namespace,
         delete.replaced_group,
@@ -243,6 +247,11 @@ def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same_kind and pod.workload_uid in ("", delete.workload_uid)
+
+
+def _holds_host(delete: Delete, pod: BoundPod) -> bool:
+    """Whether a pod is of the stuck slice, uses the chips of its host, and is not being deleted."""
+    return _in_replaced_slice(delete, pod) and pod.has_devices and pod.deletion_deadline is None
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:

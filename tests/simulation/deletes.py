@@ -86,18 +86,18 @@ class Deletes:
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
     def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
-        """Whether the pool of a pod lacks nodes, for which other pods of the same multi-host slice wait."""
+        """Whether the pool of a pod lacks nodes, and its multi-host slice has fewer bound pods than hosts."""
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
-        return (
-            not whole
-            and pod.workload is not None
-            and pod.shape.hosts > 1
-            and any(
-                (other.workload, other.job) == (pod.workload, pod.job) and other.waiting_since is not None
-                for other in self._simulation.cluster.pods
-            )
-        )
+        if whole or pod.workload is None or pod.shape.hosts <= 1:
+            return False
+        of_slice = [
+            other
+            for other in self._simulation.cluster.pods
+            if (other.workload, other.job) == (pod.workload, pod.job) and other.shape.chips
+        ]
+        bound = sum(other.node != "" and other.deadline is None for other in of_slice)
+        return bound < pod.shape.hosts and any(other.waiting_since is not None for other in of_slice)
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
         """Return the time of the gate's last check of the pool's nodes; infinite if the check is not recent."""

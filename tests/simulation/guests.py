@@ -81,6 +81,14 @@ class Guests:
         self._wide.append(stateful)
         pods.sets += [stateful] if namespace == pods.namespace else []
         self._stage.agenda.after(self._rng.uniform(0.5, 30.0), stateful.kick)
+        if namespace == HOSTILE_NAMESPACE:
+            self._stage.agenda.after(self._rng.uniform(60.0, 120.0), lambda: self._scale_up(stateful))
+
+    def _scale_up(self, stateful: WideSet) -> None:
+        """Add a pod for which the slice has no host: the slice that runs must keep its pool."""
+        self._stage.fault("hostile pods", "StatefulSet %s is scaled up", stateful.name)
+        stateful.replicas += 1
+        stateful.kick()
 
     def _act(self) -> None:
         rng, workloads = self._rng, self._cluster.workloads.values()

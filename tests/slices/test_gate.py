@@ -520,6 +520,16 @@ def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
     assert cordoned(world) == (False, False)
 
 
+def test_slice_with_pods_on_all_hosts_keeps_its_pool_if_a_further_pod_is_unschedulable(world: World) -> None:
+    """The workload was scaled up, and the caches did not show that the other pods run."""
+    put_job_pod(world, "0", node=NODE)
+    put_job_pod(world, "2", node=SECOND)
+    put_job_pod(world, "1", node="")
+    with pytest.raises(DeletionBlockedError, match="train-workers-0-0 on gke-test-train-pool-0"):
+        world.gate.verify_deletable(replace(stuck_delete(), hosts=2))
+    assert (cordoned(world), cordoned(world, SECOND)) == ((False, False), (False, False))
+
+
 def test_pod_of_another_kind_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
     """Groups of two kinds may have the same name, and pods of LeaderWorkerSets do not have the UID of their owner."""
     put_job_pod(world, "1", node="")

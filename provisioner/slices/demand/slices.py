@@ -154,7 +154,8 @@ class Slice:
     def pods_field(self) -> str:
         """The field of the workload's specification with the number of pods."""
         subgroups = self.workload.kind is WorkloadKind.LEADER_WORKER_SET and self.workload.groups[0].name
-        return "subGroupSize" if subgroups else self.workload.kind.size_field
+        kind = WorkloadKind.JOB if self.workload.owner_kind == "Job" else self.workload.kind
+        return "subGroupSize" if subgroups else kind.size_field
 
     @property
     def nodes(self) -> int:

@@ -231,8 +231,9 @@ def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, ctx: Round) -> t
         case StuckKind.UNSCHEDULABLE:
             return name, refusal(found, ctx)
         case StuckKind.TOO_MANY_PODS:
+            pods = sum(pod.requirements.has_chips and pod.deletion_deadline is None for pod in slice_.pods)
             return f"small {name}", (
-                f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "
+                f"{slice_.title} now has {field} {max(pods, slice_.parallelism)}, and its slice of topology "
                 f"{slice_.requirements.node_selector.get(constants.TPU_TOPOLOGY)} has {slice_.nodes} hosts with one "
                 f"pod each; set {field} back to {slice_.nodes}"
             )

@@ -32,7 +32,7 @@ class StuckKind(Enum):
     REFUSED = "refused"
     #: Some pods of the slice remain unschedulable although the pool is ready.
     UNSCHEDULABLE = "unschedulable"
-    #: The slice has more pods than its topology has hosts.
+    #: The slice has more pods than its topology has hosts. Pods on all its hosts may run, so the pool is kept.
     TOO_MANY_PODS = "too_many_pods"
     #: The slice needs more nodes than its pool has.
     OUTGROWN = "outgrown"
@@ -86,7 +86,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
         return None
     # Unschedulable pods of a pool that became ready only recently are not stuck yet.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
-    if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
+    scaled_up = long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes
+    if scaled_up or not lacks_pods(slice_):
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
     if long_ready and slice_.nodes > pool.pool.hosts:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
@@ -145,6 +146,17 @@ def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
     if not slice_.workload.kind.has_pods:
         return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)
+
+
+def lacks_pods(slice_: Slice) -> bool:
+    """Whether pods that the slice needs are unschedulable; False if all hosts have pods, so that others exceed them.
+
+    The indexes of the pods do not matter, because the scheduler binds pods in any order. A leader pod without chips is
+    always needed.
+    """
+    bound = [pod for pod in slice_.pods if pod.node_name and pod.deletion_deadline is None]
+    full = is_one_unit(slice_) and sum(pod.requirements.has_chips for pod in bound) >= slice_.nodes
+    return any(not (full and pod.requirements.has_chips) for pod in unschedulable(slice_))
 
 
 def is_one_unit(slice_: Slice) -> bool:

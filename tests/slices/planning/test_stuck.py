@@ -9,12 +9,13 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName, PoolStatus
-from provisioner.model.workloads import Workload
+from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason
 from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_pool, make_requirements
+from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -192,6 +193,88 @@ def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -
         else "job train-slice-0 has parallelism 1, its slice of topology 2x2x2 has 2 hosts: 1 of them are paid for but "
         "not used"
     )
+
+
+def wide_pod(world: World, kind: str, index: int) -> Pod:
+    """Return an unschedulable pod of a StatefulSet or an Indexed Job whose two pods are one slice of two hosts."""
+    name = f"web-{index}" if kind == "StatefulSet" else f"web-{index}-abcde"
+    metadata = {"annotations": {constants.COMPLETION_INDEX: str(index)}} if kind == "Job" else {}
+    pod = pod_of(name, kind=kind, topology="2x2x2", metadata=metadata)
+    return replace(pod, created_at=world.now, unschedulable_since=world.now)
+
+
+def running_wide(kind: str, **changes: Any) -> Cluster:
+    """Return a world in which both pods of `wide_pod` run on their pool."""
+    world = Cluster(settings_=settings(**changes))
+    world.put(wide_pod(world, kind, 0), wide_pod(world, kind, 1))
+    world.settle(12)
+    assert [bool(pod.node_name) for pod in world.pods.values()] == [True, True]
+    return world
+
+
+@pytest.mark.parametrize(("kind", "field"), [("StatefulSet", "replicas"), ("Job", "parallelism")])
+@pytest.mark.parametrize("fault", ["none", "node not ready", "node without a chip"])
+def test_running_slice_of_pods_keeps_its_pool_if_a_further_pod_is_unschedulable(
+    kind: str, field: str, fault: str
+) -> None:
+    """A further pod fits no host of any slice, so it does not show that the running pods make no progress."""
+    world = running_wide(kind, replace_stuck_slices=True)
+    (name,), node = world.created, max(world.nodes)
+    world.put(wide_pod(world, kind, 2))
+    broken = {"none": {}, "node not ready": {"ready": False}, "node without a chip": {"allocatable_chips": 3}}[fault]
+    world.put(replace(world.nodes[node], **broken))  # type: ignore[arg-type]
+    world.run(40, seconds=60)
+    assert (world.created, world.deleted) == ([name], [])
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    assert message == (
+        f"{kind} web now has {field} 3, and its slice of topology 2x2x2 has 2 hosts with one pod each; set {field} "
+        "back to 2"
+    )
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+def test_slice_of_pods_that_lost_a_node_is_replaced_despite_a_further_pod(kind: str) -> None:
+    """The pod with the highest index may run while the slice lacks a pod with a lower index."""
+    world = running_wide(kind)
+    (name,) = world.created
+    lost = min(world.nodes)
+    world.pods = {uid: pod for uid, pod in world.pods.items() if pod.node_name != lost}
+    del world.nodes[lost]
+    world.put(wide_pod(world, kind, 0), wide_pod(world, kind, 2))
+    world.run(20, seconds=60)
+    assert world.deleted == [name]
+
+
+@pytest.mark.parametrize("pods", [2, 3], ids=["all pods bound", "a further pod"])
+def test_elastic_jobset_keeps_its_pool_with_an_unready_node(pods: int) -> None:
+    workload = make_jobset()
+    world = running(workload)
+    nodes = nodes_of(world, workload)
+    world.end_pods(workload)
+    world.put(*(make_pod(workload, index=index, node=node) for index, node in enumerate(nodes)))
+    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], parallelism=pods),))
+    for index in range(2, pods):
+        world.put(make_pod(workload, index=index, unschedulable=True, unschedulable_since=world.now))
+    world.put(replace(world.nodes[nodes[1]], ready=False))
+    world.run(60, seconds=60)
+    assert world.deleted == []
+
+
+@pytest.mark.parametrize("terminating", [False, True], ids=["pod of the dead node deleted", "pod terminates"])
+def test_slice_of_four_hosts_with_a_dead_node_gets_another_pool(*, terminating: bool) -> None:
+    """The kubelet of a dead node never confirms the end of a pod, which then terminates without end."""
+    workload = make_jobset(parallelism=4, template=make_requirements(topology="2x2x4"))
+    world = running(workload)
+    (name,) = world.created
+    dead = nodes_of(world, workload)[3]
+    world.put(replace(world.nodes[dead], ready=False))
+    pod = next(pod for pod in world.pods.values() if pod.node_name == dead)
+    world.pods.pop(pod.uid)
+    world.put(replace(pod, node_name="", uid="again", phase="Pending", unschedulable_since=world.now))
+    if terminating:
+        world.put(replace(pod, deletion_deadline=world.now))
+    world.run(20, seconds=60)
+    assert world.deleted == [name]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallState, Memory
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
-from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
+from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, lacks_pods
 
 #: Time after `capacity_wait_seconds` within which a TPUNodeGroup without capacity is reported as failed.
 _TO_FAIL = timedelta(minutes=10)
@@ -86,7 +86,7 @@ def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
     holder, *further = holders
     slice_ = ctx.slices.get(holder) if holder is not None else None
     # Pods that can only run together make no progress while one of them is unschedulable.
-    return not further and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
+    return not further and slice_ is not None and slice_.served and is_one_unit(slice_) and lacks_pods(slice_)
 
 
 def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
