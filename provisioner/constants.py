@@ -333,13 +333,13 @@ INVALID_REQUEST = "InvalidTPURequest"
 #: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
 CREATION_WAITING = "NodePoolCreationWaiting"
 #: A condition below has lasted for ten minutes, unless it names another time:
-#: - Pods of the slice are unschedulable although their pool is ready.
+#: - Pods are unschedulable although their pool is ready.
 #: - Not all nodes of the pool are ready, or its creation takes 60 minutes, or its deletion or repair 30 minutes.
 #: - The slice has more pods than its pool has nodes.
 #: - The followers are unschedulable without a pool, and the leader is not.
 #: - For a minute, the scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
-#: PersistentVolumeClaims and tolerate all taints. The pool is deleted; the workload gets another pool after 40 minutes,
-#: doubled each time up to a day.
+#: PersistentVolumeClaims or gang and tolerate all taints. The pool is deleted; the workload gets another pool after 40
+#: minutes, doubled each time up to a day.
 STUCK = "SliceStuck"
 #: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice, so no slice is
 #: complete. The message names up to three of the pools.

@@ -184,6 +184,8 @@ class Pod:
     #: Time since which the pod is reported as Unschedulable, or is `gated`; None if neither.
     unschedulable_since: datetime | None = None
     unschedulable_message: str = ""
+    #: Name of the PodGroup whose pods the scheduler binds only together; empty if the pod has none.
+    gang: str = ""
     #: Whether the scheduler ignores the pod until enough pods of its gang exist.
     gated: bool = False
     #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.

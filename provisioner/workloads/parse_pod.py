@@ -44,12 +44,12 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
     since, words, gated = None, "", False
+    gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
     if phase == "Pending":
         scheduled = fields.conditions(status).get("PodScheduled", {})
         if (scheduled.get("status"), scheduled.get("reason")) == ("False", "Unschedulable"):
             since = fields.parse_timestamp(scheduled.get("lastTransitionTime")) or created_at
             words = bounds.cut(fields.text(scheduled.get("message")), bounds.SCHEDULER_MESSAGE)
-        gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
         # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
         if gated := bool(gang) and not scheduled:
             since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
@@ -74,6 +74,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         created_at=created_at or fields.UNKNOWN_TIME,
         unschedulable_since=since,
         unschedulable_message=words,
+        gang=gang,
         gated=gated,
         deletion_deadline=fields.deletion_deadline(title, metadata),
     )

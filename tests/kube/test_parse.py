@@ -264,11 +264,11 @@ def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
     spec = {**pod_spec(), "schedulingGroup": {"podGroupName": "train"}}
     pod = parse_pod({**raw_pod(status={"phase": "Pending"}), "spec": spec})
     assert pod is not None
-    assert (pod.gated, pod.unschedulable_since) == (True, pod.created_at)
+    assert (pod.gang, pod.gated, pod.unschedulable_since) == ("train", True, pod.created_at)
     scheduled = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     pod = parse_pod({**raw_pod(status=scheduled), "spec": spec})
     assert pod is not None
-    assert (pod.gated, pod.unschedulable_since) == (False, None)
+    assert (pod.gang, pod.gated, pod.unschedulable_since) == ("train", False, None)
 
 
 def test_affinity_and_tolerations_are_read() -> None:

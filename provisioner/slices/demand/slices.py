@@ -134,6 +134,11 @@ class Slice:
         return waits and self.served and not self.request
 
     @property
+    def gang(self) -> tuple[str, str] | None:
+        """Namespace and name of the PodGroup that the scheduler binds as a whole; None without one."""
+        return (self.leader.namespace, self.leader.gang) if self.leader is not None and self.leader.gang else None
+
+    @property
     def from_buffer(self) -> bool:
         """Whether the slice belongs to a CapacityBuffer, whose pools serve other workloads first."""
         return self.workload.kind is WorkloadKind.CAPACITY_BUFFER

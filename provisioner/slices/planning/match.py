@@ -8,7 +8,7 @@ assigned to it, or the pool that was created for it. A free pool goes to the fir
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -157,7 +157,8 @@ class Matcher:
         self._take_free(for_buffers, refuse)
         # Slices of suspended workloads are matched last, because other slices may need their pools.
         self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
-        kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx) for slice_ in waiting}
+        incomplete = self._incomplete_gangs()
+        kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx, incomplete) for slice_ in waiting}
         unserved = tuple(
             slice_ for slice_ in waiting if slice_.pending and not slice_.from_buffer and slice_.id not in claims
         )
@@ -205,6 +206,18 @@ class Matcher:
             if waiting is not None and (refusal := self.why_not(waiting, pool)) is not None:
                 unused[pool.name] = waiting.id, refusal
         return unused
+
+    def _incomplete_gangs(self) -> set[tuple[str, str] | None]:
+        """Return the gangs (`Slice.gang`) without a bound leader pod whose slices do not all have ready pools.
+
+        The scheduler binds no pod of these gangs. Slices without a shape are left out, because they never get pools.
+        """
+        ctx, claims = self._ctx, self._claims
+        waiting = (slice_ for slice_ in self._waiting if slice_.gang and slice_.served and slice_.shape is not None)
+        pools = ((slice_, claims.get(slice_.id)) for slice_ in waiting)
+        incomplete = {slice_.gang for slice_, name in pools if name is None or not _is_up(slice_, ctx.supply[name])}
+        running = (slice_ for slice_ in ctx.slices.values() if slice_.leader is not None and slice_.leader.node_name)
+        return incomplete - {slice_.gang for slice_ in running}
 
     def _hold(self) -> None:
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
@@ -436,7 +449,14 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
     return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
 
 
-def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
+def _is_up(slice_: Slice, pool: Supply) -> bool:
+    """Whether the pool is ready for the slice. A slice that shares the pool needs only one ready node."""
+    return pool.ready or (slice_.share is not None and pool.ready_nodes > 0)
+
+
+def _next_claim(
+    slice_: Slice, name: PoolName | None, ctx: Round, incomplete: Container[tuple[str, str] | None]
+) -> Claim | None:
     """Return the claim to remember. An expired slice without a pool keeps its claim, and thereby remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
@@ -444,12 +464,13 @@ def _next_claim(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | Non
     # If `waits`, no pod of the slice can be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
+    # The pools of a refused gang are deleted one after the other, which makes the gang incomplete.
+    waits = waits or (slice_.gang in incomplete and not ctx.memory.slice(slice_.id).is_refused(ctx.now))
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same_pool and before is not None and (before.looked or before.message != message)
     pool = ctx.supply[name]
-    # In a shared pool, `since` is set at the first ready node.
-    if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
+    if waits or not _is_up(slice_, pool):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:

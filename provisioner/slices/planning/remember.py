@@ -199,7 +199,8 @@ def _with_refusals(
     for slice_id, message in _with_alike(ctx, refusals).items():
         by_workload[slice_id.workload_uid][slice_id] = message
     for uid, messages in by_workload.items():
-        together = starts_together(ctx.slices[min(messages)], ctx.settings)
+        first = ctx.slices[min(messages)]
+        together = first.gang is not None or starts_together(first, ctx.settings)
         siblings = by_uid[uid]
         present = {sibling for sibling in siblings if sibling in ctx.slices and ctx.slices[sibling].pods}
         by_uid[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)

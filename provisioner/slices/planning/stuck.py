@@ -84,8 +84,10 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # Unschedulable pods of a pool that became ready only recently are not stuck yet.
-    long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
+    # Unschedulable pods of a pool that became ready only recently, or of a gang that waits, are not stuck yet.
+    claim = matching.claims.get(slice_.id)
+    waits = claim is not None and (claim.since is None or claim.since > limit)
+    long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit and not waits
     scaled_up = long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes
     if scaled_up or not lacks_pods(slice_):
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -111,11 +113,12 @@ def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
 def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
-    One minute without a bound pod is enough if the pods have no volumes, all nodes are prepared (`_is_prepared`), and
-    the scheduler has tried the leader pod since the slice began to count on the pool. Otherwise the time is 10 minutes,
-    because the scheduler retries each pod within 5.5 minutes.
+    One minute without a bound pod is enough if the pods have no volumes and no gang, all nodes are prepared
+    (`_is_prepared`), and the scheduler has tried the leader pod since the slice began to count on the pool. Otherwise
+    the time is 10 minutes, because the scheduler retries each pod within 5.5 minutes. For a gang, the time begins when
+    all its slices have ready pools (`Claim.since`).
     """
-    leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
+    leader, claim = slice_.leader, matching.claims.get(slice_.id)
     for_slice = ctx.created_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
     is_free = for_slice and pool.ready and not matching.holders.get(pool.name)
     if leader is None or leader.unschedulable_since is None or not is_free:
@@ -126,8 +129,9 @@ def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> 
         return False
     # The scheduler has tried the leader pod if its message has changed, or if it has reported the pod again.
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # The scheduler waits up to 10 minutes for volumes, without changing its message.
-    soon = looked and leader.requirements.volumes is None
+    # The scheduler waits up to 10 minutes for volumes, without changing its message. The message for a pod of a gang
+    # also changes while other pods of the gang do not fit.
+    soon = looked and leader.requirements.volumes is None and not leader.gang
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)
     return ctx.now - max(leader.unschedulable_since, claim.since) >= least

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Taint
+from provisioner.model.capacity import FailureKind, PoolName, PoolStatus, Taint
 from provisioner.model.sources import CLAIMS, HINTS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.workloads import Volumes
 from provisioner.slices import hints
@@ -19,7 +19,7 @@ from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World
+from tests.support.world import World, failure
 
 REFUSAL = "nodes are available: 2 Insufficient example.com/fuse."
 
@@ -226,3 +226,112 @@ def test_delete_of_a_refused_pool_has_the_reason_slice_stuck() -> None:
             break
     (delete,) = plan.deletes
     assert (delete.reason, delete.workload_name) == (DeleteReason.SLICE_STUCK, "train")
+
+
+def gang_of_four(**changes: Any) -> World:
+    """Return a world with a JobSet of four slices whose pods are one gang of the scheduler (PodGroup)."""
+    world = World(make_jobset(replicas=4), settings_=settings(**changes))
+    world.pods = {uid: replace(pod, gang="train") for uid, pod in world.pods.items()}
+    return world
+
+
+def bring_up(world: World, *names: PoolName) -> None:
+    for name in names:
+        world.put_pool(replace(world.pools[name], status=PoolStatus.RUNNING), created_at=world.now)
+
+
+def wait(world: World, seconds: float) -> None:
+    """Let time pass; the scheduler binds no pod, and its message changes when nodes are added or deleted."""
+    for _ in range(int(seconds // 10)):
+        world.step(seconds=10)
+        world.finish_deletes()
+        look_again(world)
+
+
+@pytest.mark.parametrize("replace_stuck", [False, True])
+@pytest.mark.parametrize("late", [120, 3000])
+def test_pools_of_a_gang_are_kept_until_its_last_pool_is_ready(late: int, *, replace_stuck: bool) -> None:
+    """The scheduler binds no pod of a gang before all its pods fit."""
+    world = gang_of_four(replace_stuck_slices=replace_stuck)
+    world.step()
+    *first, last = sorted(world.pools)
+    bring_up(world, *first)
+    wait(world, late)
+    bring_up(world, last)
+    wait(world, 480)
+    assert (len(world.created), world.deleted, world.told(constants.STUCK)) == (4, [], [])
+
+
+def test_gang_gets_its_last_pool_after_a_stockout() -> None:
+    world = gang_of_four()
+    began = world.now
+
+    def refuse(_: object) -> Any:
+        out_of_stock = len(world.created) == 3 and (world.now - began).total_seconds() < 14 * 60
+        return failure(FailureKind.STOCKOUT) if out_of_stock else None
+
+    world.refuse_create = refuse
+    for _ in range(30):
+        world.step(seconds=60)
+        world.finish_creates()
+        look_again(world)
+        if len(world.nodes) == 8:
+            break
+    assert (len(world.created), world.deleted, len(world.nodes)) == (4, [], 8)
+
+
+def test_gang_that_the_scheduler_refuses_on_all_its_pools_is_tried_again_as_a_whole() -> None:
+    """One slice alone would never be bound, because the scheduler waits for the other slices of the gang."""
+    world = gang_of_four()
+    world.step()
+    bring_up(world, *world.pools)
+    late = max(world.pools)
+    world.refuse_delete = lambda delete: failure(FailureKind.UNAVAILABLE) if delete.name == late else None
+    wait(world, 640)
+    world.refuse_delete = lambda _: None
+    wait(world, 120)
+    assert sorted(world.deleted) == sorted(world.created)
+    wait(world, 2400)
+    assert len(world.created) == 8
+    assert len(world.pools) == 4
+
+
+def test_slice_of_a_gang_keeps_another_slices_pool_until_the_last_pool_is_ready() -> None:
+    """In the past, the claim expired after 6 minutes, and a further pool was created."""
+    other = make_jobset("other")
+    world = World(other)
+    world.live(3, seconds=5)
+    (free,) = world.pools
+    world.finish(other)
+    world.add(make_jobset(replicas=4))
+    world.pods = {uid: replace(pod, gang="train") for uid, pod in world.pods.items()}
+    world.step()
+    *first, last = sorted(name for name in world.pools if name != free)
+    bring_up(world, *first)
+    wait(world, 1200)
+    bring_up(world, last)
+    wait(world, 300)
+    assert (len(world.created), world.deleted) == (4, [])
+
+
+def test_unused_pools_of_a_gang_are_deleted_if_one_of_its_slices_is_invalid() -> None:
+    """The gang never starts, so waiting for the invalid slice would keep the other pools without limit."""
+    world = gang_of_four()
+    pod = max(world.pods.values(), key=lambda pod: pod.name)
+    world.put(replace(pod, requirements=make_requirements(chips=3)))
+    world.step()
+    bring_up(world, *world.pools)
+    wait(world, 700)
+    assert (len(world.created), sorted(world.deleted)) == (3, sorted(world.created))
+
+
+def test_refused_pool_of_a_gang_that_runs_is_deleted_although_another_slice_lacks_a_pool() -> None:
+    """A PodGroup may run with fewer pods than it has; then the scheduler binds each further pod separately."""
+    world = gang_of_four()
+    world.step()
+    runs, refused, *_ = sorted(world.pools)
+    bring_up(world, runs)
+    world.schedule()
+    bring_up(world, refused)
+    wait(world, 700)
+    assert world.deleted == [refused]
