@@ -281,7 +281,6 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> Kub
 
 
 def _wrong_with(error: Exception) -> str:
-    """Return a message about the mistake in a kubeconfig or service account, without terms of Python."""
     if isinstance(error, ConfigException):
         return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
     if isinstance(error, yaml.YAMLError):
@@ -304,7 +303,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle; None if it verifies no certificates. Also store the bundle in the configuration."""
+    """Return the CA bundle, and keep it in `configuration`; None if unset, or if it verifies no certificates."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

@@ -4,12 +4,11 @@ from provisioner.model import bounds
 from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
-#: Maximum number of characters of an error's message. A longer message is cut.
 MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """A call failed. `status`, `reason` and `retry_after_seconds` are 0 or empty if the API server sent no value."""
+    """A call failed. `status`, `reason` and `retry_after_seconds` are 0 or empty if unknown."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)
@@ -27,7 +26,7 @@ class KubeconfigError(ClusterError, UserError):
 
 
 class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
-    """404: the object, or its whole kind (a missing CRD), does not exist."""
+    """404: the object, its namespace or its kind (such as a missing CRD) does not exist."""
 
 
 class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -51,7 +50,7 @@ class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
-    """429: the server requests a pause."""
+    """429: the server requests a pause, or a disruption budget does not allow an eviction now."""
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -59,7 +58,7 @@ class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reaso
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
-    """The response is not a JSON object, or lacks a required field, or a line of a watch is too long."""
+    """The response is not a JSON object, a field in it is missing or invalid, or a line of a watch is too long."""
 
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is
@@ -70,7 +69,7 @@ def failure_of(error: ClusterError) -> WriteFailure:
     """Return the kind of failure of a write, which determines when the object is written again."""
     match error:
         case Conflict() | NotFound():
-            # The object was changed or deleted since the decision to write, and the caches will show the new state.
+            # Another client probably created, changed or deleted the object. The caches will soon show this.
             return WriteFailure.CONFLICT
         case Forbidden() | Invalid():
             return WriteFailure.REFUSED

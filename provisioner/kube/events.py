@@ -21,15 +21,13 @@ from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum characters of an Event's message, and of the name of an object, in the API.
 _MESSAGE_LIMIT, _NAME_LIMIT = 1024, 253
 #: Time-outs of a write. They are short, because a write that hangs delays all other Events.
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
-#: Seconds without a repetition after which a new Event is created, and minimum seconds between two writes of an Event.
+#: Seconds without a repetition after which a new Event is created, and minimum seconds between updates of an Event.
 _WINDOW_SECONDS, _REPEAT_SECONDS = 600.0, 300.0
 #: Maximum number of different Events of one object: in a burst, and per second after the burst. Values of client-go.
 _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
-#: Maximum number of writes of Events: in a burst, and per second after the burst.
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 #: Maximum number of different Events in the table. An Event takes about 400 bytes, or 9,000 with the longest texts.
 CAPACITY = 32768

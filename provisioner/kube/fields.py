@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. Values of a wrong type count as absent, except in `identity` and `deletion_deadline`."""
+"""Reads fields of raw JSON. Values of a wrong type count as absent, except in `deletion_deadline`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from provisioner import constants
 from provisioner.model import bounds
 
-#: Replaces a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
 #: Maximum of int32, the type of counts in the API of Kubernetes.
@@ -26,7 +25,6 @@ class BoundedReader:
     """Reads texts and limits the sum of their characters. The reader `within` also counts and limits them."""
 
     def __init__(self, title: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
-        #: Message about the first limit that was exceeded; empty if none was.
         self.problem = ""
         self.title = title
         self._left = self.max_characters = max_characters
@@ -37,7 +35,7 @@ class BoundedReader:
         self.problem = self.problem or problem
 
     def text(self, part: str, raw: object, *, limit: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut to QUOTED characters above `limit`; empty for other types, or above `max_characters`."""
+        """Return a text, cut if it is longer than `limit`; empty for other types, or if the sum exceeds its limit."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > limit:
@@ -82,7 +80,7 @@ class BoundedReader:
         }
 
     def entries(self, part: str, raw: object, limit: int) -> list[dict[str, Any]]:
-        """Return the objects in a list, empty if the list has more than `limit` entries."""
+        """Return the objects in a list; empty for other types, or if the list has more than `limit` entries."""
         if not isinstance(raw, list):
             return []
         if len(raw) > limit:

@@ -34,7 +34,7 @@ _MAX_HOLDER = 253
 #: Seconds without a renewal after which this process stops leading. Another process can lead after _DURATION_SECONDS.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
-#: Maximum wait in seconds for the end of a renewal before the lease is released.
+#: Maximum seconds that `release` waits for the end of a renewal.
 _RENEWAL_SECONDS = 10.0
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_LOOK_SECONDS = 1.0
@@ -240,7 +240,7 @@ def _problem_of(error: errors.ClusterError, namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """Claim of this process to one Lease. Used by the renewing thread. Others read `holder` and `confirmed_at`."""
+    """Claim of this process to one Lease. Used by one thread at a time; others read `holder` and `confirmed_at`."""
 
     api: Api
     name: str

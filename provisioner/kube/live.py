@@ -35,11 +35,11 @@ _REREAD_CAP_SECONDS = 60.0
 #: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
 _LAST_LOOKS = 3
-#: Maximum time in seconds between the request of a list and its last use. A list of 4,000 objects takes 1 s to read.
+#: Maximum time in seconds between the requests that share a list. A list of 4,000 objects takes 1 s to read.
 _SHARED_SECONDS = 2.0
 #: Maximum number of shared lists in memory: the list of all nodes, and lists of namespaces, each with a few megabytes.
 _MAX_SHARED = 16
-#: Makes a read, or returns the result of a recent read with the same key, which callers must not change.
+#: Makes a read, or returns the result of a recent read with the same key. Callers must not change results.
 Share: TypeAlias = Callable[[str, Callable[[], Any]], Any]
 
 
@@ -98,7 +98,6 @@ class PoolNode:
     name: str
     #: Node pool in GKE's annotation or in the node pool label; empty if both are missing.
     pool_name: PoolName
-    #: UID, empty if the API server returns none. A node that is recreated under the same name has a different UID.
     uid: str = ""
     #: Whether the node is not cordoned, so that the scheduler may bind pods to it.
     open: bool
@@ -119,10 +118,11 @@ class PoolNode:
 def find_nodes_of_pool(
     api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = "", *, share: Share = unshared
 ) -> tuple[list[PoolNode], frozenset[str]]:
-    """Return the nodes of a pool, and the names of all nodes whose pool is unknown or is not in `membership.listed`.
+    """Return the nodes of a pool, and the names of nodes whose pool is unknown or is not in `membership.listed`.
 
-    If fewer than `hosts` nodes have the pool's label, labels may have been edited, so all nodes' metadata are read
-    through `share` (megabytes); otherwise the second result is empty. `namespace` is the TPUNodeGroup's, empty on GKE.
+    If fewer than `hosts` nodes have the pool's label, labels may have been edited, so all nodes' metadata (megabytes)
+    are read through `share`; otherwise the second result is empty. `namespace` is the TPUNodeGroup's, empty on GKE;
+    nodes of TPUNodeGroups in other namespaces are ignored.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
@@ -276,7 +276,6 @@ class PeriodicRead:
 
     api: Api
     clock: Callable[[], datetime]
-    #: Error of the last read; empty after a success.
     problem: str = ""
     failures: int = 0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
@@ -288,7 +287,7 @@ class PeriodicRead:
         return pause_seconds - passed if passed >= 0 else 0.0
 
     def retry_seconds(self) -> float:
-        """Return the wait in seconds before a retry, doubled by each failure up to 60; 0 if the last read succeeded."""
+        """Return the seconds before a retry, doubled by each failure up to 60; 0 unless the last read failed."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
@@ -330,7 +329,7 @@ def why_kept(verify_deletable: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(open_nodes: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Right before a delete, raise DeletionBlockedError if `open_nodes` yields a node, or is too slow each time."""
+    """Right before a delete, raise DeletionBlockedError if `open_nodes` yields a node, or is too slow three times."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in open_nodes():

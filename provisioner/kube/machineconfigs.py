@@ -86,7 +86,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
     """Extend the catalogue of TPUs by `listed`; return `before`, the last result, with `listed` added.
 
-    Types of deleted MachineConfigs are kept: upgrades of the CRD recreate the objects. Must not run during a decision.
+    Keeps types of deleted MachineConfigs, because CRD upgrades recreate the objects. Call only between decisions.
     """
     every = {**before, **listed}
     if every == before:

@@ -22,14 +22,14 @@ _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONS
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. Node pools have huge pages only on request.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Values of dnsPolicy that select the cluster's DNS: for pods without hostNetwork (the default), and for all pods.
+#: Values of dnsPolicy that select the cluster's DNS: the default, without effect with hostNetwork, and for all pods.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine accelerator, topology and machine type of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(title: str, spec: object, resource: str) -> Decimal:
-    """Return the amount of a resource that the scheduler reserves for a pod, with overhead. Raises MalformedObject."""
+    """Return the amount of a resource that a pod requests in total. Raises MalformedObject if an amount is invalid."""
     pod_spec = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -51,7 +51,7 @@ def pod_requests(title: str, spec: object, resource: str) -> Decimal:
 
 
 def requested_chips(title: str, spec: object) -> int:
-    """Return the number of chips that a pod requests as a resource or by ResourceClaims. Raises MalformedObject."""
+    """Return the chips requested as a resource or, with an accelerator selector, by claims. Raises MalformedObject."""
     return counted_chips(title, spec) or _claimed_chips(spec)
 
 
@@ -64,7 +64,7 @@ def counted_chips(title: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    # Like GKE's autoscaler, this function reads no claims: the driver of TPUs gives a claim all chips of a host.
+    # Claims are not read, as in GKE's autoscaler, because the TPU driver gives each claim all chips of a host.
     if not has_claims(spec):
         return 0
     selector = node_selector_of(spec)
@@ -74,7 +74,7 @@ def _claimed_chips(spec: object) -> int:
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
-    """Return a pod's nodeSelector, plus each label of OF_SLICES for which required node affinity allows one value."""
+    """Return a pod's nodeSelector, plus labels of OF_SLICES for which required node affinity allows only one value."""
     pod_spec = fields.mapping(spec)
     selector = fields.mapping(pod_spec.get("nodeSelector"))
     terms = fields.mappings(fields.mapping(_required_affinity(pod_spec)).get("nodeSelectorTerms"))
@@ -97,7 +97,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # The term does not list allowed values. A term without any requirement matches no node, so it is skipped.
+            # The term does not list the allowed values. Terms without requirements match no node, so they are skipped.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -175,7 +175,7 @@ def requirements(
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     tolerations = reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
     if spec.get("runtimeClassName") == constants.GVISOR:
-        # The API server adds the selector and the toleration of the RuntimeClass to pods, but not to pod templates.
+        # The API server adds selector and toleration of the RuntimeClass to pods, but not to templates, so add both.
         implied[constants.SANDBOX_RUNTIME] = constants.GVISOR
         tolerations = [*tolerations, {"key": constants.SANDBOX_RUNTIME, "value": constants.GVISOR}]
     return Requirements(
@@ -240,7 +240,7 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Return the terms of required node affinity; MATCHES_NOTHING replaces terms that are all empty or too large."""
+    """Return the terms of required node affinity; only MATCHES_NOTHING if all are empty, or if they exceed a limit."""
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

@@ -25,7 +25,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call. The sum limits a call, except for token refresh, DNS look-up and reading of a stream."""
+    """Time-outs of a call. Their sum limits its duration, except for token refresh, DNS look-up and stream reading."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the next bytes of a response or stream.
@@ -48,7 +48,7 @@ class Page:
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """Lines of a watch, as they arrive. An incomplete last line raises ClusterError, unless the stream is closed."""
+    """Lines of a watch. An interruption or an incomplete last line raises ClusterError, except after `close`."""
 
     def close(self) -> None:
         """End the stream; a thread that waits for a line returns immediately. May be called from any thread."""
@@ -64,7 +64,6 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     content_type: str = "application/json"
-    #: Whether the caller needs only the metadata of the response, without spec and status.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
     #: Maximum bytes of the response; a larger response raises TooLarge. Ignored by `Api.list_page`.

@@ -162,11 +162,11 @@ class Reflector(Generic[T]):
         return self._clock() - since if since is not None else 0.0
 
     def relist(self) -> None:
-        """Request a new list after the current watch, because `parse` may have rejected objects that it now accepts."""
+        """Request a list after the current request, because `parse` may have rejected objects that it now accepts."""
         self._relist = True
 
     def invalidate(self) -> None:
-        """Request a new list now, because `parse` has changed. Until the list is complete, `synced` is false."""
+        """Request a new list, because `parse` has changed. Until the list is complete, `synced` is false."""
         with self._lock:
             self._invalid, self.synced = True, False
 
@@ -465,7 +465,7 @@ def _same_or_new(before: T | None, record: T) -> T:
 
 
 def _bounded(kept: Kept[T] | None, key: Key, raw: object, records: dict[Key, T], uids: dict[Key, str]) -> dict[Key, T]:
-    """Count an object's record in `kept`; remove records to leave out, and return by key those to reduce, reduced."""
+    """Count an object's record in `kept`. Remove the records to leave out; return the reduced records by key."""
     if kept is None:
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME

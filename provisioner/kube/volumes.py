@@ -9,7 +9,6 @@ from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
 from provisioner.model.volumes import Claim, StorageClass
 
-#: Annotations of a claim whose binding is complete, and of the default StorageClass.
 _BOUND, _DEFAULT = "pv.kubernetes.io/bind-completed", "storageclass.kubernetes.io/is-default-class"
 #: CSI driver of Compute Engine's disks, and the disk type for a StorageClass without the parameter `type`.
 _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
@@ -30,7 +29,7 @@ def parse_claim(raw: object) -> Claim:
 
 
 def parse_volume(raw: object) -> frozenset[str] | None:
-    """Return the zones in which nodes can use a PersistentVolume; None if any zone is possible."""
+    """Return the zones in which nodes can use a PersistentVolume; None if its node affinity does not list zones."""
     terms = fields.mappings(fields.at(raw, "spec", "nodeAffinity", "required").get("nodeSelectorTerms"))
     return _zones(fields.mappings(term.get("matchExpressions")) for term in terms)
 
@@ -64,7 +63,7 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: Bound on the claims of one namespace. Claims above the bound lose their fields, so they restrict no nodes.
+#: Bound on the claims of one namespace. A reduced claim restricts no nodes; a claim that is left out counts as absent.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,

@@ -19,7 +19,6 @@ from provisioner.model.sources import Knowledge
 
 T = TypeVar("T")
 
-#: Query that selects the ConfigMap with which an administrator pauses the creation of node pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: Maximum age in seconds of the last contact if records are fresh. A healthy watch has contact at least every 60 s.
@@ -64,7 +63,7 @@ class ListWatch(Reflector[T]):
             self._thread.join(timeout=1.0)
 
     def invalidate(self) -> None:
-        """Implement Reflector.invalidate. Also end the current watch, so that the new list begins immediately."""
+        """Implement Reflector.invalidate. Also end the current list or watch, which would delay the new list."""
         super().invalidate()
         self._close_stream()
 
@@ -137,7 +136,7 @@ class CombinedWatch(Generic[T]):
             part.stop()
 
     def invalidate(self) -> None:
-        """Request a new list of each part now, because `parse` has changed."""
+        """Request a new list of each part, because `parse` has changed."""
         for part in self.parts:
             part.invalidate()
 
@@ -196,7 +195,7 @@ def knowledge_of(watch: Watch[Any]) -> Knowledge:
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:
-    """Return the reason why the records of a watch may be incomplete or outdated; empty if they are not."""
+    """Return the reason why the records of a watch may be incomplete or outdated; empty if they are fresh."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):

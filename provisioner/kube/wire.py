@@ -17,7 +17,6 @@ from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum bytes of a line of a watch. A line contains one event with one object.
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
