@@ -80,7 +80,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: The call took no effect, for example because the API is unreachable, or a pool failed for an unknown reason.
+    #: The call took no effect, for example because the API is unreachable. Or a pool failed for an unknown reason.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -95,7 +95,7 @@ class Failure:
 
     @property
     def for_all(self) -> Failure:
-        """This failure without the names of node pools and instances, which users of other namespaces must not see."""
+        """This failure without generated names of pools and instances, which other namespaces' users must not see."""
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 

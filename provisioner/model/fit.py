@@ -39,10 +39,9 @@ _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Matches decimal integers that Go's strconv.ParseInt reads. At most 300 digits, because int() rejects thousands.
+#: Matches integers in the form of Go's strconv.ParseInt. At most 300 digits, because int() rejects thousands.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
-#: Prefixes of labels that only the provisioner sets.
 _OWN_PREFIXES = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
 
 
@@ -90,7 +89,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return the fields that `misfit` reads. For equal keys and the same node, `misfit` returns equal results."""
+    """Return the fields that `misfit` reads. For equal fields and the same node, `misfit` returns equal results."""
     return (
         requirements.chips,
         requirements.cpu_millicores,

@@ -106,7 +106,7 @@ def selects_job_nodes(of_jobset: Collection[str], of_job: Collection[str]) -> bo
     """Return whether JobSet lets the pods of a child Job select nodes that are labelled with the name of the Job.
 
     The arguments are the annotations of the JobSet and of the Job's template. The Job needs EXCLUSIVE_TOPOLOGY and
-    NODE_SELECTOR_STRATEGY. It inherits both from the JobSet only if the JobSet has EXCLUSIVE_TOPOLOGY.
+    NODE_SELECTOR_STRATEGY. It inherits them from the JobSet only if the JobSet has EXCLUSIVE_TOPOLOGY.
     """
     exclusive = constants.EXCLUSIVE_TOPOLOGY
     inherited = {exclusive, constants.NODE_SELECTOR_STRATEGY} & set(of_jobset) if exclusive in of_jobset else set()

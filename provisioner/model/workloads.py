@@ -151,7 +151,7 @@ class Requirements:
 
     @property
     def has_chips(self) -> bool:
-        """Whether the pod requests chips, as a resource or by claims whose chips the catalogue may not know."""
+        """Whether the pod requests chips, as a resource or by ResourceClaims."""
         return self.chips > 0 or self.claims
 
 

@@ -17,7 +17,7 @@ from provisioner.model.capacity import Failure, FailureKind
 class WriteFailure(Enum):
     """Kind of a failed write, which determines the retry."""
 
-    #: Another client changed, recreated or deleted the object. The next snapshot shows the change.
+    #: Another client created, changed or deleted the object. A later snapshot shows this.
     CONFLICT = "conflict"
     #: An eviction was rejected with 429, because a disruption budget does not allow it now.
     NOT_NOW = "not_now"
@@ -206,7 +206,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # A write that waits for a thread for minutes blocks later writes until its result, or until it counts as lost.
+        # A write that exists after LOST_SECONDS waits for a thread, or a thread performs it: check again in 10 s.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
