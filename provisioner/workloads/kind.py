@@ -27,7 +27,6 @@ class Claim:
     uid: str = ""
     #: Name of the group; empty if the pod has no controller, or lacks the labels that determine the group.
     group_name: str = ""
-    #: Index of the pod in the group, from 0; None if unknown.
     index: int | None = None
     #: Number of pods of the group; 0 if the pod does not contain the number.
     group_size: int = 0
@@ -87,7 +86,7 @@ class Kind:
         return f"{missing}install {self.kind} ({self.installation})"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on the objects in one namespace. Objects above the bound keep few fields, and `labels`."""
+        """Return the bound on the objects in one namespace. Reduced objects keep few fields, and `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
@@ -106,7 +105,7 @@ class Kind:
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
     """Return a workload with the fields that all kinds have, and the reader for all other fields.
 
-    `controller` is the spec.managedBy of the kind's usual controller. Raises MalformedObject without name or UID.
+    `controller` is the usual spec.managedBy of the kind. Raises MalformedObject without namespace, name or UID.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
@@ -173,7 +172,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
-    """Return a workload with only identity, state, `problem` and `labels`, and with one group if it requests chips."""
+    """Return a workload with `problem`, few labels and annotations, and one small group if it requests chips."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(

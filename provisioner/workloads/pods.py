@@ -1,4 +1,4 @@
-"""Bounds the memory of cached pods, and reads objects live before a delete (raises MalformedObject)."""
+"""Bounds the memory of cached pods, and reads objects live before a delete (raises ClusterError)."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _DAEMON_SET = ("apps/v1", "DaemonSet")
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
-    """Return the bound on pods of one namespace. Pods above it keep few fields, and labels with a key in `labels`."""
+    """Return the bound on pods of one namespace. Reduced pods keep few fields, and labels with a key in `labels`."""
     return NamespaceBound(
         plural="pods",
         max_bytes=bounds.NAMESPACE_PODS,
@@ -58,10 +58,9 @@ class BoundPod:
     workload_name: str
     workload_uid: str
     group_key: GroupKey
-    #: Whether the pod requests chips, or any device by a ResourceClaim. Claims of DaemonSets (monitors) do not count.
+    #: Whether the pod requests chips or, unless a DaemonSet controls the pod, uses ResourceClaims of any device.
     has_devices: bool
     finished: bool
-    #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
@@ -104,7 +103,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 def list_pods_of_workload(
     api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "", *, share: Share = unshared
 ) -> list[Pod]:
-    """Return the pods of a workload that request chips, without requirements; only unfinished pods if the kind is POD.
+    """Return the pods of a workload that `parse_pod` reads, without requirements; only unfinished pods for kind POD.
 
     Pods of kind POD are found by `uid` if it is given, because `name` may be cut; other pods have a label with `name`.
     """
@@ -128,7 +127,7 @@ def _plain_pods(api: Api, namespace: str) -> Mapping[tuple[str, str], list[Pod]]
 
 
 def _list_pods(api: Api, namespace: str, query: Mapping[str, str], *, jobs: bool) -> list[Pod]:
-    """List pods that request chips. Requirements are dropped while the list is read, because they may be large."""
+    """List the pods that `parse_pod` reads. Requirements are dropped early, because they may be large."""
 
     def parse(raw: Any) -> Pod | None:
         pod = parse_pod(raw, jobs=jobs)
