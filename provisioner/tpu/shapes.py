@@ -18,7 +18,7 @@ _SUGGESTIONS = 3
 
 
 class ShapeError(ValueError):
-    """A pod requests no valid slice. The message has the invalid value, the reason and the nearest valid values."""
+    """A pod requests no valid slice. The message has the invalid value and the reason."""
 
 
 # No slots, because `cached_property` needs a `__dict__`. Each decision reads `multi_host` many times.
@@ -80,10 +80,10 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
 
 
 def find_accelerator(label: str) -> Accelerator:
-    """Return the offers for an accelerator label. Raises ShapeError if the label is unknown."""
+    """Return machine types and topologies for an accelerator label. Raises ShapeError if the label is unknown."""
     offer = ACCELERATORS.get(label)
     if offer is None:
-        # A label that is too long is not compared with valid labels: the time grows with the square of its length.
+        # Labels that are too long are not compared with valid labels, because the time grows with their length squared.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
             f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
@@ -145,7 +145,7 @@ def not_whole_slices(
 
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
-    """Return the shape or the error message, which is cached as well: invalid requests repeat in every round."""
+    """Return the shape or the error message, which is also cached, because each decision repeats invalid requests."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:
