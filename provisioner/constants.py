@@ -94,7 +94,6 @@ TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"
 #: Label of nodes with the value "spot", "standard", or another kind of provisioning.
 PROVISIONING = "cloud.google.com/gke-provisioning"
-#: Label of nodes: number of chips.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
 RESERVATION_NAME = "cloud.google.com/reservation-name"
 RESERVATION_PROJECT = "cloud.google.com/reservation-project"
@@ -117,7 +116,7 @@ TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
 #: Label in a nodeSelector that is copied to the nodes: "false" disables the resiliency of the inter-chip links.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
-#: Label of pods: GKE restarts the slice after a repair. Nodes get the label if the pods' COPY_LABELS names it.
+#: Label of pods: GKE restarts the slice after a repair. COPY_LABELS may copy this label to nodes.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"

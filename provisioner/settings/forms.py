@@ -13,11 +13,9 @@ from provisioner.model.choices import PROJECT, comma_items
 from provisioner.tpu.catalogue import GENERATION_LABEL
 
 _T = TypeVar("_T")
-#: A region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
-#: E-mail address of a Google service account, or "default" for Compute Engine's default account.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 #: Name of a Compute Engine resource of most kinds, or a network tag.
@@ -46,7 +44,7 @@ OTHERS = "*"
 NONE = "none"
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
-#: Maximum of options that limit chips or pools; no cluster has as many.
+#: Maximum value of options that limit chips or pools; no cluster has this many chips.
 MOST = 10_000_000
 HIGHEST_PORT = 65535
 #: Maximum duration in Go: 2^63 nanoseconds, 292 years.
@@ -199,7 +197,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the URL of a server that replaces Google's. Raises SecretValueError unless it is scheme, host and port."""
+    """Read scheme, host and optional port of a server instead of Google's. Raises SecretValueError for other text."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -338,7 +336,7 @@ def cost_in_words(per_hour: float, currency: str) -> str:
 
 
 def check_accelerator(name: str) -> None:
-    """Raise ValueError, with similar names, if the accelerator does not exist."""
+    """Raise ValueError, with the valid names, if no accelerator can have this name."""
     if GENERATION_LABEL.fullmatch(name):
         # MachineConfigs of the cluster may list newer generations than the catalogue.
         return

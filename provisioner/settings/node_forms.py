@@ -26,7 +26,7 @@ KUBELET: Mapping[str, Callable[[str], Any]] = {
     "topologyManager.policy": forms.choice("none", "best-effort", "restricted", "single-numa-node"),
     "topologyManager.scope": forms.choice("container", "pod"),
 }
-#: Kernel parameters of GKE's LinuxNodeConfig, except insecure ones: kernel.core_pattern can run any program as root.
+#: Kernel parameters of LinuxNodeConfig, except insecure ones such as kernel.core_pattern, which can run any program.
 SYSCTLS = frozenset(
     f"{group}.{name}" for group, names in {
         "net.core": "busy_poll busy_read netdev_max_backlog rmem_max rmem_default wmem_default wmem_max optmem_max "

@@ -103,7 +103,7 @@ class PartitionSettings:
     backfill_allowance_seconds: float = 120.0
     #: Seconds after which an unused, inactive partition is recreated, and after which failing creates may be given up.
     stuck_seconds: float = 900.0
-    #: Seconds for which a pod whose partition was rejected despite free IPUs delays pods, if deadlines are unknown.
+    #: Seconds for which a pod whose partition was rejected despite free IPUs delays others, if deadlines are unknown.
     crowded_seconds: float = 3600.0
     max_changes_per_server: int = 4
 
