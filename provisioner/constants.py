@@ -136,13 +136,12 @@ BOOT_DISK = "cloud.google.com/gke-boot-disk"
 CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
 METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
-#: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor makes pods select and tolerate them.
+#: Key of a label and a taint of nodes of GKE Sandbox. Pods get selector and toleration from the RuntimeClass gvisor.
 SANDBOX_RUNTIME = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
 PRIVATE_NODE = "cloud.google.com/private-node"
 LOCAL_SSD = "cloud.google.com/gke-ephemeral-storage-local-ssd"
 LOCAL_NVME_SSD = "cloud.google.com/gke-local-nvme-ssd"
-#: RuntimeClass with which GKE runs pods in a sandbox.
 GVISOR = "gvisor"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"

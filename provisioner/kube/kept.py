@@ -50,7 +50,7 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """Entry of a full (not reduced) record in a heap. The record of the smallest entry is reduced next."""
+    """Entry of a full (not reduced) record in a heap. The record of the smallest entry is reduced or left out next."""
 
     #: Sort key: records of finished objects first, then of newer objects, then of objects that arrived later.
     order: tuple[bool, float, int]
@@ -68,7 +68,7 @@ class _Namespace:
 
 
 class Kept(Generic[T]):
-    """Determines which records of one collection are full and which are reduced, for each namespace."""
+    """Determines which records of one collection are full, reduced or left out, for each namespace."""
 
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound

@@ -115,7 +115,7 @@ class Api(ABC):
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a merge patch, if `strategic` a strategic merge patch. Return at least the metadata."""
+        """Change an object by a merge patch, or a strategic one if `strategic`. Return at least the metadata."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)

@@ -38,7 +38,6 @@ ABSENT_RETRY_SECONDS = 10.0
 class Collection:
     """Objects of one kind that are watched: in one namespace, or in all namespaces if `namespace` is empty."""
 
-    #: Name of the objects in messages.
     name: str
     resource: str
     root: str = "/api/v1"

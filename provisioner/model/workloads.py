@@ -41,7 +41,7 @@ class WorkloadKind(StrEnum):
 
     @property
     def has_pods(self) -> bool:
-        """Whether objects of the kind have pods. Others request capacity for pods to come (`CapacityRequest`)."""
+        """Whether objects of the kind have pods. Kinds without pods request slices for future pods."""
         return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
@@ -132,7 +132,7 @@ class Requirements:
     """Requirements of a pod, or of the pods of a template, on their nodes."""
 
     chips: int = 0
-    #: Whether the pod requests all chips of a host by ResourceClaims. `chips` is then the number in the catalogue.
+    #: Whether the pod requests all chips of a host by ResourceClaims. `chips` is then from the catalogue.
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
@@ -146,7 +146,7 @@ class Requirements:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Message that the pod exceeds a limit of `model.bounds`, so that other fields are incomplete; otherwise empty.
+    #: Message about an exceeded limit of `model.bounds`, because of which other fields are incomplete; empty if none.
     problem: str = ""
 
     @property

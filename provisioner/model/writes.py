@@ -1,7 +1,7 @@
 """Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
 A decision adds calls and writes (`with_open`). A response removes a call. Successful writes are kept for 10 s, in which
-the caches should show them, failed writes for 10 minutes. Calls and writes that no thread performs are lost after 60 s.
+the caches should show them, failed writes for 10 minutes. Calls and writes that can get no result are lost after 60 s.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -114,7 +114,7 @@ ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
 #: Seconds after which a successful write may be repeated if the caches, usually milliseconds old, do not show it.
 _SHOWN_SECONDS = 10.0
-#: Seconds after the decision at which a write or call that no thread performs counts as lost.
+#: Seconds after the decision at which a write or call that can get no result counts as lost.
 LOST_SECONDS = 60.0
 #: Seconds after which a failed write is forgotten, so that the next wait is short again.
 _FORGOTTEN_SECONDS = 600.0
@@ -132,7 +132,7 @@ LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost insi
 
 
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
-    """Return the lost calls by key; `live` has the keys of the calls and writes that threads perform."""
+    """Return the lost calls by key; `live` has the keys of calls and writes whose results are not processed yet."""
     limit = now - timedelta(seconds=LOST_SECONDS)
     return {key: call for key, call in sorted(calls.items()) if call.since <= limit and key not in live}
 
@@ -206,7 +206,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
     if write is None:
         return None
     if write.answered_at is None:
-        # A write that exists after LOST_SECONDS waits for a thread, or a thread performs it: check again in 10 s.
+        # A write that exists after LOST_SECONDS is still queued or in progress, so check again in 10 s.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:

@@ -12,7 +12,7 @@ from provisioner.workloads.kind import Kind, begin, template_of
 
 #: Terminal states by condition; the first true condition counts.
 _ENDS = {constants.FAILED: "Failed", constants.CAPACITY_REVOKED: "Failed", constants.BOOKING_EXPIRED: "Completed"}
-#: Types of the conditions that the provisioner writes. A condition that was not read would be written in each decision.
+#: Types of the conditions that the provisioner writes. All are read: an unread one would be written in each decision.
 _OWN_CONDITIONS = frozenset((constants.ACCEPTED, constants.PROVISIONED, *_ENDS)) | {
     constants.READY_FOR_PROVISIONING,
     constants.PROVISIONING_BUFFER,

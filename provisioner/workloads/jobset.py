@@ -20,7 +20,6 @@ from provisioner.workloads.plain import hosts_of
 
 JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
 _LABELS = "jobset.sigs.k8s.io/"
-#: groupName of replicated jobs that have none in the spec.
 DEFAULT_GROUP = "default"
 
 
