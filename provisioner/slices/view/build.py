@@ -1,4 +1,4 @@
-"""Builds the view of a round from its snapshot and its plan."""
+"""Builds the view of all slices, pools and capacity from the snapshot and the plan of one decision. Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -46,7 +46,7 @@ _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of pools with pods. They are not the state of a slice that shares the pool and has no pod on it yet.
+#: States of pools with pods. A slice that shares such a pool and has no pod on it yet is shown as joining or ready.
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their first object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
@@ -61,7 +61,6 @@ _MAX_CHARACTERS = 2048
 _MAX_TOPOLOGY = 63
 #: Phases in which a pool without pods is still shown as the pool of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
-#: Text in place of a capacity if a request is in back-off because its pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
@@ -140,7 +139,7 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
-    """Build the view of one round; if the snapshot is not synced, with the last plan and the current slices."""
+    """Build the view of one decision; while `snapshot` is not synced, of the last decision with the current slices."""
     decided, notices = plan.decided, _by_object(plan.notices)
     slices, undecided = decided.slices, ""
     if snapshot.not_synced:
@@ -205,7 +204,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # No slice uses this failed or deleted pool, so it determines the state of the slice it was created for.
+            # A failed pool, or a pool that is being deleted, is shown for the slice that it was created for.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -282,7 +281,7 @@ class _Round(texts.Known):
                 # An earlier leader pod used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # `state.since` begins again if the planned pool gets another name; the wait of the leader pod does not.
+                # `state.since` restarts if the planned pool gets another name, but the leader pod has waited longer.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,
@@ -311,7 +310,6 @@ class _Round(texts.Known):
         )
 
     def pool_view(self, state: PoolState) -> PoolView:
-        """Return the view of a pool that exists, or whose create has been sent."""
         supply = self.supply[state.name]
         pool, choice, (accelerator, host_chips) = supply.pool, choice_of(supply.pool), supply.machine
         cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(supply.nodes))

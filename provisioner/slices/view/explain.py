@@ -116,7 +116,7 @@ def explain(
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
-    """Return the workloads of the controller KIND/NAME, such as the Jobs of a CronJob; empty for other kinds."""
+    """Return the workloads of KIND/NAME, such as the Jobs of a CronJob; empty for kinds in `_KIND_OF_WORD`."""
     kind, _, rest = name.partition("/")
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
@@ -175,7 +175,7 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to by its name; only the slice that the pod leads, if it leads one."""
+    """Return the slices whose leader pod has this name; without any, the slices that a pod of this name may be of."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
     leaders = [slice_ for slice_ in in_namespace if slice_.leader == name]
     return leaders or [slice_ for slice_ in in_namespace if _is_pod_of(slice_, name)]
@@ -225,7 +225,7 @@ def _is_in_reason(message: str, slice_: SliceView) -> bool:
 
 
 def _news(view: View, slice_: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries of `activity`, without texts that the headline or facts of a slice already contain."""
+    """Return the entries of `activity`, without texts that are in the headline or the facts of the slice."""
     if slice_ is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, slice_))
@@ -284,7 +284,7 @@ def _doing(slice_: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
     if slice_.queue is not None:
         details.append(f"place {slice_.queue.place} of {slice_.queue.length} in the queue")
     if slice_.next_try_at is not None and (due := clock(slice_.next_try_at, now)) not in slice_.reason:
-        # The time is in the past if no decision was possible then.
+        # The time is in the past if no decision has been made since.
         details.append("next try now" if slice_.next_try_at <= now else f"next try {due}")
     state = f"{state} ({', '.join(details)})" if details else state
     return f"{state}: {slice_.reason}" if slice_.reason not in ("", RUNS) else f"{state}."
@@ -347,7 +347,7 @@ def _workload(view: View, workload: WorkloadView, now: datetime, activity: Itera
         headline += f" {workload.notices[0].message if workload.notices else workload.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
     first_reason = first.reason if first is not None else ""
-    # The headline has the reason of the first slice, so facts about other slices do not repeat it.
+    # The headline has the reason of the slice `first`, so facts about other slices do not repeat this reason.
     facts += [
         (
             f"slice {slice_.group}",

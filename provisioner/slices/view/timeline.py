@@ -1,4 +1,4 @@
-"""Records the states of each node pool over time, also before the pool is created. Bounded; lost at a restart."""
+"""Records the states of each node pool over time, also before the create. The records are lost at a restart."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -14,7 +14,7 @@ from provisioner.slices.view.types import State, slice_of_pool, state_of, worklo
 _KEPT = timedelta(hours=24)
 #: Maximum number of segments of a track; the oldest ones are dropped.
 _MAX_SEGMENTS = 50
-#: Maximum number of segments of all tracks together: a response may contain all of them.
+#: Total number of segments above which tracks of deleted pools are dropped, because a response may contain them all.
 _MAX_SEGMENTS_IN_ALL = 20_000
 
 
@@ -40,16 +40,13 @@ class Track:
 
     @property
     def is_of_interest(self) -> bool:
-        """Whether the pool was created or is still wanted. Other tracks exist because Events may name the pool."""
+        """Whether the pool exists or is wanted, or its create was sent. `explain` also shows other tracks."""
         last = self.segments[-1]
         return last.until is None or any(segment.state is not State.WAITING for segment in self.segments)
 
 
 class Timeline:
-    """Tracks of all pools. One thread calls `follow`; any thread may call `tracks`.
-
-    If there are too many segments, tracks of deleted pools are dropped, first in the namespace with most segments.
-    """
+    """Tracks of all pools. One thread calls `follow` and `shift`; any thread may call `tracks`."""
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
@@ -84,7 +81,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # The plan may know that the pool entered its state before this process first saw the pool.
+            # Hints of an earlier process may have an earlier start: the time since which the pool is idle.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]

@@ -1,4 +1,4 @@
-"""Types of the view, which the API returns as JSON, and functions that derive its fields from the state of a pool."""
+"""Types of the `View`, which the API returns as JSON, and functions that derive its fields from a `PoolState`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ class State(StrEnum):
 
     #: The slice waits for a pool, and usually gets one only if the workload or a setting is changed.
     REJECTED = "rejected"
-    #: The leader pod is unschedulable, and no node pool exists for it yet.
+    #: The slice waits for a node pool that is not being created yet.
     WAITING = "waiting"
     CREATING = "creating"
     #: The node pool exists; not all of its hosts are ready.
@@ -83,10 +83,10 @@ class QueueView:
     length: int
     #: Ids of at most three slices ahead, the next one first.
     ahead: tuple[str, ...]
-    #: Workloads with the largest use of the limit, with its amount.
+    #: At most three workloads that use most of the limit, each with its number of chips or pools.
     users: tuple[str, ...]
     other_users: int
-    #: Chips of node pools with a planned delete that count against the limit.
+    #: Chips of all node pools with a planned delete, or of those in the limit's namespace or accelerator; otherwise 0.
     idle_chips: int
     #: Earliest delete of a node pool in `idle_chips`; None if `idle_chips` is 0.
     idle_until: datetime | None
@@ -258,7 +258,7 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
-#: Phases in which a split is shown. In other phases, the pool has no pods, or its end is more important.
+#: Phases in which a split is shown. A failed pool, or a pool that is being deleted, is shown as such.
 _WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 
@@ -278,5 +278,5 @@ def workload_of_pool(state: PoolState) -> str:
 
 
 def slice_of_pool(state: PoolState) -> str:
-    """Return the id of the slice of a pool; empty if the pool is for no slice."""
+    """Return the id of a pool's slice; empty if the slice or its workload is unknown."""
     return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""
