@@ -1,4 +1,4 @@
-"""Creates notices for owners of workloads and alerts for the administrator, with what to do. Pure."""
+"""Creates notices for owners of workloads and alerts for the administrator. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from provisioner.slices.planning.split import Splits
 from provisioner.slices.planning.stuck import STUCK_SECONDS, Stuck, StuckKind, lacking_labels, unschedulable
 from provisioner.slices.supplier import PoolRules
 
-#: Minimum time for which a delete must have been postponed before an alert reports it.
+#: Time for which a delete must have been postponed before it counts as overdue.
 _HELD_UP = timedelta(minutes=10)
 
 
@@ -59,7 +59,7 @@ def not_created(workload: Workload) -> str:
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
-    """Yield a notice for each workload whose own fields or labels prevent node pools, or the scheduling of its pods."""
+    """Yield notices about workloads that cannot get node pools, or whose pods can never be scheduled, as they are."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [
         workload
@@ -175,7 +175,7 @@ def held_for_others(
 
 
 def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
-    """Yield one notice for each slice that does not have one node pool to itself."""
+    """Yield one notice for each slice of several hosts that does not have one node pool to itself."""
     for slice_id in sorted(splits.affected):
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
@@ -299,7 +299,7 @@ def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Report a reservation that ends soon, or before the deadline of a Job, to the owners of the slices in it."""
+    """Report reservations that end soon, or before the deadline of a Job, to the owners of the slices in them."""
     for name, slice_id in _users(matching):
         pool, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
         if pool is None or slice_ is None or slice_.leader is None or (end := pool.pool.ends_at) is None:
@@ -319,7 +319,7 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
 
 
 def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
-    """Report unneeded pools whose delete has been postponed for 10 minutes, and pools in `hanging`."""
+    """Return alerts about pools in `hanging`, and about overdue deletes of pools in `unneeded` (`_HELD_UP`)."""
     deletes, supply, now = ctx.memory.deletes, ctx.supply, ctx.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
@@ -327,7 +327,7 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        # A workload that is not watched may need the pool, so the postponement is right and needs no alert.
+        # The API server has the workload, which the caches cannot show, so the postponement is right.
         and not (call.needed and supply[name].undecided)
     }
     for name in (name for name in supply if name in hanging):

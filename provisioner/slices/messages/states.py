@@ -44,7 +44,6 @@ WHY_LATE = {
         f"{BRAKE_PAUSE.total_seconds():.0f} s is deleted"
     ),
 }
-#: Reason why a waiting slice does not use an idle pool, as users read it.
 WHY_UNUSED = {
     Refusal.TURN: "its workload waits for its turn to start all slices together, or can never start them",
     Refusal.FORGED: "its pods select a label that the provisioner writes for slices of another namespace",
@@ -83,7 +82,7 @@ class Known:
 
 
 def of_workload(workload: Workload, *, has_slices: bool) -> str:
-    """Return why a workload has no slices; empty if it has slices, or if it is suspended or has ended."""
+    """Return why a workload has no slices; empty if it has slices, or is suspended, finished or being deleted."""
     if has_slices or not workload.lives:
         return ""
     if workload.problem:
@@ -110,7 +109,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
-    """Return the last stockout or quota failure in the capacity of a pool that is coming up; None after a success."""
+    """Return the stockout or quota failure in the capacity of a pool that is coming up; None if pools came up since."""
     supply = known.supply.get(state.name)
     if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None

@@ -64,10 +64,7 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose booking may be extended: an unbound leader pod has waited for less than the booking time.
-
-        Without an unbound leader pod, all pods run, perhaps on other pools, and nothing waits for the unused pools.
-        """
+        """Requests whose booking may be extended: an unbound leader pod has waited for less than the booking time."""
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
         return {
@@ -80,7 +77,7 @@ class _Facts:
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first waiting slice waits, without amounts of other workloads; empty if none waits."""
+        """Return why the first waiting slice waits, without amounts that other workloads change; empty if none does."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 
@@ -88,7 +85,7 @@ class _Facts:
 def statuses(
     ctx: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
-    """Return the statuses to write, and the times at which bookings end."""
+    """Return the statuses to write, and the future times at which bookings end."""
     asking = [
         workload
         for workload in ctx.workloads.by_uid.values()

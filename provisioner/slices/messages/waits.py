@@ -16,15 +16,14 @@ from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
 NO_POOL = "No TPU node pool is created: "
-#: Cause for which creates and deletes wait if the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in a message about several choices.
 _MAX_FAILURE = 200
-#: Maximum number of characters in `brief` of a cause and the supplier's message together.
+#: Maximum number of characters of a cause together with the supplier's message, in `brief`.
 _MAX_CAUSE = 85
 #: Maximum number of characters of the supplier's message about a rejection in `brief`.
 _MAX_REJECTION = 100
-#: Cause of a wait in a few words, if `cause` finds no limit and no failures of choices.
+#: Cause of a wait in a few words, by kind; used by `cause` for a pause, and for a wait without a limit or failure.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
@@ -46,19 +45,18 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits whose Events without causes have no key, so that each new text is a new Event.
+#: Kinds of waits whose Events have no key if `WaitsFor.causes` is empty, so that each new text is a new Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _NEW_ACCOUNT = "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation."
 _CORRECT = "Correct it in the workload or in the provisioner's settings."
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
-#: What to do apart from waiting, by kind of failure. The messages of other failures contain what to do.
+#: What to do apart from waiting, by kind of failure. `next_step_after` adds the step for a missing permission.
 _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
     FailureKind.UNAVAILABLE: "If it lasts, allow other capacity types or zones, and see https://status.cloud.google.com.",
     FailureKind.INVALID: _CORRECT,
 }
-#: Names that users see for kinds of failures, if they differ from the value of `FailureKind`.
 _FAILURES_IN_WORDS = {
     FailureKind.PERMISSION.value: "missing permission",
     FailureKind.UNAVAILABLE.value: "failed create",
@@ -95,7 +93,7 @@ def joined(cause: str, step: str) -> str:
 
 
 def _cause_with_details(wait: WaitsFor) -> str:
-    """Return the cause of a wait, with the supplier's message if it fits; if the wait is final, only the message."""
+    """Return the cause of a wait, with the supplier's message if it fits, or the text of a final limit or failure."""
     short, failed = cause(wait), distinct(wait.blockers)
     if wait.final and wait.limit is not None:
         return _of_limit(wait.limit, lasting=False)
@@ -117,7 +115,7 @@ def failure_in_words(kind: str) -> str:
 
 
 def next_step(wait: WaitsFor) -> str:
-    """Return what to do apart from waiting, as a sentence; empty if nothing helps, or if the message contains it."""
+    """Return what the owner or administrator can do; empty if only waiting helps, or if the message contains the step."""
     if wait.limit is not None:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
@@ -153,7 +151,7 @@ def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
 
 
 def note(wait: WaitsFor, ctx: Round) -> str:
-    """Return a shorter form of `message` for the view, which lists failures of choices separately."""
+    """Return `message`; several failures of choices are only summarized, because the view lists each of them."""
     if len(failed := distinct(wait.blockers)) > 1:
         kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
         return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
@@ -178,7 +176,7 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step and not text.endswith(step) else text
         key = _key(wait)
-        # The pool is named after one slice, which may change, so the keys of slices that share the pool lack its name.
+        # The first of the slices that share a pool names the pool, and may change, so the other keys lack this name.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
