@@ -1,7 +1,4 @@
-"""Checks which pods are served, and allowlists of namespaces, reservations, accounts, networks, labels and settings.
-
-The functions `*_problem` return why a name or value is not allowed, and the setting to change; empty if it is allowed.
-"""
+"""Checks which pods are served, and which names and values the allowlists in the settings permit. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

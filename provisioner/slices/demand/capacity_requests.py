@@ -193,7 +193,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 
 
 def booked_until(request: CapacityRequest, booking_seconds: float, now: datetime) -> datetime | None:
-    """Return when a ProvisioningRequest's booking ends without pods; None unless Provisioned is true and has a time."""
+    """Return when a request's booking ends if no pods come; None unless Provisioned is true and has a time."""
     since = request.conditions[constants.PROVISIONED].since if request.is_true(constants.PROVISIONED) else None
     # A time in the future counts as `now`, because the clock of its writer was wrong.
     return min(since, now) + timedelta(seconds=booking_seconds) if since is not None else None

@@ -1,8 +1,7 @@
-"""Derives slices from workloads and their pods.
+"""Derives slices from workloads and their pods. A slice is the TPU demand of a group, such as a child Job of a JobSet.
 
-A slice is the TPU demand of one group in a workload's spec, such as a child Job of a JobSet, a group of a
-LeaderWorkerSet, or a Job. Slices are derived for groups that have pods, or that a node pool or the planner's memory
-refers to, and for at most one more group of each entry of a spec, because a spec may have thousands of groups.
+Slices are derived for groups that have pods, or that a node pool or the planner's memory refers to, and for at most one
+more group of each entry of a spec (such as a replicated job), because a spec may have thousands of groups.
 """
 
 from collections import Counter, defaultdict
@@ -58,7 +57,7 @@ class PlacementPreferences:
 
 
 def read_preferences(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> PlacementPreferences:
-    """Read the annotations of a pod. Annotations that the pod lacks are read from its workload."""
+    """Read the annotations of a pod. Missing or empty annotations are read from its workload instead."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
