@@ -97,7 +97,7 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write statuses above the limit. The next round starts soon, because each write changes an object.
+        # Later rounds write the other statuses. They start soon, because each write changes a watched object.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)

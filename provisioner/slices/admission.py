@@ -50,7 +50,7 @@ REVIEWED_OWNERS = frozenset(
 )
 _COUNTS = ("replicas", "parallelism", "completions")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of checked slices of an object, and of pairs of choice and zone: more would delay other reviews.
+#: Maximum number of checked slices of an object, and of pairs of capacity and zone: more would delay other reviews.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
@@ -174,7 +174,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Errors come first. Makes no calls, and never raises. To bound the duration,
-    at most 256 slices and 1,024 choices in zones are checked. If further slices exceed a limit, Events report that.
+    at most 256 slices are checked, and fewer if each has many pairs of capacity choice and zone.
     """
     document = Document(raw)
     max_slices = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -241,7 +241,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         }
         findings = [finding for finding in findings if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes a workload. A rejected workload would keep its quota.
+        # Kueue changes selectors when it suspends or resumes a workload. A rejected update would keep the quota in use.
         return Answer(warnings=tuple(str(finding) for finding in findings if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(finding) for finding in findings if denies and finding.impossible]
@@ -281,7 +281,7 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     judged = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _shown(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in judged):
-        # `judge` does not know that too many pods are impossible, so the findings of `_shape_problems` determine it.
+        # `judge` does not know that too many pods are impossible, but `_shape_problems` does.
         if any(finding.impossible for finding in shapes):
             judged = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in judged]
         shapes = []
@@ -297,7 +297,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Return whether the owner can correct the cause of a finding, which the API server does not report itself."""
+    """Return whether the owner can correct the cause of a finding, and the API server does not report the finding."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -382,7 +382,7 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job: change its selectors if the request starts the Job, and if it would get a node pool.
+    """Answer the review of a Job: change its selectors if the request starts the Job, and the Job gets a node pool.
 
     `jobset` is the JobSet that `jobset_to_read` names. Without it, a child Job is admitted unchanged.
     """

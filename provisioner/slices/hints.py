@@ -1,6 +1,4 @@
-"""Saves the part of the planner's memory that is useful after a restart, as text in one ConfigMap.
-
-The hints are:
+"""Saves hints, the part of the planner's memory that is useful after a restart, as text in one ConfigMap.
 
 - the times since which pools are idle; otherwise a deletion delay of an hour would begin again,
 - back-off; otherwise a create that blocks the cluster for half an hour, or creates a useless pool, would be repeated,
@@ -137,7 +135,7 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints; empty without a ConfigMap. Raises ClusterError, and logs it once per cause."""
+        """Return the stored hints; empty without a ConfigMap. Raises ClusterError, logged if the cause is new."""
         try:
             stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:
@@ -151,7 +149,7 @@ class HintsStore:
         return stored
 
     def save(self, data: Mapping[str, str]) -> bool:
-        """Create or update the ConfigMap; return False after a failure, which is logged once per cause."""
+        """Create or update the ConfigMap; return False after a failure, which is logged if the cause is new."""
         try:
             self._write(data)
         except ClusterError as error:

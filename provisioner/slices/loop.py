@@ -33,7 +33,7 @@ _HINTS_GAP_SECONDS = 2.0
 _STALLED_SECONDS = 60.0
 #: Minimum interval in seconds between two notifications that no decision is possible.
 _STALLED_GAP_SECONDS = 30.0
-#: Minimum interval in seconds between changes of the catalogue. Each change causes new lists of pods and workloads.
+#: Minimum interval in seconds between changes of the catalogue of machine types, which cause new lists of pods.
 _CATALOGUE_GAP_SECONDS = 60.0
 
 
@@ -57,7 +57,7 @@ class Loop(RoundLoop[answers.Answer]):
     _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Monotonic time since which no decision has been possible; None if the last round made a decision.
+    #: Monotonic time since which no decision has been possible; None after a decision, and while not leading.
     _stalled_since: float | None = None
     _notified_stalled: float | None = None
     #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
@@ -73,7 +73,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decision is possible; empty if a decision is possible. A missing Lease is not a reason."""
+        """Return why no decision is possible; empty if a decision is possible. Not having the Lease is no reason."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
@@ -126,7 +126,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all stored times, also in the list of pools, the proof and the timeline."""
+        """Shift the times in the memory, the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -188,7 +188,6 @@ class Loop(RoundLoop[answers.Answer]):
         )
         snapshot, before = observe(), self._machine_configs
         # The catalogue must contain all MachineConfigs of the snapshot, so it is updated after the snapshot was taken.
-        # If the catalogue changes or still lacks a MachineConfig, the snapshot is taken again.
         incomplete = self._follow_catalogue()
         if incomplete or self._machine_configs is not before:
             snapshot = observe(lacks_machine_configs=incomplete)

@@ -69,7 +69,7 @@ def _may_lead(metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool, leads: bool) -> bool:
-    """Return whether the provisioner can serve a pod. Marks would prevent the binding of other pods."""
+    """Return whether the provisioner can serve a pod. With marks, an unserved pod would never be bound."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

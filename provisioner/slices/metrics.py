@@ -1,8 +1,7 @@
 """Defines all metrics of the provisioner, and measures each round.
 
-Labels are bounded: kinds, phases, methods and reasons, never names of workloads or pools. A namespace is a label only
-if a limit names it, or if it is among the first 100 that use chips (`account_of`). docs/metrics.md comes from the
-descriptions in this module.
+Labels never contain names of workloads or pools. They contain a namespace only if a limit names it, or if it is among
+the first 100 that use chips (`account_of`). `make docs` copies the descriptions to docs/metrics.md.
 
 Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
 begins when the leader pod becomes unschedulable; the pod's condition keeps this time when the provisioner restarts.
@@ -58,7 +57,7 @@ NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds of the histogram of phases: from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Label value for unknown namespaces, and for namespaces beyond the maximum number. No namespace name contains "_".
+#: Label value for unknown namespaces, and for namespaces beyond the maxima. No namespace name contains "_".
 OTHERS = "_other"
 
 

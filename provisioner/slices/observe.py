@@ -163,7 +163,7 @@ def make_watches(
         )
         for kind, api_kind in kinds.items()
     }
-    # Pods have no common label, so all unfinished pods are watched, and the parser drops most of them.
+    # Pods have no common label, so all unfinished pods are watched, and the parser drops irrelevant pods.
     pods = Collection(name="pods", resource="pods", query={"fieldSelector": UNFINISHED})
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
@@ -254,7 +254,7 @@ class PoolList:
 def not_synced(watches: Watches) -> tuple[str, ...]:
     """Return the reasons why the watches allow no decision; empty if a decision is allowed.
 
-    A required watch must be complete and fresh. An optional watch must have been listed or have failed once; otherwise
+    A required watch must be complete and fresh. An optional watch must have been listed, or its list failed; otherwise
     a decision would drop the hints about slices of workloads that are not listed yet.
     """
     doubts = (
@@ -276,7 +276,7 @@ def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
 
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
-    """Return the kinds whose workloads or PodTemplates are not watched or not readable. The other kinds are served."""
+    """Return the kinds whose workloads, or PodTemplates that they need, are not watched or not readable."""
     plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
     lacking = {name for name, knowledge in sources.items() if knowledge is not Knowledge.KNOWN}
     return frozenset(plain).union(
@@ -299,7 +299,7 @@ def take_snapshot(
 
     With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue lacks some of their types.
     """
-    # States are read before records: a watch that becomes synced in between counts as not synced.
+    # States are read before records; otherwise a watch that becomes synced in between would count with old records.
     reasons, sources = not_synced(watches), read_sources(watches)
     if lacks_machine_configs:
         sources[MACHINE_CONFIGS] = Knowledge.UNKNOWN
@@ -358,7 +358,7 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
     """Return a node; if it reports no google.com/tpu, with the chips of its ResourceSlice.
 
-    If ResourceSlices are unknown, a ready node whose label names the TPU driver counts as having all chips of its
+    If ResourceSlices are unknown, a ready node with the label of the TPU driver counts as having all chips of its
     machine. Otherwise slices that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)

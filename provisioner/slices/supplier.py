@@ -1,12 +1,11 @@
 """Defines the interfaces to a supplier of node pools, such as GKE: `Supplier` for the loop, `PoolRules` for planning.
 
-Each supplier has a folder in suppliers/. `PoolRules` are pure. One suite of tests checks the contract of `Supplier` for
-every supplier (tests/slices/suppliers/conformance.py):
+tests/slices/suppliers/conformance.py checks the contract of `Supplier` for each supplier in suppliers/:
 
 - Any thread may call a method. A create or delete returns when the supplier has accepted it, before its result is
   known. A failed create or delete is not sent again, except after a 401. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
-  pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
+  pool fails with NOT_FOUND. So the caller may repeat a call whose response was lost, with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
   every other failure, no pool has changed.
 - **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, from the time at
@@ -159,7 +158,7 @@ class Supplier(Protocol):
         """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if it has begun."""
+        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if a deletion has begun."""
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""
