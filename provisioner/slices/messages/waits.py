@@ -115,7 +115,7 @@ def failure_in_words(kind: str) -> str:
 
 
 def next_step(wait: WaitsFor) -> str:
-    """Return what the owner or administrator can do; empty if only waiting helps, or if the message contains the step."""
+    """Return the next step as a sentence; empty if only waiting helps, or if the message contains the step."""
     if wait.limit is not None:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
