@@ -204,7 +204,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # A failed pool, or a pool that is being deleted, is shown for the slice that it was created for.
+            # An unused pool that failed or is being deleted is shown for the slice that it was created for.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None

@@ -175,7 +175,7 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices whose leader pod has this name; without any, the slices that a pod of this name may be of."""
+    """Return the slices whose leader pod has this name; if none, the slices that a pod of this name may belong to."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
     leaders = [slice_ for slice_ in in_namespace if slice_.leader == name]
     return leaders or [slice_ for slice_ in in_namespace if _is_pod_of(slice_, name)]
@@ -284,7 +284,7 @@ def _doing(slice_: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
     if slice_.queue is not None:
         details.append(f"place {slice_.queue.place} of {slice_.queue.length} in the queue")
     if slice_.next_try_at is not None and (due := clock(slice_.next_try_at, now)) not in slice_.reason:
-        # The time is in the past if no decision has been made since.
+        # The time is in the past if no decision has been made since then.
         details.append("next try now" if slice_.next_try_at <= now else f"next try {due}")
     state = f"{state} ({', '.join(details)})" if details else state
     return f"{state}: {slice_.reason}" if slice_.reason not in ("", RUNS) else f"{state}."

@@ -86,9 +86,9 @@ class QueueView:
     #: At most three workloads that use most of the limit, each with its number of chips or pools.
     users: tuple[str, ...]
     other_users: int
-    #: Chips of all node pools with a planned delete, or of those in the limit's namespace or accelerator; otherwise 0.
+    #: Chips of node pools with a planned delete in the scope of the limit; 0 for scopes that `build._idle` leaves out.
     idle_chips: int
-    #: Earliest delete of a node pool in `idle_chips`; None if `idle_chips` is 0.
+    #: Time of the earliest delete of a node pool in `idle_chips`; None if `idle_chips` is 0.
     idle_until: datetime | None
 
 
