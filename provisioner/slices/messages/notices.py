@@ -59,7 +59,7 @@ def not_created(workload: Workload) -> str:
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
-    """Yield notices about workloads that cannot get node pools, or whose pods can never be scheduled, as they are."""
+    """Yield notices about workloads that get no node pools, or pods that are never scheduled, until a user acts."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [
         workload

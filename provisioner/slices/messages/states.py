@@ -238,7 +238,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def will_be_deleted(state: PoolState, memory: Memory) -> bool:
-    """Return whether a delete is planned and can take place: the gate keeps pools without a known namespace."""
+    """Return whether a delete is planned and possible: the gate needs the namespace of the workload or stuck slice."""
     known = state.named.namespace != "" or state.delete_reason is DeleteReason.SLICE_STUCK
     return state.delete_reason is not None and known and not is_kept(state, memory)
 

@@ -115,7 +115,7 @@ def failure_in_words(kind: str) -> str:
 
 
 def next_step(wait: WaitsFor) -> str:
-    """Return the next step as a sentence; empty if only waiting helps, or if the message contains the step."""
+    """Return the next step as a sentence; empty if no step is known, or if the message contains the step."""
     if wait.limit is not None:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
@@ -132,9 +132,9 @@ def next_step(wait: WaitsFor) -> str:
 
 
 def next_step_after(*failures: Failure | None) -> str:
-    """Return what to do, apart from waiting, after failed creates; empty if nothing helps."""
+    """Return the next steps after failed creates, as sentences; empty if no step is known."""
     known = [failure for failure in failures if failure is not None]
-    # The message about a missing permission ends with the permission to grant.
+    # A message about a missing permission may end with the permission to grant.
     grants = (failure.message.partition(". Grant ") for failure in known if failure.kind is FailureKind.PERMISSION)
     steps = [_NEXT_STEPS.get(failure.kind, "") for failure in known] + [f"Grant {end}" for _, _, end in grants if end]
     return " ".join(dict.fromkeys(filter(None, steps)))
@@ -176,7 +176,7 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step and not text.endswith(step) else text
         key = _key(wait)
-        # The first of the slices that share a pool names the pool, and may change, so the other keys lack this name.
+        # A shared pool is named after one of its slices. If that slice changes, keys of other slices must not change.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
