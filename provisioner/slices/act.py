@@ -97,7 +97,7 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the other statuses. They start soon, because each write changes a watched object.
+        # Later rounds, which start soon because each write changes a watched object, write the other statuses.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)

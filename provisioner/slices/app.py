@@ -67,7 +67,7 @@ def build(
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
-    """Build the controller; `client` may be None if GKE is not the supplier. Raises ServerError for bad `addresses`."""
+    """Build the controller; only the supplier GKE requires `client`. Raises ServerError for invalid addresses."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -146,7 +146,7 @@ def make_gate(api: Api, clock: Callable[[], datetime], settings: Settings) -> Ga
 
 
 def run(settings: Settings, addresses: Addresses, api: KubeApi, client: GkeClient | None) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code. Raises ServerError for bad `addresses`."""
+    """Run the controller until SIGTERM or SIGINT; return the exit code. Raises ServerError for unusable addresses."""
     on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(
         api,

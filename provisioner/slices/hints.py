@@ -135,7 +135,7 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints; empty without a ConfigMap. Raises ClusterError, logged if the cause is new."""
+        """Return the stored hints; empty without a ConfigMap. Raises ClusterError, and logs it if its cause is new."""
         try:
             stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:

@@ -254,7 +254,7 @@ class PoolList:
 def not_synced(watches: Watches) -> tuple[str, ...]:
     """Return the reasons why the watches allow no decision; empty if a decision is allowed.
 
-    A required watch must be complete and fresh. An optional watch must have been listed, or its list failed; otherwise
+    A required watch must be complete and fresh. An optional watch must be listed, or report why not; otherwise
     a decision would drop the hints about slices of workloads that are not listed yet.
     """
     doubts = (
@@ -295,13 +295,11 @@ def take_snapshot(
     *,
     lacks_machine_configs: bool = False,
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` has the names of objects whose changes have failed for 10 minutes.
-
-    With `lacks_machine_configs`, MachineConfigs count as unknown, because the catalogue lacks some of their types.
-    """
-    # States are read before records; otherwise a watch that becomes synced in between would count with old records.
+    """Return the input of one decision; `rejected` names the objects whose changes have failed for 10 minutes."""
+    # States are read before records; otherwise a watch that syncs in between would count as synced with old records.
     reasons, sources = not_synced(watches), read_sources(watches)
     if lacks_machine_configs:
+        # The catalogue lacks machine types of some MachineConfigs that the API server has.
         sources[MACHINE_CONFIGS] = Knowledge.UNKNOWN
     unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
     if pools.listed_at is None or pools.problem:
