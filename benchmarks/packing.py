@@ -302,10 +302,10 @@ class _Planning:
     def _placed(
         self, waiting: Sequence[int], here: Mapping[int, Mapping[int, tuple[int, float]]]
     ) -> list[tuple[int, int]]:
-        supply = {}
+        owned = {}
         for at, holders in here.items():
             size, there = self.refused.get(at, (inf, frozenset()))
-            supply[_site(at)] = SiteSupply(
+            owned[_site(at)] = SiteSupply(
                 site=_site(at),
                 total=self.allocations[at],
                 ours=tuple(holders.values()),
@@ -313,7 +313,7 @@ class _Planning:
                 crowded_from=size if there <= holders.keys() else inf,
             )
         queue = [self._candidates[number] for number in waiting]
-        placed = schedule(queue, supply, {}, _SETTINGS, Guard()).placed
+        placed = schedule(queue, owned, {}, _SETTINGS, Guard()).placed
         return [(int(pod.uid), int(name)) for pod, (_, name) in placed]
 
 

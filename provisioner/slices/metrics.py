@@ -29,7 +29,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, Plan, PoolState
-from provisioner.slices.planning.round import Snapshot, Supply
+from provisioner.slices.planning.round import OwnedPool, Snapshot
 from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
@@ -225,10 +225,10 @@ def follow(
     return waiting, measured
 
 
-def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
+def use_of(owned: OwnedPool, state: PoolState, prices: Prices) -> PoolUse | None:
     """Return the use of a pool's chips; None if the pool has no nodes, or if the number of their chips is unknown."""
-    accelerator, host_chips = supply.machine
-    capacity, chips = supply.pool.capacity, host_chips * len(supply.nodes)
+    accelerator, host_chips = owned.machine
+    capacity, chips = owned.pool.capacity, host_chips * len(owned.nodes)
     if not chips:
         return None
     use = _USE.get(state.phase, Use.STARTING)
@@ -263,7 +263,7 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        pools = plan.round.supply if plan.round is not None else {}
+        pools = plan.round.owned if plan.round is not None else {}
         self._measure_usage(plan.pools, pools)
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
@@ -281,7 +281,7 @@ class Meter:
         costs, priced = (self._costs, self._uses) if self.settings.prices else ({}, ())
         self.metrics.show(usage_of(self._chip_seconds, costs, priced))
 
-    def _measure_usage(self, states: tuple[PoolState, ...], pools: Mapping[PoolName, Supply]) -> None:
+    def _measure_usage(self, states: tuple[PoolState, ...], pools: Mapping[PoolName, OwnedPool]) -> None:
         prices, now = self.settings.prices, self.monotonic()
         seconds = now - self._counted_monotonic
         for before in self._uses:
@@ -403,7 +403,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
             yield from ((cause, leader.uid) for cause in wait.causes)
     # A slice whose pool is being created from capacity that failed before is not in `plan.waits`, but waits as well.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
+    pools = {name: owned.pool for name, owned in ctx.owned.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:
             last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))

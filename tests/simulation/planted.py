@@ -34,7 +34,7 @@ from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.create import gangs, options
 from provisioner.slices.planning.delete import failing, room, unneeded
 from provisioner.slices.planning.memory import answers, backoff
-from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.round import OwnedPool
 from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec import capacity, specification
 from provisioner.slices.planning.spec import fit as spec_fit
@@ -60,7 +60,7 @@ def _of_labels_only(original: Any) -> Any:
 
 def _without_empty_pools(original: Any) -> Any:
     def find(ctx: Any, *rest: Any) -> Any:
-        return original(replace(ctx, supply={n: supply for n, supply in ctx.supply.items() if supply.nodes}), *rest)
+        return original(replace(ctx, owned={n: owned for n, owned in ctx.owned.items() if owned.nodes}), *rest)
 
     return find
 
@@ -164,7 +164,7 @@ def _counting_what_is_up(original: Any) -> Any:
     counted = original.__func__ if hasattr(original, "__func__") else original
 
     def of(cls: Any, ctx: Any, *rest: Any) -> Any:
-        return counted(cls, replace(ctx, supply={n: supply for n, supply in ctx.supply.items() if supply.ready}), *rest)
+        return counted(cls, replace(ctx, owned={n: owned for n, owned in ctx.owned.items() if owned.ready}), *rest)
 
     return classmethod(of)
 
@@ -230,7 +230,7 @@ def _giving_up_what_is_repaired(original: property) -> Any:
     """Considers a pool with status RUNNING_WITH_ERROR as failed if it is not ready."""
     broken: Any = original.fget
     return property(
-        lambda supply: broken(supply) or (supply.pool.status is PoolStatus.RUNNING_WITH_ERROR and not supply.ready)
+        lambda owned: broken(owned) or (owned.pool.status is PoolStatus.RUNNING_WITH_ERROR and not owned.ready)
     )
 
 
@@ -257,9 +257,9 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
 
     def mutate(original: Any) -> Any:
         def find(ctx: Any, *rest: Any) -> Any:
-            kept = {name for name, pool in ctx.supply.items() if pool.listed and _kind_of(pool) == kind}
-            supply = {name: pool for name, pool in ctx.supply.items() if name not in kept}
-            return original(replace(ctx, supply=supply), *rest)
+            kept = {name for name, pool in ctx.owned.items() if pool.listed and _kind_of(pool) == kind}
+            owned = {name: pool for name, pool in ctx.owned.items() if name not in kept}
+            return original(replace(ctx, owned=owned), *rest)
 
         return find
 
@@ -287,7 +287,7 @@ def _warm_at_any_price(original: Any) -> Any:
     def idle(ctx: Any, matching: Any) -> Any:
         claimed = {n: user for n, user in matching.claimed.items() if not ctx.slices[user].from_buffer}
         warm = matching.claimed.keys() - claimed.keys()
-        return [supply for supply in original(ctx, matching) if supply.name not in warm]
+        return [owned for owned in original(ctx, matching) if owned.name not in warm]
 
     return idle
 
@@ -349,7 +349,7 @@ def _once_for_a_pool(original: Any) -> Any:
     """Skips a pool if one of its nodes already has the wanted labels."""
 
     def assign(ctx: Any, *rest: Any) -> Any:
-        pools = [pool for pool in ctx.supply.values() if len(pool.nodes) > 1]
+        pools = [pool for pool in ctx.owned.values() if len(pool.nodes) > 1]
         pool_of = {node.name: pool for pool in pools for node in pool.nodes}
 
         def is_done(assignment: Any) -> bool:
@@ -379,7 +379,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="creators-pay",
         at=(usage, "charge_of"),
-        mutate=lambda original: lambda supply, _users: original(supply, {}),
+        mutate=lambda original: lambda owned, _users: original(owned, {}),
         search_from=68,
     ),
     Bug(
@@ -411,7 +411,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="gate-without-cordon", at=(live, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
-        at=(Gate, "_blocking_pods"),
+        at=(Gate, "_running_pods"),
         mutate=lambda original: lambda self, *rest: original(replace(self, clock=lambda: _END_OF_TIME), *rest),
         also=((matching, "_use"), _without_terminating_pods),
         search_from=1,
@@ -457,7 +457,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="creates-under-way-are-forgotten",
-        at=(rounds, "find_supply"),
+        at=(rounds, "find_pools"),
         mutate=_without_creates,
     ),
     Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=10),
@@ -484,7 +484,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="repaired-pools-are-given-up",
-        at=(Supply, "broken"),
+        at=(OwnedPool, "broken"),
         mutate=_giving_up_what_is_repaired,
         search_from=83,
         storm=("pool status",),

@@ -64,14 +64,14 @@ def test_use_of_chips_follows_the_state_of_the_pool(prepare: Callable[[World], N
     prepare(world)
     plan = world.step()
     (state,) = plan.pools
-    made = use_of(plan.decided.supply[state.name], state, parse_prices("*=2.5"))
+    made = use_of(plan.decided.owned[state.name], state, parse_prices("*=2.5"))
     if want is None:
         assert made is None
         return
     assert made is not None
     assert made.account == Account("default", _V4, "on-demand", want.value)
     assert (made.chips, made.cost_per_hour) == (8, 20.0)
-    unpriced = use_of(plan.decided.supply[state.name], state, parse_prices("tpu7x=1"))
+    unpriced = use_of(plan.decided.owned[state.name], state, parse_prices("tpu7x=1"))
     assert unpriced == PoolUse(made.account, 8, None)
 
 

@@ -231,14 +231,14 @@ def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[st
     """Yield the reason of an idle pool if the reason contains a false statement about the pool's workload."""
     if pool.state is not State.IDLE:
         return
-    supply = plan.decided.supply[pool.name]  # type: ignore[index]
-    uid = supply.ownership.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(supply.ownership.workload)
+    owned = plan.decided.owned[pool.name]  # type: ignore[index]
+    uid = owned.ownership.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(owned.ownership.workload)
     workload = snapshot.workloads.get(uid) if uid else None
     causes = {
-        "its workload is gone": workload is None and not supply.unwatched,
+        "its workload is gone": workload is None and not owned.unwatched,
         "its workload is being deleted": workload is not None and workload.deleting,
         "its workload has finished": workload is not None and workload.finished,
         "its workload is suspended": workload is not None and workload.suspended,
-        "is not watched": supply.unwatched,
+        "is not watched": owned.unwatched,
     }
     yield from (f"it says {pool.reason!r}" for words, holds in causes.items() if words in pool.reason and not holds)

@@ -15,7 +15,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.delete.unneeded import BRAKE_PAUSE
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Alert, Notice, notice
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.spec.capacity import Choices, wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import uncopied_labels
 from provisioner.slices.planning.split import Splits
@@ -165,7 +165,7 @@ def held_for_others(
     """Report ready pools that are held until all slices of their workload are ready."""
     for name, slice_id in claimed.items():
         slice_ = ctx.slices[slice_id]
-        if slice_.pending and slice_id.workload_uid in partial and ctx.supply[name].ready:
+        if slice_.pending and slice_id.workload_uid in partial and ctx.owned[name].ready:
             ready, wanted = partial[slice_id.workload_uid]
             message = (
                 f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
@@ -212,12 +212,12 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
 
 def of_stuck(found: Stuck, ctx: Round) -> Notice:
     """Return the notice about a stuck slice."""
-    slice_, pool = ctx.slices[found.slice_id], ctx.supply[found.pool]
+    slice_, pool = ctx.slices[found.slice_id], ctx.owned[found.pool]
     key, message = _key_and_message(found, slice_, pool, ctx)
     return notice(slice_, constants.STUCK, message, key=key)
 
 
-def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, ctx: Round) -> tuple[str, str]:
+def _key_and_message(found: Stuck, slice_: Slice, pool: OwnedPool, ctx: Round) -> tuple[str, str]:
     kind, field, name = slice_.workload.owner_kind, slice_.pods_field, pool.name
     match found.kind:
         case StuckKind.HANGS:
@@ -259,7 +259,7 @@ def refusal(found: Stuck, ctx: Round) -> str:
         f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
         f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
     )
-    lacking = lacking_labels(slice_, ctx.supply[found.pool])
+    lacking = lacking_labels(slice_, ctx.owned[found.pool])
     if lacking:
         message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
     return message
@@ -269,7 +269,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Report unschedulable pods that get no pool, because their slice has no unschedulable leader pod."""
     limit = ctx.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
-    have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.supply for name in names)}
+    have_pools |= {slice_id for slice_id, names in matching.held.items() if any(name in ctx.owned for name in names)}
     for slice_ in ctx.slices.values():
         awaits_request = slice_.request and slice_.leader is not None and not slice_.leader.node_name
         if slice_.pending or not slice_.served or slice_.id in have_pools or awaits_request:
@@ -289,7 +289,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
 def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Report announced or current maintenance of a host to the owners of the slices on its pool."""
     for name, slice_id in _users(matching):
-        node = ctx.supply[name].maintenance if name in ctx.supply else None
+        node = ctx.owned[name].maintenance if name in ctx.owned else None
         if node is None or node.maintenance_at is None or slice_id not in ctx.slices:
             continue
         now = node.maintenance_at <= ctx.now
@@ -301,7 +301,7 @@ def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
 def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Report reservations that end soon, or before the deadline of a Job, to the owners of the slices in them."""
     for name, slice_id in _users(matching):
-        pool, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
+        pool, slice_ = ctx.owned.get(name), ctx.slices.get(slice_id)
         if pool is None or slice_ is None or slice_.leader is None or (end := pool.pool.ends_at) is None:
             continue
         deadline = slice_.leader.created_at.timestamp() + slice_.deadline_seconds
@@ -320,7 +320,7 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
 
 def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
     """Return alerts about pools in `hanging`, and about overdue deletes of pools in `unneeded` (`_HELD_UP`)."""
-    deletes, supply, now = ctx.memory.deletes, ctx.supply, ctx.now
+    deletes, owned, now = ctx.memory.deletes, ctx.owned, ctx.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
         for name, call in deletes.items()
@@ -328,11 +328,11 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
         # The API server has the workload, which the caches cannot show, so the postponement is right.
-        and not (call.needed and supply[name].undecided)
+        and not (call.needed and owned[name].undecided)
     }
-    for name in (name for name in supply if name in hanging):
+    for name in (name for name in owned if name in hanging):
         where = f"look at it and at its operations in {ctx.rules.supplier_name}"
-        messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
+        messages.setdefault(name, f"Node pool {name} {how_it_hangs(owned[name], now)}; {where}")
     return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
 
 
@@ -340,14 +340,14 @@ def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
     """Report that the workloads of `vanished` pools disappeared at the same time; no alert if 0."""
     if vanished:
         message = (
-            f"The workloads of {vanished} of {len(ctx.supply)} node pools are gone, but the provisioner did not see "
+            f"The workloads of {vanished} of {len(ctx.owned)} node pools are gone, but the provisioner did not see "
             "them being deleted. Check the API server (a restored etcd?). The provisioner confirms each pool by a read "
             f"of its workload, and deletes one pool every {BRAKE_PAUSE.total_seconds():.0f} s."
         )
         yield Alert(kind="mass_disappearance", message=message)
 
 
-def how_it_hangs(pool: Supply, now: datetime) -> str:
+def how_it_hangs(pool: OwnedPool, now: datetime) -> str:
     """Return a phrase with the transitional status of a pool, its start and its reason; empty for other statuses."""
     if pool.passing is None:
         return ""

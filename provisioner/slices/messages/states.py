@@ -20,7 +20,7 @@ from provisioner.slices.planning.memory.backoff import probing
 from provisioner.slices.planning.memory.state import Backoff, CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, DeleteWait, PoolState
 from provisioner.slices.planning.refusals import Refusal
-from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.round import OwnedPool
 
 #: Reason of a running slice or pool that needs no attention.
 RUNS: Final = "Pods run on it."
@@ -74,7 +74,7 @@ class Known:
 
     memory: Memory
     now: datetime
-    supply: Mapping[PoolName, Supply]
+    owned: Mapping[PoolName, OwnedPool]
     slices: Mapping[SliceId, Slice]
     uids: Mapping[WorkloadName, WorkloadUid]
     #: Names of nodes with unfinished pods whose grace period has passed.
@@ -96,10 +96,10 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
     """Return why a slice waits, or the state of its pods and pool; `events` has messages by reason of the Event."""
-    supply = known.supply.get(state.name)
-    if supply is None:
+    owned = known.owned.get(state.name)
+    if owned is None:
         return "The create of its node pool is about to be sent."
-    words = _of_use(slice_, state, supply, events) or _of_phase(state, supply, known)
+    words = _of_use(slice_, state, owned, events) or _of_phase(state, owned, known)
     if (last := last_failure(state, known)) is not None:
         about = f"{failure_in_words(last.failure.kind.value)} since {clock(last.since, known.now)}"
         if slice_.leader is not None and slice_.leader.unschedulable_since is not None:
@@ -110,10 +110,10 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
     """Return the stockout or quota failure in the capacity of a pool that is coming up; None if pools came up since."""
-    supply = known.supply.get(state.name)
-    if supply is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
+    owned = known.owned.get(state.name)
+    if owned is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None
-    last = probing(known.memory.backoffs, capacity_key(supply.pool))
+    last = probing(known.memory.backoffs, capacity_key(owned.pool))
     return last if last is not None and not last.came_up else None
 
 
@@ -128,7 +128,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
     """Append a warning if a node has lost its chips, because the kubelet would fail pods that restart there."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
-    for node in known.supply[state.name].nodes:
+    for node in known.owned[state.name].nodes:
         if not node.ready or node.allocatable_chips:
             continue
         pod = next((f"pod {pod.name}" for pod in slice_.pods if pod.node_name == node.name), "a pod")
@@ -141,9 +141,9 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
     return words
 
 
-def _of_use(slice_: Slice, state: PoolState, supply: Supply, events: Mapping[str, str]) -> str:
+def _of_use(slice_: Slice, state: PoolState, owned: OwnedPool, events: Mapping[str, str]) -> str:
     """Return how a slice uses its pool; empty if the phase of the pool explains more."""
-    leader, workload, nodes = slice_.leader, slice_.workload, {node.name for node in supply.nodes}
+    leader, workload, nodes = slice_.leader, slice_.workload, {node.name for node in owned.nodes}
     if slice_.id not in state.holders and leader is not None and leader.node_name and leader.node_name not in nodes:
         return (
             f"The leader pod of its slice runs on node {leader.node_name}, which is not known to be in this node pool."
@@ -228,11 +228,11 @@ def _without_pods(slice_: Slice) -> str:
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
     """Return why an existing pool is kept or deleted; `owner` is the slice that uses it, None without one."""
-    supply = known.supply[state.name]
+    owned = known.owned[state.name]
     if state.phase is Phase.IDLE:
-        words = _of_idle(state, supply, known)
+        words = _of_idle(state, owned, known)
     else:
-        words = of_slice(owner, state, events, known) if owner is not None else _of_phase(state, supply, known)
+        words = of_slice(owner, state, events, known) if owner is not None else _of_phase(state, owned, known)
     held_up = state.delete_reason is not None and not is_kept(state, known.memory)
     return f"{words}{_held_up(state, known)}" if held_up else words
 
@@ -249,50 +249,50 @@ def is_kept(state: PoolState, memory: Memory) -> bool:
     return call is not None and call.needed and state.phase is Phase.IDLE
 
 
-def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
-    if supply.pool.status is PoolStatus.UNKNOWN:
-        supplier = supply.rules.supplier_name
+def _of_idle(state: PoolState, owned: OwnedPool, known: Known) -> str:
+    if owned.pool.status is PoolStatus.UNKNOWN:
+        supplier = owned.rules.supplier_name
         return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
     if is_kept(state, known.memory):
-        unseen = f", {_unseen(supply)}" if state.undecided else ", as the API server says"
+        unseen = f", {_unseen(owned)}" if state.undecided else ", as the API server says"
         return f"It is kept for its workload{unseen}: {state.note}."
     if state.undecided:
         return (
-            f"It was created for {state.named.text}, {_unseen(supply)}: before it is deleted, the provisioner asks the "
+            f"It was created for {state.named.text}, {_unseen(owned)}: before it is deleted, the provisioner asks the "
             "API server whether that still exists."
         )
-    return f"It is not needed: {_why_unneeded(state, supply, known)}.{_unused(state, supply, known)}"
+    return f"It is not needed: {_why_unneeded(state, owned, known)}.{_unused(state, owned, known)}"
 
 
-def _unused(state: PoolState, supply: Supply, known: Known) -> str:
+def _unused(state: PoolState, owned: OwnedPool, known: Known) -> str:
     """Return why a waiting slice of the same topology does not use an idle pool; empty if no such slice waits."""
     if state.unused is None:
         return ""
     slice_id, refusal = state.unused
     slice_, why = known.slices[slice_id], WHY_UNUSED[refusal]
     if refusal is Refusal.MISFIT:
-        misfits = (misfit(slice_.requirements, view) for view in (supply.view, *supply.offered))
+        misfits = (misfit(slice_.requirements, view) for view in (owned.view, *owned.offered))
         why = next(filter(None, misfits), "too few of its nodes accept pods")
     return f" Slice {slice_.shown_id} waits, and does not use it: {why}."
 
 
-def _unseen(supply: Supply) -> str:
-    if supply.unwatched:
+def _unseen(owned: OwnedPool) -> str:
+    if owned.unwatched:
         return "whose namespace or kind is not watched"
-    return f"and machine type {supply.pool.machine_type} is not in the catalogue"
+    return f"and machine type {owned.pool.machine_type} is not in the catalogue"
 
 
-def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
+def _why_unneeded(state: PoolState, owned: OwnedPool, known: Known) -> str:
     if state.delete_reason is None:
         return "nothing needs it"
     why = WHY_DELETED[state.delete_reason]
     if state.delete_reason is DeleteReason.WORKLOAD_GONE:
-        named, uid_then, *_ = supply.ownership
+        named, uid_then, *_ = owned.ownership
         uid = known.uids.get(named)
         if uid is not None and uid_then not in ("", uid):
             return f"{why}, and another {named.kind.value} has its name"
         return "its workload is being deleted" if uid is not None else why
-    if state.delete_reason is DeleteReason.NOT_NEEDED and any(node.name in known.lingering for node in supply.nodes):
+    if state.delete_reason is DeleteReason.NOT_NEEDED and any(node.name in known.lingering for node in owned.nodes):
         return f"{why}; pods that should have ended are still on it"
     return why
 
@@ -305,11 +305,11 @@ def _held_up(state: PoolState, known: Known) -> str:
     return f"{words} Its deletion {'waits' if call.postponed_since is None else 'was held up'}: {call.reason}"
 
 
-def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
-    what, failure = _hosts_ready(state), supply.pool.failure
+def _of_phase(state: PoolState, owned: OwnedPool, known: Known) -> str:
+    what, failure = _hosts_ready(state), owned.pool.failure
     match state.phase:
         case Phase.CREATING:
-            create, supplier = known.memory.pool(state.name).create, supply.rules.supplier_name
+            create, supplier = known.memory.pool(state.name).create, owned.rules.supplier_name
             if create is not None and create.state is CallState.UNKNOWN:
                 return (
                     f"The outcome of its create is not known: {supplier} does not list the node pool, and is asked "
@@ -317,7 +317,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
                 )
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
-            return f"{_how_it_comes(supply)} {what}.{f' {failure.message}' if failure is not None else ''}"
+            return f"{_how_it_comes(owned)} {what}.{f' {failure.message}' if failure is not None else ''}"
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
         case Phase.IN_USE:
@@ -327,9 +327,9 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
                 return "Its workload has ended or is suspended; pods are still there."
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
-            return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-    # The phase is FAILED: `of_pool` handles IDLE, and pools without a sent create have no `supply`.
-    lost = unready(supply) if supply.lost else "no reason is given."
+            return f"{_how_it_goes(state, owned, known)}{_still_bound(state)}"
+    # The phase is FAILED: `of_pool` handles IDLE, and pools without a sent create have no `owned`.
+    lost = unready(owned) if owned.lost else "no reason is given."
     return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 
 
@@ -337,22 +337,22 @@ def _hosts_ready(state: PoolState) -> str:
     return f"{state.ready_nodes} of {state.nodes} hosts are ready"
 
 
-def _how_it_comes(supply: Supply) -> str:
-    status, supplier = supply.pool.status, supply.rules.supplier_name
+def _how_it_comes(owned: OwnedPool) -> str:
+    status, supplier = owned.pool.status, owned.rules.supplier_name
     if status is PoolStatus.PROVISIONING:
         return f"{supplier} is creating it;"
-    if supply.pool.capacity is CapacityKind.FLEX_START and not supply.nodes:
-        return f"{supplier} adds its nodes when {supply.pool.capacity.value} capacity is available;"
+    if owned.pool.capacity is CapacityKind.FLEX_START and not owned.nodes:
+        return f"{supplier} adds its nodes when {owned.pool.capacity.value} capacity is available;"
     return f"{supplier} has created it;" if status is PoolStatus.RUNNING else f"Its status is {status.value};"
 
 
-def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
+def _how_it_goes(state: PoolState, owned: OwnedPool, known: Known) -> str:
     call = known.memory.pool(state.name).delete
-    if call is not None and call.state is CallState.UNDER_WAY and supply.pool.status is not PoolStatus.STOPPING:
+    if call is not None and call.state is CallState.UNDER_WAY and owned.pool.status is not PoolStatus.STOPPING:
         again = f" The last attempt was held up: {call.reason}" if call.reason else ""
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
     cause = "; another client or an earlier process requested that" if call is None else ""
-    return f"{supply.rules.supplier_name} is deleting it{cause}."
+    return f"{owned.rules.supplier_name} is deleting it{cause}."
 
 
 def _still_bound(state: PoolState) -> str:

@@ -28,7 +28,7 @@ from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import StatusWrite
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.spec.specification import is_held
 from provisioner.workloads.capacity_requests import NODE_POOLS
 
@@ -47,9 +47,9 @@ class _Facts:
     blocked: Mapping[SliceId, WaitsFor]
 
     @cached_property
-    def place(self) -> Mapping[SliceId, Supply]:
+    def place(self) -> Mapping[SliceId, OwnedPool]:
         """Pool that each slice counts on; slices without a pool are missing."""
-        return {slice_id: self.ctx.supply[name] for name, slice_id in self.matching.claimed.items()}
+        return {slice_id: self.ctx.owned[name] for name, slice_id in self.matching.claimed.items()}
 
     @cached_property
     def with_nodes(self) -> AbstractSet[PoolName]:
@@ -149,7 +149,7 @@ def _of_request(
         yield constants.PROVISIONED, Condition(done, reason, _progress(facts, slices))
 
 
-def _is_free(pool: Supply) -> bool:
+def _is_free(pool: OwnedPool) -> bool:
     return pool.ready and not any(is_held(node.taints) for node in pool.nodes)
 
 
@@ -157,7 +157,7 @@ def _of_booking(facts: _Facts, workload: Workload, request: CapacityRequest) -> 
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(name) for name in request.named]
     # A pool with nodes exists, even if the supplier does not list it.
-    known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
+    known = {pool: ctx.owned[pool].usable for pool in pools if pool in ctx.owned}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
     end = booked_until(request, ctx.settings.booking_seconds, ctx.now)

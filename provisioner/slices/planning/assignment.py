@@ -14,7 +14,7 @@ from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Assignment
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.seats import may_share
 
 #: Labels of an open pool: None means that its nodes do not have the label.
@@ -30,7 +30,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     """
     changes: list[Assignment] = []
     occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished and pod.requirements.has_chips}
-    for pool in ctx.supply.values():
+    for pool in ctx.owned.values():
         if (wanted := _wanted(pool, ctx, matching, partial)) is None:
             continue
         nodes = [node for node in pool.nodes if not _has(node, wanted)]
@@ -57,7 +57,7 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 
 
 def _wanted(
-    pool: Supply, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
+    pool: OwnedPool, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if the nodes keep their labels."""
     if pool.undecided:
@@ -91,14 +91,14 @@ def _wanted(
     return _labels_of(slice_)
 
 
-def _is_foreign(pool: Supply, slice_: Slice) -> bool:
+def _is_foreign(pool: OwnedPool, slice_: Slice) -> bool:
     if pool.assigned_to is None:
         return False
     namespace, key = pool.assigned_to
     return namespace != slice_.workload.namespace or not key.endswith(slice_.id.group_key)
 
 
-def _labels_of_most(pool: Supply) -> Mapping[str, str] | None:
+def _labels_of_most(pool: OwnedPool) -> Mapping[str, str] | None:
     """Return the labels of most assigned nodes, which a recreated node lacks; None if the pool is not assigned."""
     if pool.assigned_to is None:
         return None
@@ -106,7 +106,7 @@ def _labels_of_most(pool: Supply) -> Mapping[str, str] | None:
     return labels_of(mark, namespace)
 
 
-def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
+def _labels_at_create(pool: OwnedPool) -> Mapping[str, str] | None:
     """Return the slice's labels that the pool was created with; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
@@ -118,7 +118,7 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 
 def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
     """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label."""
-    for supply in ctx.supply.values():
-        labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)
+    for owned in ctx.owned.values():
+        labels = {} if owned.going else job_labels(owned.pool.labels, owned.pool.taints)
         if labels:
-            yield from (Assignment(node.name, labels) for node in supply.nodes if not _has(node, labels))
+            yield from (Assignment(node.name, labels) for node in owned.nodes if not _has(node, labels))

@@ -32,7 +32,7 @@ from provisioner.slices.planning.refusals import (
     why_unfit,
     why_wrong_kind,
 )
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.seats import Seats, is_shared_by
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
@@ -106,20 +106,20 @@ class Matcher:
     ) -> None:
         self._ctx, self._budget, self._waiting_for_turn = ctx, budget, waiting_for_turn
         self._units = {unit.id: unit for unit in line}
-        self._usable = {name: pool for name, pool in ctx.supply.items() if pool.usable}
+        self._usable = {name: pool for name, pool in ctx.owned.items() if pool.usable}
         users = {name: entry.last_user for name, entry in ctx.memory.pools.items() if entry.last_user is not None}
         self._last_users = users
-        last = sorted(((name, user) for name, user in users.items() if name in ctx.supply), reverse=True)
-        self._last = {user: ctx.supply[name] for name, user in last}
-        self._assigned = {mark: pool for pool in ctx.supply.values() if (mark := pool.assigned_to) is not None}
+        last = sorted(((name, user) for name, user in users.items() if name in ctx.owned), reverse=True)
+        self._last = {user: ctx.owned[name] for name, user in last}
+        self._assigned = {mark: pool for pool in ctx.owned.values() if (mark := pool.assigned_to) is not None}
         self._one_zone = {slice_.workload.uid for slice_ in ctx.slices.values() if wants_one_zone(slice_, ctx.settings)}
         self._ties = (self._last_pool, self._assigned_pool, self._created_pools, self._counted_pool)
         self._claims: dict[SliceId, PoolName] = {}
         self._claimed: dict[PoolName, SliceId] = {}
         self._zones: dict[WorkloadUid, Zone] = {}
         self._taken: set[SliceId] = set()
-        self._served: dict[tuple[str, str], dict[PoolName, Supply]] = defaultdict(dict)
-        self._searches: dict[Hashable, Iterator[Supply]] = {}
+        self._served: dict[tuple[str, str], dict[PoolName, OwnedPool]] = defaultdict(dict)
+        self._searches: dict[Hashable, Iterator[OwnedPool]] = {}
         #: Free pools that a limit does not allow, by the values of a slice that the limits read (`_limited_by`).
         self._refused: dict[Hashable, set[PoolName]] = defaultdict(set)
         self._hold()
@@ -176,7 +176,7 @@ class Matcher:
             unused=self._unused(unserved),
         )
 
-    def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
+    def why_not(self, slice_: Slice, pool: OwnedPool) -> Refusal | None:
         """Return why a slice may not count on a pool now; None if it may, or already has the pool."""
         claimed = self._claims.get(slice_.id)
         if claimed == pool.name or pool.name in self._held.get(slice_.id, ()):
@@ -215,15 +215,15 @@ class Matcher:
         ctx, claims = self._ctx, self._claims
         waiting = (slice_ for slice_ in self._waiting if slice_.gang and slice_.served and slice_.shape is not None)
         pools = ((slice_, claims.get(slice_.id)) for slice_ in waiting)
-        incomplete = {slice_.gang for slice_, name in pools if name is None or not _is_up(slice_, ctx.supply[name])}
+        incomplete = {slice_.gang for slice_, name in pools if name is None or not _is_up(slice_, ctx.owned[name])}
         running = (slice_ for slice_ in ctx.slices.values() if slice_.leader is not None and slice_.leader.node_name)
         return incomplete - {slice_.gang for slice_ in running}
 
     def _hold(self) -> None:
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
         for slice_id, names in self._held.items() if self._one_zone else ():
-            for name in sorted(names & self._ctx.supply.keys()):
-                self._settle(slice_id.workload_uid, self._ctx.supply[name])
+            for name in sorted(names & self._ctx.owned.keys()):
+                self._settle(slice_id.workload_uid, self._ctx.owned[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
         """Let slices return to earlier pools. All slices try the first function in `_ties`, then all try the next."""
@@ -239,7 +239,7 @@ class Matcher:
         for name, slice_id in self._claimed.items():
             workload = self._ctx.slices[slice_id].workload
             if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not self._ctx.slices[slice_id].pending:
-                self._served[workload.namespace, workload.name][name] = self._ctx.supply[name]
+                self._served[workload.namespace, workload.name][name] = self._ctx.owned[name]
         indexes: dict[tuple[str, str], FreePools] = {}
         for slice_ in slices if self._served else ():
             key = slice_.workload.namespace, slice_.request
@@ -282,7 +282,7 @@ class Matcher:
         created = next((pool.name for pool in self._created_pools(slice_)), None)
         last = entry.claim.pool if entry.claim is not None else created
 
-        def may_borrow(pool: Supply) -> bool:
+        def may_borrow(pool: OwnedPool) -> bool:
             free = not expired and self._why_not_free(pool) is None
             return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
 
@@ -311,7 +311,7 @@ class Matcher:
         # `without_marks` has removed valid marks, so a mark here names another namespace, or no valid group.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
-    def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
+    def _why_not_return(self, slice_: Slice, pool: OwnedPool) -> Refusal | None:
         ctx, name, workload = self._ctx, pool.name, slice_.workload
         if name not in self._usable:
             return Refusal.UNUSABLE
@@ -335,18 +335,18 @@ class Matcher:
         returning_user = created_for_it and self._last_users.get(name, slice_.id) == slice_.id
         return None if returning_user or self._may_borrow(slice_, pool) else Refusal.LIMIT
 
-    def _may_borrow(self, slice_: Slice, pool: Supply) -> bool:
+    def _may_borrow(self, slice_: Slice, pool: OwnedPool) -> bool:
         again = pool is self._last.get(slice_.id) or pool in self._counted_pool(slice_)
         unit = self._units.get(slice_.id) or unit_of(slice_, self._ctx.now)
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
-    def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
+    def _why_not_take(self, slice_: Slice, pool: OwnedPool) -> Refusal | None:
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, node_settings)
 
-    def _why_not_free(self, pool: Supply) -> Refusal | None:
+    def _why_not_free(self, pool: OwnedPool) -> Refusal | None:
         if pool.name not in self._usable:
             return Refusal.UNUSABLE
         if pool.name in self._claimed:
@@ -357,7 +357,7 @@ class Matcher:
             return Refusal.UNDECIDED
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
-    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, node_settings: str) -> Refusal | None:
+    def _why_not_suited(self, slice_: Slice, pool: OwnedPool, zone: Zone | None, node_settings: str) -> Refusal | None:
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -385,7 +385,7 @@ class Matcher:
         """Index of the pools that were free at the first read of this property."""
         return FreePools(pool for pool in self._usable.values() if self._why_not_free(pool) is None)
 
-    def _search(self, slice_: Slice) -> Iterator[Supply]:
+    def _search(self, slice_: Slice) -> Iterator[OwnedPool]:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
@@ -401,39 +401,39 @@ class Matcher:
             )
         return self._searches[key]
 
-    def _claim(self, slice_: Slice, pool: Supply) -> None:
+    def _claim(self, slice_: Slice, pool: OwnedPool) -> None:
         self._claims[slice_.id] = pool.name
         self._claimed[pool.name] = slice_.id
         self._settle(slice_.workload.uid, pool)
         self._budget.claim(slice_, pool)
 
-    def _settle(self, uid: WorkloadUid, pool: Supply) -> None:
+    def _settle(self, uid: WorkloadUid, pool: OwnedPool) -> None:
         if uid in self._one_zone and pool.pool.zones:
             self._zones.setdefault(uid, pool.pool.zones[0])
 
-    def _last_pool(self, slice_: Slice) -> Sequence[Supply]:
+    def _last_pool(self, slice_: Slice) -> Sequence[OwnedPool]:
         pool = self._last.get(slice_.id)
         return (pool,) if pool is not None else ()
 
-    def _assigned_pool(self, slice_: Slice) -> Sequence[Supply]:
+    def _assigned_pool(self, slice_: Slice) -> Sequence[OwnedPool]:
         mark = slice_.workload.namespace, slice_.mark
         pool = self._assigned.get(mark) if slice_.controlled else None
         return (pool,) if pool is not None else ()
 
-    def _created_pools(self, slice_: Slice) -> Sequence[Supply]:
-        pools = self._ctx.owned.get(slice_.id, ())
+    def _created_pools(self, slice_: Slice) -> Sequence[OwnedPool]:
+        pools = self._ctx.pools_of.get(slice_.id, ())
         return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
 
-    def _counted_pool(self, slice_: Slice) -> Sequence[Supply]:
+    def _counted_pool(self, slice_: Slice) -> Sequence[OwnedPool]:
         """Return the pool that a slice with pods counted on in the last decision; empty unless the pool is lendable."""
         before = self._ctx.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods):
             return ()
-        pool = self._ctx.supply.get(before.pool)
+        pool = self._ctx.owned.get(before.pool)
         return (pool,) if pool is not None and pool.lendable else ()
 
 
-def _ends_soon(pool: Supply, ctx: Round) -> bool:
+def _ends_soon(pool: OwnedPool, ctx: Round) -> bool:
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
@@ -449,7 +449,7 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
     return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
 
 
-def _is_up(slice_: Slice, pool: Supply) -> bool:
+def _is_up(slice_: Slice, pool: OwnedPool) -> bool:
     """Whether the pool is ready for the slice. A slice that shares the pool needs only one ready node."""
     return pool.ready or (slice_.share is not None and pool.ready_nodes > 0)
 
@@ -469,7 +469,7 @@ def _next_claim(
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same_pool and before is not None and (before.looked or before.message != message)
-    pool = ctx.supply[name]
+    pool = ctx.owned[name]
     if waits or not _is_up(slice_, pool):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -491,7 +491,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
         if not pod.node_name or pod.finished:
             continue
         slice_id, name = slice_id_of(pod, workloads), ctx.memory.membership.seen.get(pod.node_name)
-        pool = ctx.supply.get(name) if name is not None else None
+        pool = ctx.owned.get(name) if name is not None else None
         if _is_guest(pod, pool, labels_of_node.get(pod.node_name, {})):
             continue
         if name is None:
@@ -508,7 +508,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
 
 
-def _is_guest(pod: Pod, pool: Supply | None, labels: Mapping[str, str]) -> bool:
+def _is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
     """Whether a pod without chips holds no pool: it is on a pool of another workload, or on nodes of another slice.
 
     Only pods with chips are charged, so the pool would otherwise be kept at the expense of its creator. The workers of

@@ -11,7 +11,7 @@ from provisioner.slices.planning.delete.unneeded import Due
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import DeleteCall, Phase, PhaseEntry
 from provisioner.slices.planning.plan import PoolState, Transition
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
@@ -39,34 +39,34 @@ def find_phases(
     splits: Collection[PoolName],
 ) -> Phases:
     """Return the phases of all pools. `wanted` has pools that do not exist yet, `splits` is `Splits.affected_pools`."""
-    observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
+    observed = {name: phase_of(pool, matching) for name, pool in ctx.owned.items()}
     observed |= {state.name: state.phase for state in wanted}
     before = {name: entry.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
     entries, transitions = changes(before, observed, ctx.now)
-    entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
+    entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.owned.items()}
     states = [
         state_of(pool, entries[name], ctx, matching, due_of.get(name), split=name in splits)
-        for name, pool in ctx.supply.items()
+        for name, pool in ctx.owned.items()
     ]
     states += [state._replace(since=entries[state.name].since) for state in wanted]
     return Phases(states=tuple(states), entries=entries, transitions=transitions)
 
 
-def phase_of(supply: Supply, matching: Matching) -> Phase:
+def phase_of(owned: OwnedPool, matching: Matching) -> Phase:
     """Return the phase of a pool that exists or is being created."""
-    status = supply.pool.status
-    if supply.leaving or status is PoolStatus.STOPPING:
+    status = owned.pool.status
+    if owned.leaving or status is PoolStatus.STOPPING:
         return Phase.DELETING
-    if not supply.listed:
+    if not owned.listed:
         return Phase.CREATING
     if status is PoolStatus.ERROR:
         return Phase.FAILED
-    held = bool(matching.holders.get(supply.name))
-    if supply.broken and not held:
+    held = bool(matching.holders.get(owned.name))
+    if owned.broken and not held:
         return Phase.FAILED
-    if not held and supply.name not in matching.claimed:
+    if not held and owned.name not in matching.claimed:
         return Phase.IDLE
-    if supply.ready:
+    if owned.ready:
         return Phase.IN_USE if held else Phase.READY
     # While GKE creates a pool, its pods do not make it IN_USE. Later, it remains IN_USE even if a node is lost.
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
@@ -82,54 +82,54 @@ def owner_of(name: PoolName, matching: Matching, created_for: Mapping[PoolName, 
 
 
 def state_of(
-    supply: Supply, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
+    owned: OwnedPool, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
     """Return the state of one existing pool; `due` is its planned delete, None if no delete is planned."""
-    owner = owner_of(supply.name, matching, ctx.created_for)
+    owner = owner_of(owned.name, matching, ctx.created_for)
     slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
-    entry = ctx.memory.pool(supply.name)
+    entry = ctx.memory.pool(owned.name)
     if phase.phase is Phase.IDLE and entry.unneeded_since is not None:
         # `unneeded_since` is more exact: restarts and attempts to delete the pool do not change it.
         since, since_start = min(since, entry.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
     return PoolState(
-        name=supply.name,
+        name=owned.name,
         phase=phase.phase,
         since=since,
         slice_id=owner,
         leader=slice_.leader if slice_ is not None else None,
         workload=slice_.workload if slice_ is not None else None,
-        named=slice_.workload.full_name if slice_ is not None else supply.ownership.workload,
-        group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,
-        machine_type=supply.pool.machine_type,
-        topology=supply.pool.topology,
-        chips=supply.chips,
-        nodes=supply.pool.hosts,
-        ready_nodes=supply.ready_nodes,
-        note=_note(supply, entry.delete),
+        named=slice_.workload.full_name if slice_ is not None else owned.ownership.workload,
+        group_name=slice_.group_name if slice_ is not None else owned.ownership.group_name,
+        machine_type=owned.pool.machine_type,
+        topology=owned.pool.topology,
+        chips=owned.chips,
+        nodes=owned.pool.hosts,
+        ready_nodes=owned.ready_nodes,
+        note=_note(owned, entry.delete),
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
         delete_waits_for=due.waits_for if due is not None else None,
-        undecided=supply.undecided,
-        holders=matching.holders.get(supply.name, frozenset()),
-        claimant=matching.claimed.get(supply.name),
-        seated=frozenset(matching.seats.get(supply.name, ())),
-        unused=matching.unused.get(supply.name),
+        undecided=owned.undecided,
+        holders=matching.holders.get(owned.name, frozenset()),
+        claimant=matching.claimed.get(owned.name),
+        seated=frozenset(matching.seats.get(owned.name, ())),
+        unused=matching.unused.get(owned.name),
         draining=phase.draining_since is not None,
         split=split,
         since_start=since_start,
     )
 
 
-def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
+def drained(phase: PhaseEntry, owned: OwnedPool, ctx: Round, matching: Matching) -> PhaseEntry:
     """Return the entry, with `draining_since` set if all pods on the pool belong to ended or suspended workloads."""
     draining = False
-    if phase.phase is Phase.IN_USE and not supply.undecided:
-        users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
+    if phase.phase is Phase.IN_USE and not owned.undecided:
+        users = [slice_id for slice_id in matching.holders.get(owned.name, ()) if slice_id is not None]
         if not users:
-            owner = owner_of(supply.name, matching, ctx.created_for)
+            owner = owner_of(owned.name, matching, ctx.created_for)
             users = [owner] if owner is not None else []
         slices = (ctx.slices.get(user) for user in users)
         draining = bool(users) and all(slice_ is None or slice_.workload.suspended for slice_ in slices)
@@ -138,7 +138,7 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
     return replace(phase, draining_since=ctx.now if draining else None)
 
 
-def _note(pool: Supply, call: DeleteCall | None) -> str:
+def _note(pool: OwnedPool, call: DeleteCall | None) -> str:
     # The owner sees the note of a failed pool, but `call.reason` may name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason

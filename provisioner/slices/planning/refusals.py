@@ -12,7 +12,7 @@ from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS, labels_of
 from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.round import OwnedPool
 
 
 class Refusal(Enum):
@@ -51,7 +51,7 @@ class Refusal(Enum):
     LIMIT = "limit"
 
 
-def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
+def why_unfit(slice_: Slice, pool: OwnedPool) -> Refusal | None:
     """Return why the specification of a pool does not suit a slice, None if it does.
 
     Taints of existing nodes are not compared. If another controller adds a taint to every new node, the slice has to
@@ -63,7 +63,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     return refusal
 
 
-def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
+def why_wrong_kind(slice_: Slice, pool: OwnedPool) -> Refusal | None:
     """Return why a pool's hosts, topology, child Job or missing nodes do not suit a slice; None if they do."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
@@ -72,12 +72,12 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
     return None if _grows_for(pool, slice_) else Refusal.NO_NODES
 
 
-def settings_of_pool(pool: Supply) -> str:
+def settings_of_pool(pool: OwnedPool) -> str:
     """Return the node settings chosen by the pods that the pool was created for, in the form of `settings_of`."""
     return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "")
 
 
-def bits_by_settings(pools: Iterable[tuple[Supply, int]]) -> Mapping[str, int]:
+def bits_by_settings(pools: Iterable[tuple[OwnedPool, int]]) -> Mapping[str, int]:
     """Return the bit mask of all pools with equal node settings, by these settings; `pools` has each pool's mask."""
     bits_of: dict[str, int] = defaultdict(int)
     for pool, bits in pools:
@@ -90,7 +90,7 @@ def settings_of(slice_: Slice) -> str:
     return own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
 
 
-def growing_marks(pools: Iterable[Supply]) -> Collection[Hashable]:
+def growing_marks(pools: Iterable[OwnedPool]) -> Collection[Hashable]:
     """Return the marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`)."""
     return {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
@@ -105,7 +105,7 @@ class FreePools:
     """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
 
     def __init__(
-        self, free: Iterable[Supply], specified: Callable[[Supply], NodeView] = lambda pool: pool.view
+        self, free: Iterable[OwnedPool], specified: Callable[[OwnedPool], NodeView] = lambda pool: pool.view
     ) -> None:
         pools = sorted(free, key=lambda pool: (not pool.ready, pool.pool.hosts, pool.name))
         self._fits = Fits([*map(specified, pools), *(view for pool in pools for view in pool.offered)])
@@ -131,7 +131,7 @@ class FreePools:
             fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return fitting
 
-    def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[Supply]:
+    def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[OwnedPool]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
         Pools in `refused` are left out. If `chosen` is given, pools with other node settings are also left out.
@@ -146,7 +146,7 @@ class FreePools:
                 yield pool
             candidates ^= lowest
 
-    def remove(self, pool: Supply) -> None:
+    def remove(self, pool: OwnedPool) -> None:
         """Exclude a pool from later calls of `specified`."""
         self._removed |= 1 << self._places[pool.name][0]
 
@@ -161,13 +161,13 @@ class FreePools:
             self._alike[key] = sum(1 << place for place in right)
         return self._alike[key]
 
-    def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
+    def has_hosts(self, pool: OwnedPool, slice_: Slice) -> bool:
         """Whether a pool's specification and enough of its hosts fit a slice. Hosts without a node count as fitting."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 
 
-def _is_right_size(pool: Supply, slice_: Slice) -> bool:
+def _is_right_size(pool: OwnedPool, slice_: Slice) -> bool:
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
     # The taint of a child Job's pool does not suffice, because some pods tolerate every taint.
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
@@ -179,14 +179,14 @@ def _is_right_size(pool: Supply, slice_: Slice) -> bool:
     return pool.pool.hosts >= slice_.nodes
 
 
-def _grows_for(pool: Supply, slice_: Slice) -> bool:
+def _grows_for(pool: OwnedPool, slice_: Slice) -> bool:
     # The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create request.
     if not _must_grow(pool) or not slice_.workload.kind.has_pods:
         return True
     return _marks(pool.pool.labels) == _marks_wanted(slice_)
 
 
-def _must_grow(pool: Supply) -> bool:
+def _must_grow(pool: OwnedPool) -> bool:
     return pool.pool.capacity is CapacityKind.FLEX_START and not pool.nodes
 
 

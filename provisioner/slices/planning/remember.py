@@ -110,7 +110,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     }
     ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
     pools: dict[PoolName, PoolMemory] = {}
-    for name, pool in ctx.supply.items():
+    for name, pool in ctx.owned.items():
         entry = memory.pool(name)
         delete, unneeded_since = entry.delete, unneeded.since.get(name)
         if delete is not None and delete.state is CallState.POSTPONED and unneeded_since is None:
@@ -139,7 +139,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()
-        if name not in ctx.supply and call.state is not CallState.POSTPONED
+        if name not in ctx.owned and call.state is not CallState.POSTPONED
     }
     return pools
 
@@ -154,7 +154,7 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     # Slices of kinds without pods never hold a pool, so the pools that they count on are remembered.
     users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
     # If a pool is the only one that was created for its user, its labels are enough to find the user again.
-    return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
+    return {name: user for name, user in users.items() if [pool.name for pool in ctx.pools_of.get(user, ())] != [name]}
 
 
 def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId, SliceMemory]:

@@ -35,7 +35,7 @@ from provisioner.slices.planning.spec.specification import Candidates, Ownership
 from provisioner.slices.supplier import PoolRules, informed, whole_machine
 
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
-_SUPPLY = _UP | {PoolStatus.PROVISIONING}
+_USABLE = _UP | {PoolStatus.PROVISIONING}
 #: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; a
 #: TPUNodeGroup may wait longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
@@ -96,8 +96,8 @@ class Round:
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
-    supply: Mapping[PoolName, Supply]
-    owned: Mapping[SliceId, Sequence[Supply]]
+    owned: Mapping[PoolName, OwnedPool]
+    pools_of: Mapping[SliceId, Sequence[OwnedPool]]
     created_for: Mapping[PoolName, SliceId]
     candidates: Candidates
 
@@ -123,9 +123,9 @@ def begin_round(
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
     rules = informed(rules, snapshot.nodes)
-    supply = find_supply(snapshot, memory, settings, rules, now, last.supply if last is not None else {})
+    owned = find_pools(snapshot, memory, settings, rules, now, last.owned if last is not None else {})
     if not any(entry.phase is not None for entry in memory.pools.values()):
-        users = _users_by_labels(supply.values(), workloads)
+        users = _users_by_labels(owned.values(), workloads)
         memory = memory.with_pools(
             {
                 name: replace(memory.pool(name), last_user=user)
@@ -137,14 +137,14 @@ def begin_round(
         workloads,
         snapshot.pods,
         policy,
-        slices_named_by_pools(supply.values(), workloads, memory),
+        slices_named_by_pools(owned.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
         # The policy contains the labels of all namespaces, so it is compared once, and not for each workload.
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
     slices |= awaiting_request(slices.values(), workloads.by_uid, snapshot.unknown)
-    owned = by_owner(slices, supply.values())
+    pools_of = by_owner(slices, owned.values())
     return Round(
         snapshot=snapshot,
         settings=settings,
@@ -155,16 +155,16 @@ def begin_round(
         policy=policy,
         found=found,
         slices=slices,
-        supply=supply,
         owned=owned,
-        created_for={pool.name: slice_id for slice_id, many in owned.items() for pool in many},
+        pools_of=pools_of,
+        created_for={pool.name: slice_id for slice_id, many in pools_of.items() for pool in many},
         candidates=Candidates(settings, rules),
     )
 
 
 # The dataclass has no slots, because `cached_property` needs a `__dict__`.
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class OwnedPool:
     """One pool of the provisioner, and its state at the time of the decision."""
 
     name: PoolName
@@ -280,7 +280,7 @@ class Supply:
     @property
     def usable(self) -> bool:
         """Whether the pool is up or being created, and neither being deleted, broken, nor in an ended reservation."""
-        return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
+        return not (self.leaving or self.broken or self.ended) and self.pool.status in _USABLE
 
     @property
     def going(self) -> bool:
@@ -315,31 +315,31 @@ class Supply:
         return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def find_supply(
+def find_pools(
     snapshot: Snapshot,
     memory: Memory,
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last_supply: Mapping[PoolName, Supply] = MappingProxyType({}),
-) -> dict[PoolName, Supply]:
-    """Return `Round.supply`; entries of `last_supply` are reused if they have not changed."""
+    last_pools: Mapping[PoolName, OwnedPool] = MappingProxyType({}),
+) -> dict[PoolName, OwnedPool]:
+    """Return `Round.owned`; entries of `last_pools` are reused if they have not changed."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
     listed = {pool.name: pool for pool in snapshot.pools}
-    supply = {}
+    owned = {}
     unlisted = (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
     for pool in (*listed.values(), *unlisted):
         entry = memory.pool(pool.name)
         delete = entry.delete
         here = tuple(nodes_of.get(pool.name, ()))
-        before = last_supply.get(pool.name)
+        before = last_pools.get(pool.name)
         if (
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # A `Supply` with a field that depends on the current time is not reused.
+            # A `OwnedPool` with a field that depends on the current time is not reused.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, entry, now, listed=before.listed, leaving=False)
@@ -348,7 +348,7 @@ def find_supply(
             and before.rules is rules
             and before.unwatched is _is_unwatched(before.ownership, snapshot, settings)
         ):
-            supply[pool.name] = before
+            owned[pool.name] = before
             continue
         ownership = read_ownership(pool.labels)
         if ownership is None:
@@ -361,7 +361,7 @@ def find_supply(
         elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
             unready_since = min(now, entry.unready_since or now)
         leaving = delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
-        supply[pool.name] = Supply(
+        owned[pool.name] = OwnedPool(
             name=pool.name,
             pool=pool,
             rules=rules,
@@ -380,13 +380,13 @@ def find_supply(
             ended=pool.ends_at is not None and pool.ends_at <= now,
             unwatched=_is_unwatched(ownership, snapshot, settings),
         )
-    return supply
+    return owned
 
 
 def _passing(
     pool: NodePool, entry: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return `Supply.passing`. An open create counts as PROVISIONING, and an open delete as STOPPING."""
+    """Return `OwnedPool.passing`. An open create counts as PROVISIONING, and an open delete as STOPPING."""
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
@@ -406,36 +406,36 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
     return elsewhere or not snapshot.unknown_kinds.isdisjoint((workload.kind, owner_kind))
 
 
-def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
+def _users_by_labels(owned: Iterable[OwnedPool], workloads: Workloads) -> dict[PoolName, SliceId]:
     """Return the slice in the node labels of each pool. A restart without hints makes this slice the `last_user`."""
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
-    pools = ((pool.name, pool.assigned_to) for pool in supply)
+    pools = ((pool.name, pool.assigned_to) for pool in owned)
     marks = ((name, *mark) for name, mark in pools if mark is not None and mark[1][:1] in kinds)
     keys = {name: (kinds[mark[:1]], namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
     slices = slices_by_key(workloads.by_uid.values(), keys.values())
     return {name: slices[key] for name, key in keys.items() if key in slices}
 
 
-def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
+def by_owner(slices: Mapping[SliceId, Slice], owned: Iterable[OwnedPool]) -> dict[SliceId, list[OwnedPool]]:
     """Return the pools that were created for each slice, found by the UID in their labels or by the group's name."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
-    owned: dict[SliceId, list[Supply]] = defaultdict(list)
-    for pool in supply:
+    pools_of: dict[SliceId, list[OwnedPool]] = defaultdict(list)
+    for pool in owned:
         workload, uid, key, group_name = pool.ownership
         owner = SliceId(uid, key) if uid else by_job.get((*workload, group_name))
         if owner is not None:
-            owned[owner].append(pool)
-    return owned
+            pools_of[owner].append(pool)
+    return pools_of
 
 
-def slices_named_by_pools(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
+def slices_named_by_pools(owned: Iterable[OwnedPool], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """Return the slices that pools or the memory refer to, each with its group's name, which is empty if unknown."""
     refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
     tried = (slice_id for slice_id, entry in memory.slices.items() if entry.attempt)
     users = (entry.last_user for entry in memory.pools.values() if entry.last_user is not None)
     names = dict.fromkeys((*tried, *users, *refused), "")
-    for pool in supply:
+    for pool in owned:
         workload, uid, key, group_name = pool.ownership
         if uid:
             names[SliceId(uid, key)] = group_name

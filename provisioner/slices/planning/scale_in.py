@@ -27,10 +27,10 @@ def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
     for pod in ctx.snapshot.pods:
         if pod.kind is WorkloadKind.POD and pod.owner is not None and pod.owner.kind == "ReplicaSet":
             name = ctx.memory.membership.seen.get(pod.node_name, PoolName(""))
-            if name in ctx.supply and not pod.finished and pod.deletion_deadline is None:
+            if name in ctx.owned and not pod.finished and pod.deletion_deadline is None:
                 placed[pod.workload_uid].append((pod, name))
     costs = [
-        PodCost(pod.namespace, pod.name, pod.uid, _cost_of(ctx.supply[name].pool))
+        PodCost(pod.namespace, pod.name, pod.uid, _cost_of(ctx.owned[name].pool))
         for pods in placed.values()
         if len({name for _, name in pods}) > 1
         for pod, name in pods

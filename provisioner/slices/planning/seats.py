@@ -26,7 +26,7 @@ from provisioner.slices.planning.refusals import (
     settings_of,
     why_wrong_kind,
 )
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 #: Wait after the last unschedulable pod before a shared pool is created: pods are reported one after the other.
 _QUIET = timedelta(seconds=3)
@@ -55,19 +55,19 @@ class Seats:
         self._round, self._claimed = ctx, claimed
         # Pools with pods come first, so that pools without pods can be deleted.
         pools = sorted(
-            (supply for supply in ctx.supply.values() if supply.usable and not supply.undecided),
-            key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
+            (owned for owned in ctx.owned.values() if owned.usable and not owned.undecided),
+            key=lambda owned: (not occupants.get(owned.name), not owned.ready, owned.name),
         )
         #: Pool of each bit: a pool has a bit for each existing node that counts, and a last bit for all missing nodes.
-        self._pool_of: list[Supply] = []
+        self._pool_of: list[OwnedPool] = []
         self._bits: dict[PoolName, int] = {}
         self._free = 0
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
         self._growing = growing_marks(pools)
         #: Pools with users, by the party of their creator, and by the party of the users if they all are of one party.
-        self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
-        self._empty: dict[_Party, list[Supply]] = defaultdict(list)
+        self._used_by: dict[_Party, list[OwnedPool]] = defaultdict(list)
+        self._empty: dict[_Party, list[OwnedPool]] = defaultdict(list)
         self._by_settings = bits_by_settings((pool, self._bits[pool.name]) for pool in pools)
         self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
         for pool in pools:
@@ -84,7 +84,7 @@ class Seats:
         self._suiting: dict[Hashable, int] = {}
         self._alike: dict[Hashable, int] = {}
 
-    def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
+    def _number_nodes(self, pools: Iterable[OwnedPool]) -> Sequence[NodeView]:
         """Assign bits to the nodes that count, and to the missing nodes of each pool; return the views by bit."""
         pods = (pod for pod in self._round.snapshot.pods if pod.requirements.has_chips and not pod.finished)
         busy = {pod.node_name for pod in pods if not self._is_leaving(pod)}
@@ -105,12 +105,12 @@ class Seats:
     def take(
         self,
         slice_: Slice,
-        may_borrow: Callable[[Supply], bool],
+        may_borrow: Callable[[OwnedPool], bool],
         limits: Hashable,
         *,
         last: PoolName | None,
         expired: bool,
-    ) -> Supply | None:
+    ) -> OwnedPool | None:
         """Take a free node for a slice, and return the pool of the node; None if no free node suits the slice.
 
         The pool `last`, which the slice had in the last decision, is tried first. Another pool without pods, except a
@@ -152,7 +152,7 @@ class Seats:
             self._suiting[slice_.share] = suited
         return suited
 
-    def _of_kind(self, slice_: Slice, party: _Party, pools: Iterable[Supply]) -> int:
+    def _of_kind(self, slice_: Slice, party: _Party, pools: Iterable[OwnedPool]) -> int:
         # Values that `why_wrong_kind` reads from a slice. Equal slices have the same shape object.
         key = party, id(slice_.shape), slice_.nodes, slice_.host, kept_for(slice_, self._growing)
         if key not in self._alike:
@@ -165,10 +165,10 @@ class Seats:
             self._own[party] = self._all_of((*self._used_by.get(party, ()), *in_creation))
         return self._own[party]
 
-    def _all_of(self, pools: Iterable[Supply]) -> int:
+    def _all_of(self, pools: Iterable[OwnedPool]) -> int:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
-    def _is_open(self, pool: Supply, slice_: Slice, own: int, may_borrow: Callable[[Supply], bool]) -> bool:
+    def _is_open(self, pool: OwnedPool, slice_: Slice, own: int, may_borrow: Callable[[OwnedPool], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
@@ -180,7 +180,7 @@ class Seats:
         is_own = is_shared_by(pool, slice_) and bool(self._bits[pool.name] & own)
         return parties <= {party} and (is_own or may_borrow(pool))
 
-    def _parties_on(self, pool: Supply) -> set[_Party]:
+    def _parties_on(self, pool: OwnedPool) -> set[_Party]:
         claimant = self._claimed.get(pool.name)
         return self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
 
@@ -193,7 +193,7 @@ class Seats:
         return deadline is not None and now - _KILLED_WITHIN < deadline <= now + _LEAVES_WITHIN
 
 
-def is_shared_by(pool: Supply, slice_: Slice) -> bool:
+def is_shared_by(pool: OwnedPool, slice_: Slice) -> bool:
     """Whether a slice shares pools, and the pool was created for a workload of kind POD in the slice's namespace."""
     creator = pool.ownership.workload
     is_own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
@@ -205,7 +205,7 @@ def may_share(first: Slice, second: Slice) -> bool:
     return None not in (first.share, second.share) and _party_of(first) == _party_of(second)
 
 
-def _creator_of(pool: Supply) -> _Party:
+def _creator_of(pool: OwnedPool) -> _Party:
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 

@@ -13,7 +13,7 @@ from provisioner.model.workloads import Pod, Requirements, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.seats import is_shared_by
 
 #: Time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
@@ -62,7 +62,7 @@ def find_stuck(
     pool_of |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
     for slice_id, name in pool_of.items():
-        slice_, pool = ctx.slices.get(slice_id), ctx.supply.get(name)
+        slice_, pool = ctx.slices.get(slice_id), ctx.owned.get(name)
         if slice_ is None or pool is None or not slice_.served:
             continue
         if name in hanging:
@@ -73,7 +73,7 @@ def find_stuck(
     return tuple(found)
 
 
-def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
+def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: OwnedPool, ctx: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
     # The phase of the last decision is enough: a phase that begins in this decision has not lasted long.
     entry = ctx.memory.pool(name).phase
@@ -103,14 +103,14 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     return None
 
 
-def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
+def lacking_labels(slice_: Slice, pool: OwnedPool) -> tuple[str, ...]:
     """Return the selected labels that the pool's nodes were expected to have; empty if a node has them all."""
     requirements = slice_.requirements
     selected = any(not label_misfit(requirements, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(requirements, pool.view)
 
 
-def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
+def _is_refused(slice_: Slice, pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
     One minute without a bound pod is enough if the pods have no volumes and no gang, all nodes are prepared

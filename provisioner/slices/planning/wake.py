@@ -38,7 +38,7 @@ def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
 
 def _unready_moments(ctx: Round) -> Iterator[datetime]:
     """Yield the times at which pools will have been unready for too long. No event starts a decision at these times."""
-    for pool in ctx.supply.values():
+    for pool in ctx.owned.values():
         if pool.unready_since is None or pool.lost:
             continue
         due = pool.unready_since + timedelta(seconds=ctx.settings.ready_timeout_seconds)

@@ -22,7 +22,7 @@ from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round
+from provisioner.slices.planning.round import OwnedPool, Round, Snapshot, begin_round
 from provisioner.slices.view.types import (
     AlertView,
     BackoffView,
@@ -156,7 +156,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         memory=plan.memory,
         undecided=undecided,
         now=now,
-        supply=decided.supply,
+        owned=decided.owned,
         uids={workload.full_name: uid for uid, workload in snapshot.workloads.items()},
         lingering={
             pod.node_name
@@ -165,7 +165,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         },
     )
     states = _states_of_slices(plan.pools, slices)
-    pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
+    pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.owned]
     waits_of, idle = plan.waits, _idle(pools)
     # Slices of a recreated controller and of its predecessor may have equal ids: the slice with a leader pod is shown.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
@@ -310,13 +310,13 @@ class _Round(texts.Known):
         )
 
     def pool_view(self, state: PoolState) -> PoolView:
-        supply = self.supply[state.name]
-        pool, choice, (accelerator, host_chips) = supply.pool, choice_of(supply.pool), supply.machine
-        cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(supply.nodes))
+        owned = self.owned[state.name]
+        pool, choice, (accelerator, host_chips) = owned.pool, choice_of(owned.pool), owned.machine
+        cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(owned.nodes))
         users = [self.slices[user] for user in _users(state) if user in self.slices]
         owner = users[0] if users else None
-        hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
-        unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
+        hosts = "".join(sorted(_host(node, owned, self.occupied) for node in owned.nodes)[::-1])
+        unready = sorted(node.name for node in owned.nodes if not owned.is_ready(node))
         goes = texts.will_be_deleted(state, self.memory) and not self.undecided
         split = next((user for user in users if user.id in self.split), None)
         if state_of(state) is State.SPLIT:
@@ -358,10 +358,10 @@ class _Round(texts.Known):
         return events
 
 
-def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
+def _host(node: Node, owned: OwnedPool, occupied: Collection[str]) -> str:
     if not node.ready:
         return Host.JOINING
-    if not supply.is_ready(node):
+    if not owned.is_ready(node):
         return Host.CHIPS_MISSING
     return Host.RUNNING if node.name in occupied else Host.READY
 

@@ -11,7 +11,7 @@ import pytest
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.memory.state import Memory, PoolMemory
-from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round, find_supply
+from provisioner.slices.planning.round import OwnedPool, Round, Snapshot, begin_round, find_pools
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
@@ -82,9 +82,9 @@ ONE_CHIP = make_pool(
 )
 
 
-def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> Supply:
+def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> OwnedPool:
     nodes = make_nodes(pool, **node_changes)
-    return find_supply(
+    return find_pools(
         Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), GKE_RULES, NOW
     )[pool.name]
 
@@ -121,7 +121,7 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
         (replace(partly, status=PoolStatus.PROVISIONING), known, None),
     ):
         assert (
-            find_supply(
+            find_pools(
                 Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory, settings(), GKE_RULES, NOW
             )[pool.name].unready_since
             == want
@@ -131,16 +131,18 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
 def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
     """Otherwise each round during a burst of creates would derive the facts of all pools in creation again."""
 
-    def supply(pool: NodePool, memory: Memory, last: Mapping[PoolName, Supply], seconds: int) -> Mapping[str, Supply]:
+    def owned(
+        pool: NodePool, memory: Memory, last: Mapping[PoolName, OwnedPool], seconds: int
+    ) -> Mapping[str, OwnedPool]:
         snapshot = Snapshot(pools=(pool,), pools_listed_at=NOW)
-        return find_supply(snapshot, memory, settings(), GKE_RULES, after(seconds), last)
+        return find_pools(snapshot, memory, settings(), GKE_RULES, after(seconds), last)
 
     creating = replace(FOUR_CHIPS, status=PoolStatus.PROVISIONING)
-    first = supply(creating, Memory(), {}, 0)
+    first = owned(creating, Memory(), {}, 0)
     memory = Memory(pools={creating.name: PoolMemory(passing=first[creating.name].passing)})
-    assert supply(creating, memory, first, 60)[creating.name] is first[creating.name]
-    stopping = supply(replace(creating, status=PoolStatus.STOPPING), memory, first, 60)[creating.name]
+    assert owned(creating, memory, first, 60)[creating.name] is first[creating.name]
+    stopping = owned(replace(creating, status=PoolStatus.STOPPING), memory, first, 60)[creating.name]
     assert stopping.passing == (PoolStatus.STOPPING, after(60))
     # The clock was set back, and the times in the memory were shifted as well.
     earlier = Memory(pools={creating.name: PoolMemory(passing=(PoolStatus.PROVISIONING, after(-60)))})
-    assert supply(creating, earlier, first, 60)[creating.name].passing == (PoolStatus.PROVISIONING, after(-60))
+    assert owned(creating, earlier, first, 60)[creating.name].passing == (PoolStatus.PROVISIONING, after(-60))

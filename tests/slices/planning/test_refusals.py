@@ -24,7 +24,7 @@ from provisioner.slices.planning.contention.line import CREATES, in_line, unit_o
 from provisioner.slices.planning.match import Matcher, Matching
 from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMemory
 from provisioner.slices.planning.refusals import Refusal
-from provisioner.slices.planning.round import Round, Supply, begin_round
+from provisioner.slices.planning.round import OwnedPool, Round, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
@@ -51,7 +51,7 @@ class CheckedMatcher(Matcher):
 
     claims = 0
 
-    def _claim(self, slice_: Slice, pool: Supply) -> None:
+    def _claim(self, slice_: Slice, pool: OwnedPool) -> None:
         assert self.why_not(slice_, pool) is None
         super()._claim(slice_, pool)
         CheckedMatcher.claims += 1
@@ -180,7 +180,7 @@ ELSEWHERE = make_pool(make_jobset("gone", namespace="unwatched"))
 def test_waiting_slice_refuses_a_pool_for_one_reason(make_world: Callable[[], World], refusal: Refusal) -> None:
     world = make_world()
     ctx, matcher, found = match(world)
-    pool, slice_ = ctx.supply[next(iter(world.pools))], ctx.slices[id_of(TRAIN)]
+    pool, slice_ = ctx.owned[next(iter(world.pools))], ctx.slices[id_of(TRAIN)]
     assert matcher.why_not(slice_, pool) is refusal
     assert found.claimed.get(pool.name) != slice_.id
 
@@ -188,14 +188,14 @@ def test_waiting_slice_refuses_a_pool_for_one_reason(make_world: Callable[[], Wo
 def test_no_refusal_applies_to_a_pool_that_the_slice_has_claimed() -> None:
     world = lend()
     ctx, matcher, found = match(world)
-    (pool,) = ctx.supply.values()
+    (pool,) = ctx.owned.values()
     assert found.claimed == {pool.name: id_of(TRAIN)}
     assert matcher.why_not(ctx.slices[id_of(TRAIN)], pool) is None
 
 
 def test_workload_that_waits_for_its_turn_refuses_every_pool() -> None:
     ctx, matcher, found = match(lend(), [TRAIN.uid])
-    (pool,) = ctx.supply.values()
+    (pool,) = ctx.owned.values()
     assert matcher.why_not(ctx.slices[id_of(TRAIN)], pool) is Refusal.TURN
     assert found.claimed == {}
 
@@ -254,7 +254,7 @@ def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: 
     ctx, matcher, found = match(world)
     ids = [id_of(jobset, job) for job in range(3)]
     assert sorted(found.claimed.values()) == sorted(ids)
-    assert all(matcher.why_not(ctx.slices[user], ctx.supply[name]) is None for name, user in found.claimed.items())
+    assert all(matcher.why_not(ctx.slices[user], ctx.owned[name]) is None for name, user in found.claimed.items())
 
 
 def test_pools_of_a_request_are_not_handed_to_pods_that_do_not_fit() -> None:
@@ -266,7 +266,7 @@ def test_pools_of_a_request_are_not_handed_to_pods_that_do_not_fit() -> None:
     jobset = make_jobset("other", parallelism=1, template=other)
     world.add(jobset)
     ctx, matcher, found = match(world)
-    (pool,) = ctx.supply.values()
+    (pool,) = ctx.owned.values()
     assert matcher.why_not(ctx.slices[id_of(jobset)], pool) is Refusal.SIZE
     assert id_of(jobset) not in found.claimed.values()
 
@@ -419,9 +419,9 @@ def test_pool_is_claimed_exactly_if_no_refusal_applies(
     waiting_for_turn = [_workload(number, drawn).uid for number, drawn in enumerate(workloads) if drawn["sidelined"]]
     ctx, matcher, found = match(world, waiting_for_turn)
     for name, user in found.claimed.items():
-        assert matcher.why_not(ctx.slices[user], ctx.supply[name]) is None
+        assert matcher.why_not(ctx.slices[user], ctx.owned[name]) is None
     # If a slice of another namespace takes a pool, the use of a limit decreases, and a refusal may no longer apply.
     if "max_chips_per_namespace" not in options:
         for slice_ in ctx.slices.values():
             if slice_.id not in found.held and slice_.id not in found.claimed.values():
-                assert all(matcher.why_not(slice_, pool) is not None for pool in ctx.supply.values())
+                assert all(matcher.why_not(slice_, pool) is not None for pool in ctx.owned.values())

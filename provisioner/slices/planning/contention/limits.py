@@ -32,7 +32,7 @@ from provisioner.slices.planning.contention.usage import (
     users_of,
 )
 from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsFor
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 HOUR = timedelta(hours=1)
 #: Time after which an unschedulable leader pod that a limit refuses no longer withholds chips, pools and creates from
@@ -71,7 +71,7 @@ class Budget:
         budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
             users = users_of(ctx)
-            for pool in ctx.supply.values():
+            for pool in ctx.owned.values():
                 charge = charge_of(pool, users.get(pool.name, Counter()))
                 budget._charge(pool.name, charge)
                 if pool.going or (pool.broken and pool.name not in users):
@@ -126,7 +126,7 @@ class Budget:
         self.created.append(self.now)
         self.used[CREATES_PER_HOUR] += 1
 
-    def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
+    def allows_claim(self, slice_: Slice, unit: Unit, pool: OwnedPool, *, again: bool = False) -> bool:
         """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
         With `again`, the slice had the pool before, and amounts that are withheld for higher priorities are ignored.
@@ -144,7 +144,7 @@ class Budget:
         more = ((scope, amount - before.get(scope, 0)) for scope, amount in new.amounts() if scope in limits)
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].maximum for scope, amount in more)
 
-    def claim(self, slice_: Slice, pool: Supply) -> None:
+    def claim(self, slice_: Slice, pool: OwnedPool) -> None:
         """Count a pool for the workload of the slice that now counts on it, instead of the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
@@ -152,7 +152,7 @@ class Budget:
             chips = {workload.namespace: pool.chips}
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
-    def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
+    def scopes_of(self, pool: OwnedPool) -> dict[LimitScope, int]:
         """Return the amount that each scope counts for a pool: a number of chips, or 1 if the scope counts pools."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}

@@ -53,7 +53,7 @@ def find_slots(ctx: Round) -> Slots:
     memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
-    listed = (pool.pool for pool in ctx.supply.values() if pool.listed)
+    listed = (pool.pool for pool in ctx.owned.values() if pool.listed)
     # `answers.confirm` has ended each create whose pool is listed, so `creates` contains no listed pool.
     running = operations_under_way(listed, memory) - creates
     coming = (creates | deletes) - running

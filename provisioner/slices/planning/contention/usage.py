@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 
 class ScopeKind(StrEnum):
@@ -103,7 +103,7 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
     return users
 
 
-def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
+def charge_of(pool: OwnedPool, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
     """Return the charge of a pool. Without users, the charge is for the workload that the pool was created for.
 
     Nodes without a user count for the namespace of the workload that uses the largest number of the pool's nodes.

@@ -24,7 +24,7 @@ from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Gang, Hold, Phase, Stamps
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
@@ -80,7 +80,7 @@ def take_turns(ctx: Round) -> GangTurns:
     queued -= unsatisfiable
     holds = _kept_holds(ctx, queued)
     contended = set(holds).union(*(accelerators[uid] for uid in queued))
-    nodes = {node.name for pool in ctx.supply.values() for node in pool.nodes} if contended else set[str]()
+    nodes = {node.name for pool in ctx.owned.values() for node in pool.nodes} if contended else set[str]()
     unqueued = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
     new = {uid for uid in unqueued if _is_new(ctx, members[uid], nodes)}
     rivals = (queued | new) - {hold.workload for hold in holds.values() if not hold.released}
@@ -130,7 +130,7 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
     phases = {name: entry.phase.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
     # A pool with running pods is not released, and may exist for days.
-    unused = (pool for pool in ctx.supply.values() if phases.get(pool.name) is not Phase.IN_USE)
+    unused = (pool for pool in ctx.owned.values() if phases.get(pool.name) is not Phase.IN_USE)
     owners = {pool.ownership.workload_uid for pool in unused} if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
@@ -148,30 +148,30 @@ def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> boo
     """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools."""
     if not any(slice_.pending for slice_ in slices):
         return False
-    usable = (pool.usable for slice_ in slices for pool in ctx.owned.get(slice_.id, ()))
+    usable = (pool.usable for slice_ in slices for pool in ctx.pools_of.get(slice_.id, ()))
     begun = any(usable) or any(pod.node_name in nodes for slice_ in slices for pod in slice_.pods)
     return not begun and not problem_of_all(ctx, slices)
 
 
 def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgress:
     """Return which workloads are incomplete, which of them release pools now, and which nodes lose their taint."""
-    supply, memory, now = ctx.supply, ctx.memory, ctx.now
+    owned, memory, now = ctx.owned, ctx.memory, ctx.now
     limit = timedelta(seconds=ctx.settings.partial_hold_seconds)
     pool_of = {slice_id: name for name, slice_id in matching.claimed.items()}
     holders = {hold.workload: hold.since for hold in turns.holds.values() if not hold.released}
-    leaving = any(pool.leaving for pool in supply.values())
+    leaving = any(pool.leaving for pool in owned.values())
     gangs: dict[WorkloadUid, Gang] = {}
     partial: dict[WorkloadUid, tuple[int, int]] = {}
     released: dict[WorkloadUid, WaitsFor] = {}
     wake_at: list[datetime] = []
     for uid, slices in turns.members.items():
-        ready = sum(_is_ready(slice_, pool_of, supply, matching) for slice_ in slices)
+        ready = sum(_is_ready(slice_, pool_of, owned, matching) for slice_ in slices)
         if ready == len(slices):
             continue
         partial[uid] = ready, len(slices)
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [
-            supply[pool_of[slice_.id]] for slice_ in slices if slice_.id in pool_of and not matching.held.get(slice_.id)
+            owned[pool_of[slice_.id]] for slice_ in slices if slice_.id in pool_of and not matching.held.get(slice_.id)
         ]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
         # PARTIAL_HOLD also limits a hold without pools, because other workloads wait for the accelerator.
@@ -234,17 +234,17 @@ def _accelerators(slices: Iterable[Slice]) -> set[str]:
 
 
 def _is_ready(
-    slice_: Slice, pool_of: Mapping[SliceId, PoolName], supply: Mapping[PoolName, Supply], matching: Matching
+    slice_: Slice, pool_of: Mapping[SliceId, PoolName], owned: Mapping[PoolName, OwnedPool], matching: Matching
 ) -> bool:
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
-    pool = supply.get(pool_of.get(slice_.id, PoolName("")))
+    pool = owned.get(pool_of.get(slice_.id, PoolName("")))
     # Until its nodes have lost the labels of another slice, a pool does not count as ready.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
 
 
-def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
+def _is_coming(pool: OwnedPool, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
     """Whether the pool may soon have more ready nodes: it is being created, new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
         # The slice may try one choice of capacity after the other without end, so the wait is limited.
@@ -263,6 +263,6 @@ def _releases(
     for slice_id, name in used:
         slice_ = ctx.slices.get(slice_id)
         # A suspended workload may have other slices when it is resumed, so it never counts as complete.
-        if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in ctx.supply:
+        if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in ctx.owned:
             continue
-        yield from (node.name for node in ctx.supply[name].nodes if is_held(node.taints))
+        yield from (node.name for node in ctx.owned[name].nodes if is_held(node.taints))

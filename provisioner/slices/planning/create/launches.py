@@ -326,7 +326,7 @@ class Launches:
             self._wait(unseated[0], refusal)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
+        listed = max((pool.attempt for pool in self._round.pools_of.get(slice_.id, ())), default=0)
         attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
             attempt += 1
@@ -335,7 +335,7 @@ class Launches:
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
     """Return a usable pool for each namespace and mark in node labels: pods that select both can run on the pool."""
-    pools = [pool for pool in ctx.supply.values() if pool.usable]
+    pools = [pool for pool in ctx.owned.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
     marks = (
@@ -350,5 +350,5 @@ def _in_flight(ctx: Round) -> Counter[CapacityKey]:
     if not memory.backoffs:
         return Counter()
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    making = (pool for pool in ctx.supply.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
+    making = (pool for pool in ctx.owned.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
     return Counter(capacity_key(requests.get(pool.name, pool.pool)) for pool in making)

@@ -12,7 +12,7 @@ from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallState, Memory
-from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
+from provisioner.slices.planning.round import MAX_DURATIONS, OwnedPool, Round
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, lacks_pods
 
 #: Time after `capacity_wait_seconds` within which a TPUNodeGroup without capacity is reported as failed.
@@ -25,7 +25,7 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
     Pools that were given up although they have pods, and pools to which the scheduler binds no pod, are always
     included. Other ready pools follow if REPLACE_STUCK_SLICES is set, up to NODEPOOL_REPLACED_SHARE of all pools.
     """
-    settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
+    settings, owned, given_up = ctx.settings, ctx.owned, ctx.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
@@ -33,9 +33,9 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
     if not settings.replace_stuck_slices:
         return lost
     going = sum(
-        pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in supply.values()
+        pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in owned.values()
     )
-    limit = max(1, len(supply) * settings.replaced_share_percent // 100)
+    limit = max(1, len(owned) * settings.replaced_share_percent // 100)
     ready = [(entry.pool, entry.slice_id) for entry in stuck if entry.replaceable]
     return {**lost, **dict(ready[: max(0, limit - going)])}
 
@@ -44,7 +44,7 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
     """Return the pools whose transitional status lasts longer than MAX_DURATIONS and NODE_GROUP_CAPACITY_WAIT allow."""
     stockout = timedelta(seconds=ctx.settings.capacity_wait_seconds) + _TO_FAIL
     max_durations = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
-    passing = ((name, pool.passing) for name, pool in ctx.supply.items() if pool.passing is not None)
+    passing = ((name, pool.passing) for name, pool in ctx.owned.items() if pool.passing is not None)
     return frozenset(name for name, (status, since) in passing if ctx.now - since >= max_durations[status])
 
 
@@ -54,18 +54,18 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     The maximum is NODEPOOL_REPLACED_SHARE percent of the listed pools, but at least one. If a zone or a device plugin
     makes many pools unready, replacing all of them would make the failure worse.
     """
-    supply, settings = ctx.supply, ctx.settings
+    owned, settings = ctx.owned, ctx.settings
     calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
     # Pools whose delete is postponed do not count against the share: they must not block replacements of other pools.
     still = {
         name
-        for name in (ctx.memory.given_up & supply.keys()) - held_up
-        if not supply[name].ready and _is_useless(supply[name], ctx, matching)
+        for name in (ctx.memory.given_up & owned.keys()) - held_up
+        if not owned[name].ready and _is_useless(owned[name], ctx, matching)
     }
     waiting = sorted(
         (name in held_up, pool.unready_since, name)
-        for name, pool in supply.items()
+        for name, pool in owned.items()
         if pool.unready_since is not None
         and pool.unready_seconds >= settings.ready_timeout_seconds
         and pool.pool.hosts > 0
@@ -73,12 +73,12 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
         and name not in still
         and _is_useless(pool, ctx, matching)
     )
-    listed = sum(pool.listed for pool in supply.values())
+    listed = sum(pool.listed for pool in owned.values())
     limit = max(1, listed * settings.replaced_share_percent // 100)
     return frozenset(still | {name for *_, name in waiting[: max(0, limit - len(still))]})
 
 
-def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
+def _is_useless(pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
     """Whether no pod can make progress on a pool that is not ready; False if its users are unknown."""
     holders = matching.holders.get(pool.name)
     if not holders:
@@ -93,18 +93,18 @@ def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools with status ERROR, and the other failed pools that no pod uses."""
     return frozenset(
         name
-        for name, pool in ctx.supply.items()
+        for name, pool in ctx.owned.items()
         if pool.pool.status is PoolStatus.ERROR or (pool.broken and not matching.holders.get(name))
     )
 
 
 def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
     """Return the memory after pools failed, vanished or came up since the last decision."""
-    memory, supply, now = ctx.memory, ctx.supply, ctx.now
+    memory, owned, now = ctx.memory, ctx.owned, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
-        pool, owner, create = supply[name], ctx.created_for.get(name), memory.pool(name).coming_up
+        pool, owner, create = owned[name], ctx.created_for.get(name), memory.pool(name).coming_up
         # The request of the create is more exact: the listed pool lacks the choices of the pods.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
@@ -113,16 +113,16 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         if failure.kind is FailureKind.INVALID:
             lasting[pool.ownership.workload.namespace] = now
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)
-    places = {entry.place for name, entry in memory.pools.items() if entry.place is not None and name not in supply}
+    places = {entry.place for name, entry in memory.pools.items() if entry.place is not None and name not in owned}
     backoffs = backoff.freed(backoffs, places, now)
     given_up = give_up(ctx, matching)
     changes = {name: replace(memory.pool(name), given_up=name in given_up) for name in given_up ^ memory.given_up}
     for name, create in memory.coming_up.items():
-        status = supply[name].pool.status if name in supply else None
+        status = owned[name].pool.status if name in owned else None
         if status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             came_up = backoff.came_up(backoffs, capacity_key(create.request), now)
-            backoffs = backoff.forget(came_up, _digest_of(supply[name]))
-        elif name in supply and (status is PoolStatus.PROVISIONING or unexplained(supply[name].pool)):
+            backoffs = backoff.forget(came_up, _digest_of(owned[name]))
+        elif name in owned and (status is PoolStatus.PROVISIONING or unexplained(owned[name].pool)):
             continue
         changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
     slices = {
@@ -138,18 +138,18 @@ def _fresh(last: Backoff | None, now: datetime) -> Backoff | None:
     return last if last is not None and backoff.is_fresh(last, now) else None
 
 
-def _digest_of(pool: Supply) -> str:
+def _digest_of(pool: OwnedPool) -> str:
     return pool.pool.labels.get(constants.NODEPOOL_HASH, "")
 
 
-def _failure_of(pool: Supply, supplier_name: str) -> Failure:
+def _failure_of(pool: OwnedPool, supplier_name: str) -> Failure:
     if pool.pool.failure is not None:
         return pool.pool.failure
     message = unready(pool) if pool.lost else f"{supplier_name} gives no reason."
     return Failure(kind=FailureKind.UNAVAILABLE, message=message)
 
 
-def unready(pool: Supply) -> str:
+def unready(pool: OwnedPool) -> str:
     """Return a message about a pool that has been unready for too long."""
     beginning = f"Node pool {pool.name} was {pool.pool.status.value}, but for {pool.unready_seconds / 60:.0f} min "
     return f"{beginning}only {pool.ready_nodes} of its {pool.pool.hosts} nodes were ready with all their chips."

@@ -8,7 +8,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.planning.contention.limits import Budget, limits_of
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 
 def make_room(
@@ -46,18 +46,18 @@ def make_room(
     return frozenset(chosen)
 
 
-def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
-    supply = ctx.supply
+def _longest_idle(ctx: Round, matching: Matching) -> list[OwnedPool]:
+    owned = ctx.owned
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].from_buffer)
     idle_since = {
         name: entry.unneeded_since
         for name, entry in ctx.memory.pools.items()
         if entry.unneeded_since is not None
-        and name in supply
-        and supply[name].usable
-        and not supply[name].undecided
+        and name in owned
+        and owned[name].usable
+        and not owned[name].undecided
         and name not in matching.claimed
         and not matching.holders.get(name)
     }
-    ordered = sorted(idle_since, key=lambda name: (supply[name].half_deleted, idle_since[name], name))
-    return [supply[name] for name in (*warm, *ordered) if supply[name].listed]
+    ordered = sorted(idle_since, key=lambda name: (owned[name].half_deleted, idle_since[name], name))
+    return [owned[name] for name in (*warm, *ordered) if owned[name].listed]

@@ -17,7 +17,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import OwnedPool, Round
 
 #: Time within which the scheduler binds a pod to a node that it chose before the node was labelled as free.
 _BINDING = timedelta(seconds=20)
@@ -73,7 +73,7 @@ def find_unneeded(
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
     awaited = _selected_by_pending_pods(ctx)
-    for pool in ctx.supply.values():
+    for pool in ctx.owned.values():
         if not pool.listed:
             continue
         entry, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
@@ -115,7 +115,7 @@ def find_unneeded(
 
 
 def _reason(
-    pool: Supply, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
+    pool: OwnedPool, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
     """Return the reason of a delete; `workload` is the creator of the pool, None if it no longer exists."""
     owner, keep_suspended = ctx.created_for.get(pool.name), ctx.settings.keep_suspended
@@ -136,7 +136,7 @@ def _reason(
     return next((reason for reason, holds in reasons if holds), DeleteReason.NOT_NEEDED)
 
 
-def _may_be_chosen(pool: Supply, awaited: Collection[_Selected], ctx: Round) -> bool:
+def _may_be_chosen(pool: OwnedPool, awaited: Collection[_Selected], ctx: Round) -> bool:
     """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
 
     False if the pool has been free for `_BINDING`: pods for which a node was chosen before are bound by then.
@@ -149,7 +149,7 @@ def _may_be_chosen(pool: Supply, awaited: Collection[_Selected], ctx: Round) -> 
     return not selections.isdisjoint(awaited)
 
 
-def _cordoned_by_us(pool: Supply) -> list[str]:
+def _cordoned_by_us(pool: OwnedPool) -> list[str]:
     return [node.name for node in pool.nodes if node.cordoned_by_us]
 
 
@@ -164,7 +164,7 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
 
 
 def _delete(
-    pool: Supply, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool, settle: bool
+    pool: OwnedPool, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool, settle: bool
 ) -> Delete:
     replaced_group, (named, uid, *_) = GroupKey(""), pool.ownership
     workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
@@ -191,7 +191,7 @@ def _delete(
     )
 
 
-def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetime:
+def _due(pool: OwnedPool, since: datetime, ctx: Round, *, at_once: bool) -> datetime:
     settings, now, call = ctx.settings, ctx.now, ctx.memory.pool(pool.name).delete
     due = since
     if not at_once:
@@ -209,11 +209,11 @@ def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
 
 def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     """Return `found`; if many workloads vanished, with at most one delete of their pools."""
-    now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
+    now, last_at, owned = ctx.now, found.braked_delete_at, ctx.owned
     vanished = {
-        name for name, pool in supply.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)
+        name for name, pool in owned.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)
     }
-    few = max(_VANISHED_AT_ONCE, len(supply) // 2)
+    few = max(_VANISHED_AT_ONCE, len(owned) // 2)
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
@@ -244,7 +244,7 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     )
 
 
-def _vanished(pool: Supply, ctx: Round) -> bool:
+def _vanished(pool: OwnedPool, ctx: Round) -> bool:
     """Whether no workload has the UID or name in a pool's labels, and this process saw no delete of the workload.
 
     False for failed pools, for unwatched workloads, and for kind POD, whose workloads end with their pods.

@@ -45,7 +45,7 @@ class Phase(Enum):
     IDLE = "idle"
     #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
-    #: GKE reports ERROR, or the pool has failed in another way (`Supply.broken`) and no pod uses the pool.
+    #: GKE reports ERROR, or the pool has failed in another way (`OwnedPool.broken`) and no pod uses the pool.
     FAILED = "failed"
     GONE = "gone"
 
@@ -226,7 +226,7 @@ class PoolMemory:
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
     unneeded_since: datetime | None = None
-    #: Time since which the scheduler binds no pods with chips to the pool (`Supply.free`); None if it may bind some.
+    #: Time since which the scheduler binds no pods with chips to the pool (`OwnedPool.free`); None if it may bind some.
     free_since: datetime | None = None
     #: Slice that used the pool last, and may return with new pods; None if unknown, or if the pool's labels name it.
     last_user: SliceId | None = None
