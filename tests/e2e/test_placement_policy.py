@@ -1,6 +1,6 @@
 """Tests of the admission policies of placement with a real API server and real controllers of workloads.
 
-Each pod is also reviewed by the code of the webhook server, which must make the same changes.
+The webhook server's code also reviews most of these pods, and must set the same marks and affinity terms.
 """
 
 from __future__ import annotations

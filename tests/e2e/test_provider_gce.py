@@ -161,7 +161,7 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(300)
 def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -> None:
-    """A slice whose first choice is out of stock gets its second choice, and a group of a user is not changed."""
+    """A slice whose first choice is out of stock gets its second choice, and a user's own TPUNodeGroup is kept."""
     ground, api = cluster.ground, cluster.ground.api
     by_hand = object_path("tpunodegroups", "by-hand", namespace=constants.DEFAULT_NAMESPACE, root=API_ROOT)
     body = {

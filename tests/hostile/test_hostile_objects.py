@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(30)
 
 #: Limit of etcd on one object, in bytes.
 LIMIT_BYTES = 1_500_000
-#: Maximum number of calls for each hostile pod of any size, whose slice is compared with all free pools.
+#: Maximum number of calls for each hostile pod, plus `CALLS_PER_KB`: its slice is compared with all free pools.
 CALLS = 60_000
 #: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600

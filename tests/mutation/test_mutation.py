@@ -11,7 +11,7 @@ from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.trying import Fate, Project, make_copy, record, try_all
 
-# Some of these tests run pytest several times.
+# The longest test runs pytest several times.
 pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).resolve().parents[2]

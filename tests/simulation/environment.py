@@ -96,7 +96,7 @@ class Environment:
         return bool(pool["locations"][0] == ZONE)
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return GKE's rejection of a create; None if GKE accepts it, or if the simulated GKE itself rejects it."""
+        """Return the rejection of a create for the run's cause; None for other creates and for service accounts."""
         if not self.concerns(body):
             return None
         self._stage.fault(self._kind, "%s", body["nodePool"]["config"]["labels"].get(constants.POOL_JOBSET_NAME))

@@ -177,7 +177,7 @@ class Shared:
         return most
 
     def _recent_pools(self, class_: _Class) -> list[str]:
-        """Return the existing pools that were created for a class within the time of a burst."""
+        """Return the names of pools of a class that were created in the last `_BURST_SECONDS`, and are not deleted."""
         since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
         created = (pool for pool in pools if is_ours(pool) and self._belongs(pool, class_) and pool.status in _UP)
         return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
@@ -297,5 +297,5 @@ class Shared:
 
 
 def _pools_of_burst(pods: int) -> float:
-    """Return the maximum number of pools for a burst of pods, three of them not full; infinite below `_BURST` pods."""
+    """Return the number of full pools that a burst of pods needs, rounded up, plus 3; infinite below `_BURST` pods."""
     return -(-pods // MAX_NODES) + 3 if pods >= _BURST else math.inf

@@ -55,7 +55,7 @@ def names(calls: Iterable[Call]) -> list[str]:
 
 
 def test_changes_of_groups_precede_changes_of_machines() -> None:
-    """Due times do not matter, because a new group has more steps left than a machine that joins."""
+    """This applies even if they are due later, because a new group has more steps left than a machine that joins."""
     queue = [
         *wanted(set_metadata("joining")),
         *wanted(insert("late"), due_at=NOW),

@@ -545,7 +545,7 @@ def test_template_with_a_bare_subnetwork_is_not_outdated() -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
 def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone: bool) -> None:
-    """After a project was deleted, Compute Engine rejects all calls with 403, and only abandoning ends the deletion."""
+    """Compute Engine rejects all calls for a deleted project with 403. Then only an annotation ends the deletion."""
     world = ready_world("train", topology="2x4")
     machines = world.machines("train")
     if gone:

@@ -1,4 +1,4 @@
-"""Files that the `vipu` command gets, and the configuration that it prints."""
+"""Tests of the files with credentials for the `vipu` command, and of the IPUoF configuration that it prints."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Calla
     ],
 )
 def test_pod_whose_labels_do_not_match_its_jobset_is_ignored(changes: dict[str, str]) -> None:
-    """Any user can copy labels, so name, UID, namespace and controlling Job must all match."""
+    """Any user can copy labels, so a pod with another name, UID or namespace, or without a Job, is ignored."""
     workload = make_jobset()
     claim = replace(make_pod(workload), **changes)  # type: ignore[arg-type]
     assert slice_id_of(claim, Workloads.of({workload.uid: workload})) is None

@@ -153,7 +153,7 @@ def test_unknown_quota_is_used_with_few_rejected_calls(quota: int, slices: int, 
         used.append(min(quota, making()))
         assert len(used) < 5000, "the creates never end"
     assert sum(used) / (quota * len(used)) >= 0.95
-    # Each create of the first burst is rejected at most once. After that, only probes are rejected.
+    # Each create of the first burst is rejected at most once, and later only creates that try a higher limit.
     assert rejected <= slices + len(used) * poll / 5
 
 
