@@ -254,7 +254,7 @@ class Shared:
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         if not is_ours(pool):
             return 0
-        pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if not pod.finished]
+        pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if not pod.finished and pod.shape.chips]
         known = [pod for pod in pods if pod.deadline is None and now - pod.bound_at > seconds]
         own = {pod.node for pod in known if pod.namespace == namespace}
         return len(own) * chips_in(pool) // hosts(pool)
