@@ -347,8 +347,8 @@ UNDERUSED = "SliceUnderused"
 #: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
 #: which the provisioner does not create.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit of the administrator does not allow the pool. The message names the setting, its current use, and the
-#: slice's place in the queue.
+#: A limit or a pause of the administrator does not allow the pool. For a limit, the message usually has its use and
+#: the slice's place.
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, but is in no list of Google. The pool is created.
 UNLISTED_TOPOLOGY = "TopologyNotListed"

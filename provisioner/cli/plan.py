@@ -165,8 +165,8 @@ def command(
 ) -> int:
     """Show which node pools manifests would get, and the mistakes in them.
 
-    It works offline, except with --live: it makes the decision of the
-    controller for a cluster without node pools. It reads JobSets,
+    It decides like the controller in a cluster without node pools, and
+    works offline, except with --live. It reads, for example, JobSets,
     LeaderWorkerSets, RayClusters, Deployments, StatefulSets, Jobs,
     CronJobs, pods, TrainJobs with their runtime, and PathwaysJobs.
 

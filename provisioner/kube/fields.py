@@ -35,7 +35,7 @@ class BoundedReader:
         self.problem = self.problem or problem
 
     def text(self, part: str, raw: object, *, limit: int = bounds.LABEL_KEY) -> str:
-        """Return a text, cut if it is longer than `limit`; empty for other types, or if the sum exceeds its limit."""
+        """Return a text; empty for other types. Set `problem`, and cut or drop the text, if it exceeds a limit."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > limit:

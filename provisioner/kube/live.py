@@ -1,4 +1,4 @@
-"""Reads the cluster right before a delete, and writes to nodes. Raises Malformed if an object is unreadable."""
+"""Reads the cluster without a cache, mostly right before a delete, and writes to nodes."""
 
 import contextlib
 import threading

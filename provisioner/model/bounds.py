@@ -32,7 +32,7 @@ EXPRESSION_VALUES = 1024
 REQUIREMENTS = 65_536
 
 # --- entries of one workload ---
-#: Number of replicated jobs of a JobSet, or of worker groups of a RayCluster. Known JobSets have at most a dozen.
+#: Number of replicated jobs of a JobSet, worker groups of a RayCluster, or subgroups of a group of a LeaderWorkerSet.
 REPLICATED_JOBS = 256
 #: Number of groups with chips, such as child Jobs. A GKE cluster has at most a few thousand node pools for groups.
 #: Also the number of groups of a namespace that a starting process compares with the labels of nodes.

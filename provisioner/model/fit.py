@@ -179,7 +179,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """Return the selectors and affinity keys of a pod that only labels beyond the node's prediction can satisfy."""
+    """Return a pod's selectors and affinity keys that the predicted labels do not satisfy, but other labels may."""
     keys = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))

@@ -29,7 +29,7 @@ class Pod:
     created_at: datetime
     #: Requested IPUs, a power of two; 0 if none are requested or the number is invalid.
     size: int
-    #: Reason why the pod cannot be served, as a sentence; empty if it can.
+    #: Mistake in the pod, which is therefore not served, as a sentence; empty if none. `picture` finds other reasons.
     problem: str = ""
     #: Whether the provisioner's webhook prepared the pod, and not Graphcore's plugin, which adds no init container.
     injected: bool = False

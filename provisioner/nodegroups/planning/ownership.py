@@ -42,7 +42,7 @@ def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     if mark is None:
         # Without a group, users choose the child's name, and could so take over and delete any unmarked resource.
         return group is not None
-    # The mark of an object with another UID counts if kind, namespace and name are equal: that object was deleted.
+    # A mark that differs only in the UID also counts: it names a deleted object of this cluster with the same name.
     return replace(mark, uid=own.uid) == own
 
 

@@ -23,7 +23,7 @@ _MAX_FAILURE = 200
 _MAX_CAUSE = 85
 #: Maximum number of characters of the supplier's message about a rejection in `brief`.
 _MAX_REJECTION = 100
-#: Cause of a wait in a few words, by kind; used by `cause` for a pause, and for a wait without a limit or failure.
+#: Cause of a wait in a few words, by kind; used by `cause` if the wait has no `scope`, `failure` or `causes`.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",

@@ -308,7 +308,7 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # All digits are matched, because the message may name the pool of another slice of the workload.
+            # The message may name the pool of another slice of the workload, so any hash becomes `*`.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _template_in(subject, message)
