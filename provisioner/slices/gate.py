@@ -4,7 +4,7 @@ Decisions are based on caches, which may be out of date, so these checks read th
 is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not
 show that choice: if there may be such pods, the pool is kept cordoned for a minute before its delete. Between the last
 check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
-no pod before the delete reaches GKE, because a new node reports its chips only after several seconds.
+no pod with chips before the delete reaches GKE, because it reports its chips only after several seconds.
 """
 
 import time
@@ -66,7 +66,7 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Checks deletes. Raises DeletionBlockedError if a pool must be kept, ClusterError if Kubernetes is silent."""
+    """Checks deletes. Raises DeletionBlockedError if a pool must be kept, ClusterError if Kubernetes calls fail."""
 
     api: Api
     clock: Callable[[], datetime]
@@ -111,7 +111,7 @@ class Gate:
         closed = [node.name for node in nodes if not node.open and node.marked]
 
         def close(name: str) -> None:
-            # The node is recorded before the call, because the cordon takes effect even if its response is lost.
+            # The node is recorded before the call, because a cordon can take effect although its response is lost.
             closed.append(name)
             live.cordon(self.api, name)
 
@@ -128,14 +128,14 @@ class Gate:
             raise
         except (ClusterError, DeletionBlockedError):
             if closed:
-                # An uncordon may fail. An attempt that ends at the node in `_kept_on` would not repeat the uncordon.
+                # An uncordon that fails would not be repeated by an attempt that ends at the node in `_kept_on`.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise DeletionBlockedError if an unfinished pod of `living` is on a node of `unknown` (without pool)."""
+        """Raise DeletionBlockedError if an unfinished pod of `living` is on a node in `unknown`."""
         if living is None or not unknown:
             return
         # The nodes are not cordoned: a pod may be bound to them after any list, so a live list would not be safer.
@@ -210,15 +210,13 @@ class Gate:
         return living
 
     def _lasts(self, workload: Workload) -> bool:
-        """Whether the booking of a request has not ended; without a booking, whether the namespace is served.
-
-        True for all workloads with pods. The status of unserved requests and buffers never says that they have ended.
-        """
+        """Whether the booking of a request has not ended; without a booking, whether the namespace is served."""
         if workload.capacity_request is None:
             return True
         now = self.clock()
         until = booked_until(workload.capacity_request, self.booking_seconds, now)
         if until is None:
+            # The status of a request or buffer in another namespace never says that it has ended.
             return not self.namespaces or workload.namespace in self.namespaces
         return until > now
 
@@ -234,7 +232,7 @@ class Gate:
         try:
             live.uncordon(self.api, node)
         except ClusterError as error:
-            # If the pool is kept, the next round finds the provisioner's cordon on the node, and uncordons the node.
+            # If the pool is kept, the next decision finds the provisioner's cordon on the node, and uncordons the node.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
@@ -250,12 +248,10 @@ def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
 
 
 def _holds_host(delete: Delete, pod: BoundPod) -> bool:
-    """Whether a pod is of the stuck slice, uses the chips of its host, and is not being deleted."""
     return _in_replaced_slice(delete, pod) and pod.has_devices and pod.deletion_deadline is None
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:
-    """Whether a pod of a group, with or without chips, belongs to the workload `living`."""
     if living is None or not pod.group_key:
         return False
     if living.kind is WorkloadKind.POD:
