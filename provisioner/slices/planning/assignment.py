@@ -24,9 +24,9 @@ OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
     """Return the label changes of nodes. Workloads in `partial` wait until all their slices are ready.
 
-    A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
-    earlier slice is bound there. Then one node is assigned, after a live check that no node of the pool has a pod with
-    chips: cached pods may be outdated. Then each remaining node is assigned, after a live check of this node.
+    A pool without pods that was created for another slice is assigned in three steps. First all its nodes become free,
+    so that no further pod of the other slice is bound there. Then one node is assigned, after a live check that no node
+    of the pool has a pod with chips: caches may be outdated. Then each further node is assigned after a live check.
     """
     changes: list[Assignment] = []
     occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished and pod.requirements.has_chips}
@@ -43,7 +43,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
         elif used:
             changes += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif ctx.created_for.get(pool.name) == matching.claimed.get(pool.name):
-            # The pool was created for its claimant, so pods of another slice are unlikely: nodes are not checked.
+            # The pool was created for the slice that counts on it, so no pods of other slices are expected there.
             changes += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             changes.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -61,7 +61,7 @@ def _wanted(
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if the nodes keep their labels."""
     if pool.undecided:
-        # The labels are kept, because pods that are not in the caches may use the pool.
+        # The pool may be in use although it looks idle, so its labels are kept.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
@@ -79,13 +79,13 @@ def _wanted(
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # An unneeded pool becomes free, so that no pod is bound to it before its delete. Open pools remain open.
+        # An unneeded pool becomes free, so that no pod with chips is bound to it before its delete.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = ctx.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Without a leader pod, as in a restart, the slice's labels are kept or restored, and foreign labels replaced.
+        # Without a leader pod, as in a restart, the slice's labels are kept or restored; other labels are replaced.
         created = _labels_at_create(pool) if ctx.created_for.get(pool.name) == claimant else None
         return created or (FREE if _is_foreign(pool, slice_) else _labels_of_most(pool))
     return _labels_of(slice_)
@@ -99,7 +99,6 @@ def _is_foreign(pool: OwnedPool, slice_: Slice) -> bool:
 
 
 def _labels_of_most(pool: OwnedPool) -> Mapping[str, str] | None:
-    """Return the labels of most assigned nodes, which a recreated node lacks; None if the pool is not assigned."""
     if pool.assigned_to is None:
         return None
     namespace, mark = pool.assigned_to
@@ -107,7 +106,6 @@ def _labels_of_most(pool: OwnedPool) -> Mapping[str, str] | None:
 
 
 def _labels_at_create(pool: OwnedPool) -> Mapping[str, str] | None:
-    """Return the slice's labels that the pool was created with; None if the pool was created free or open."""
     labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 

@@ -41,10 +41,10 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 #: Maximum time on another slice's ready pool without a bound pod: the scheduler retries each pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time for which a slice without pods counts on a ready pool: a Job may replace a failed pod after 10 minutes.
+#: Maximum time on a ready pool for a slice without pods: a Job may wait 10 minutes before it replaces a failed pod.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. A younger pool
-#: is kept: if maintenance of all hosts is announced at the same time, a new pool would be no better.
+#: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. With a younger
+#: node, the pool is kept: maintenance may be announced for all hosts, and a new pool would then be no better.
 _REPLACED_AFTER = timedelta(days=1)
 
 
@@ -52,7 +52,7 @@ _REPLACED_AFTER = timedelta(days=1)
 class Matching:
     """Result of `match`: slices that hold pools, slices that count on pools without a bound pod, and other slices."""
 
-    #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
+    #: Slices whose pods use each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
@@ -88,18 +88,15 @@ def match(
 ) -> Matching:
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
-    `line` has the slices that want a pool. The claims are counted in `budget`; a slice gets a pool of another slice
-    only if the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice that
-    finds no pool, in the order of the queue.
+    `line` has the slices that want a pool. The claims are counted in `budget`; a slice takes a free pool only if
+    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice that tries to
+    take a free pool and finds none, in the order of the queue.
     """
     return Matcher(ctx, budget, line, waiting_for_turn).run(refuse)
 
 
 class Matcher:
-    """Makes the claims of one decision in passes: `_hold`, `_return_home`, `_seat`, `_hand_over` and `_take_free`.
-
-    `why_not` explains decisions with the predicates of the passes, so that explanations and decisions cannot differ.
-    """
+    """Makes the claims of one decision. `why_not` evaluates the same conditions, so that explanations are correct."""
 
     def __init__(
         self, ctx: Round, budget: Budget, line: Sequence[Unit], waiting_for_turn: Collection[WorkloadUid]
@@ -136,7 +133,7 @@ class Matcher:
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
-        """Make the claims. Call `refuse` for each slice that finds no pool, in the order of the queue."""
+        """Make the claims; `refuse` is the argument of `match`."""
         waiting, claims = self._waiting, self._claims
         # Slices of buffers are matched after all other unsuspended slices, which may take pools of buffers.
         for_buffers = [slice_ for slice_ in waiting if slice_.from_buffer]
@@ -147,8 +144,7 @@ class Matcher:
         ]
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
-        # ready node; other pools without pods go by the queue. Slices with a claim come first, because a new shared
-        # pool has one node for each slice that it was created for.
+        # ready node. Slices with a claim come first: a new shared pool has one node for each slice of its create.
         for slice_ in sorted(eligible, key=lambda slice_: self._ctx.memory.slice(slice_.id).claim is None):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
@@ -208,11 +204,9 @@ class Matcher:
         return unused
 
     def _incomplete_gangs(self) -> set[tuple[str, str] | None]:
-        """Return the gangs (`Slice.gang`) without a bound leader pod whose slices do not all have ready pools.
-
-        The scheduler binds no pod of these gangs. Slices without a shape are left out, because they never get pools.
-        """
+        """Return the gangs (`Slice.gang`) without a bound leader pod whose slices do not all have ready pools."""
         ctx, claims = self._ctx, self._claims
+        # Slices without a shape are left out, because they never get pools.
         waiting = (slice_ for slice_ in self._waiting if slice_.gang and slice_.served and slice_.shape is not None)
         pools = ((slice_, claims.get(slice_.id)) for slice_ in waiting)
         incomplete = {slice_.gang for slice_, name in pools if name is None or not _is_up(slice_, ctx.owned[name])}
@@ -272,7 +266,6 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
-        """Give a pending slice a node of a shared pool; without `borrow`, only of its last or its namespace's pools."""
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
         entry = self._ctx.memory.slice(slice_.id)
@@ -299,7 +292,6 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _may_wait(self, slice_: Slice) -> bool:
-        """Whether a slice may have a claim; False for slices of requests and buffers that are not served."""
         # Claims of kinds without pods never expire, so an unserved request would keep its pool permanently.
         return slice_.workload.kind.has_pods or self._ctx.policy.serves(slice_.workload, slice_.requirements)
 
@@ -450,7 +442,6 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
 
 
 def _is_up(slice_: Slice, pool: OwnedPool) -> bool:
-    """Whether the pool is ready for the slice. A slice that shares the pool needs only one ready node."""
     return pool.ready or (slice_.share is not None and pool.ready_nodes > 0)
 
 
@@ -464,7 +455,7 @@ def _next_claim(
     # If `waits`, no pod of the slice can be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
-    # The pools of a refused gang are deleted one after the other, which makes the gang incomplete.
+    # A refused gang is incomplete because its pools are deleted. Its claims may expire nevertheless.
     waits = waits or (slice_.gang in incomplete and not ctx.memory.slice(slice_.id).is_refused(ctx.now))
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
@@ -499,7 +490,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # After its grace period, a pod is on a node that does not respond: it uses chips, but no longer holds the pool.
+        # A pod that exists after its grace period is on a node that does not respond, and no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
         # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.
@@ -511,8 +502,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
 def _is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
     """Whether a pod without chips holds no pool: it is on a pool of another workload, or on nodes of another slice.
 
-    Only pods with chips are charged, so the pool would otherwise be kept at the expense of its creator. The workers of
-    the pod's slice hold the pool themselves; until one is bound, the slice may count on the pool within its limits.
+    Limits do not count pods without chips, so such a pod would otherwise keep the pool at the expense of its creator.
     """
     if pod.requirements.has_chips:
         return False

@@ -10,8 +10,7 @@
        7 start     creates and deletes, up to the maximum number of concurrent operations
     plan: changes, reports, and the next memory (`remember.py`)
 
-Level-triggered: decisions may be repeated or skipped, and calls may fail, because the next decision starts again from
-the state of the cluster.
+Decisions may be skipped and calls may fail: the next decision starts again from the state of the cluster.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -81,7 +81,7 @@ class Delete:
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     workload_name: str
-    #: UID of the workload that the pool was created for; empty if the pool's labels lack it.
+    #: UID of the workload in the pool's labels or, for SLICE_STUCK, of the stuck slice; empty if the labels lack it.
     workload_uid: WorkloadUid
     #: Workload for Events; None if it does not exist.
     workload: ObjectRef | None
@@ -89,11 +89,11 @@ class Delete:
     node: ObjectRef | None
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: Group of the stuck slice, whose pods do not prevent the delete; empty if the pool has no stuck slice.
+    #: Group of the stuck slice; empty for other reasons than SLICE_STUCK.
     replaced_group: GroupKey = GroupKey("")
     #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen one for a pod.
+    #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen a node for a pod.
     settle: bool = False
 
 
@@ -191,7 +191,7 @@ class PoolState(NamedTuple):
     delete_waits_for: DeleteWait | None = None
     #: Whether the pool may be needed although it looks idle: its workload or its machine type is unknown.
     undecided: bool = False
-    #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
+    #: Slices whose pods use the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
     #: Slice that counts on the pool and has no pods on it.
     claimant: SliceId | None = None

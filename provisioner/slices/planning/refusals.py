@@ -30,7 +30,6 @@ class Refusal(Enum):
     #: The pool has failed or is being deleted, its reservation has ended, or its status is unknown.
     UNUSABLE = "unusable"
     CLAIMED = "claimed"
-    #: Other pods are bound to the pool.
     IN_USE = "in_use"
     #: The pool may be in use although it looks idle: its workload is not watched, or its machine type is unknown.
     UNDECIDED = "undecided"

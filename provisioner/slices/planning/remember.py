@@ -58,7 +58,7 @@ class Decision:
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
-    #: Whether creates or deletes wait until operations of the supplier have ended.
+    #: Whether creates or deletes wait because there are more of them than `slots`.
     waits: bool
 
 
@@ -135,7 +135,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A sent delete is kept until a later list of pools confirms that the pool is gone.
+    # A sent delete is kept until a later list of pools lacks the pool.
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()

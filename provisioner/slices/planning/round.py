@@ -172,7 +172,7 @@ class OwnedPool:
     rules: PoolRules
     ownership: Ownership
     nodes: tuple[Node, ...]
-    #: Whether GKE lists the pool. If False, its create was sent, and the list does not show the pool yet.
+    #: Whether the list of pools has the pool. If False, its create was sent.
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
@@ -298,7 +298,7 @@ class OwnedPool:
 
     @property
     def broken(self) -> bool:
-        """Whether the pool has failed, so that no further slice may count on it."""
+        """Whether the pool has failed. No further slice counts on a broken pool."""
         # GKE also reports RUNNING_WITH_ERROR during repairs, so the status means failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
@@ -339,7 +339,7 @@ def find_pools(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # A `OwnedPool` with a field that depends on the current time is not reused.
+            # An `OwnedPool` is not reused if one of its fields depends on the current time.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, entry, now, listed=before.listed, leaving=False)
@@ -401,7 +401,7 @@ def _chips_of_node(pool: NodePool) -> int:
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:
     workload = ownership.workload
     elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
-    # Pods of unknown Jobs have no workload of kind POD. Without SERVE_JOBS, Jobs are always unknown, and do not matter.
+    # While served Jobs are unknown, their pods have no workload of kind POD (`with_owners`): their pools may look idle.
     owner_kind = owner_of_name(workload.kind, workload.name)[0] if settings.serve_jobs else ""
     return elsewhere or not snapshot.unknown_kinds.isdisjoint((workload.kind, owner_kind))
 

@@ -36,7 +36,7 @@ _BURST = timedelta(seconds=15)
 _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a deleted pod whose node counts as free; users may choose longer periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after a pod's grace period for which its node still counts as soon free: the kubelet needs some seconds.
+#: Time after a pod's grace period for which its node still counts as free: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark of slices that may use a pool together; None for slices that share no pool. The mark SHARED counts
 #: as empty, so that a new pod with this mark may use a free node of a pool whose pods have no mark.
@@ -76,11 +76,10 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Nodes of the pools that each party may use before the queue: pools with users or without a ready node.
+        #: Nodes of the pools that a party may use ahead of the queue: pools with users or without a ready node.
         self._own: dict[_Party, int] = {}
         #: Nodes of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
-        #: Nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
         self._alike: dict[Hashable, int] = {}
 

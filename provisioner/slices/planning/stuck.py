@@ -84,7 +84,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: OwnedPool, ctx: Round, m
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # Unschedulable pods of a pool that became ready only recently, or of a gang that waits, are not stuck yet.
+    # A pool does not count as `long_ready` if it became ready recently, or if its slice waits for its gang.
     claim = matching.claims.get(slice_.id)
     waits = claim is not None and (claim.since is None or claim.since > limit)
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit and not waits
@@ -127,7 +127,7 @@ def _is_refused(slice_: Slice, pool: OwnedPool, ctx: Round, matching: Matching) 
         return False
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
-    # The scheduler has tried the leader pod if its message has changed, or if it has reported the pod again.
+    # The scheduler has tried the leader pod if the pod's message or `unschedulable_since` is newer than the claim.
     looked = claim.looked or leader.unschedulable_since > claim.since
     # The scheduler waits up to 10 minutes for volumes, without changing its message. The message for a pod of a gang
     # also changes while other pods of the gang do not fit.
@@ -153,10 +153,10 @@ def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
 
 
 def lacks_pods(slice_: Slice) -> bool:
-    """Whether pods that the slice needs are unschedulable; False if all hosts have pods, so that others exceed them.
+    """Whether pods that the slice needs are unschedulable.
 
-    The indexes of the pods do not matter, because the scheduler binds pods in any order. A leader pod without chips is
-    always needed.
+    If the slice has several hosts, and all of them have pods, it needs no further pods with chips. The indexes of the
+    pods do not matter, because the scheduler binds pods in any order.
     """
     bound = [pod for pod in slice_.pods if pod.node_name and pod.deletion_deadline is None]
     full = is_one_unit(slice_) and sum(pod.requirements.has_chips for pod in bound) >= slice_.nodes

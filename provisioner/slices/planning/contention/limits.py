@@ -186,7 +186,6 @@ class Budget:
         return sum(amount for by, amount in self.kept[scope].items() if by > unit.priority) if self.kept else 0
 
     def _stays_exceeded(self, limit: Limit, unit: Unit) -> bool:
-        """Whether a limit refuses a unit even after the deletes in progress."""
         used = self.used[limit.scope] - self.going[limit.scope] + self._kept_from(unit, limit.scope)
         return used + limit.requested > limit.maximum
 

@@ -78,7 +78,6 @@ class Limit(NamedTuple):
     setting: str
     scope: LimitScope
     maximum: int
-    #: Number of chips, pools or creates that the slices request.
     requested: int
     slices: int = 1
     used: int = 0

@@ -63,7 +63,7 @@ class GangProgress:
     gangs: Mapping[WorkloadUid, Gang]
     holds: Mapping[str, Hold]
     releases: tuple[str, ...]
-    #: Workloads without all slices ready, each with the numbers of ready slices and of all slices.
+    #: Workloads whose slices are not all ready, each with the numbers of ready slices and of all slices.
     partial: Mapping[WorkloadUid, tuple[int, int]]
     #: Workloads that release their pools in this decision, each with the reason why it waits.
     released: Mapping[WorkloadUid, WaitsFor]
@@ -125,11 +125,11 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
 
 
 def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that continue. A hold ends if its workload is complete, gone or unsatisfiable."""
+    """Return the holds and pauses that continue. A hold ends if its workload is complete, deleted or unsatisfiable."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
     phases = {name: entry.phase.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
-    # A pool with running pods is not released, and may exist for days.
+    # A pool with running pods is not released, so the pause does not wait for its delete.
     unused = (pool for pool in ctx.owned.values() if phases.get(pool.name) is not Phase.IN_USE)
     owners = {pool.ownership.workload_uid for pool in unused} if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
@@ -219,7 +219,7 @@ def _pauses(
 
 
 def _members(ctx: Round) -> dict[WorkloadUid, list[Slice]]:
-    """Return the slices that start together, by workload, without slices that have no pods."""
+    """Return the slices with pods that start together, by workload."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in ctx.slices.values() if slice_.mark}
     for slice_ in ctx.slices.values():

@@ -69,7 +69,6 @@ class Launches:
         self.joined: dict[SliceId, tuple[Slice, ...]] = {}
         self.waits: dict[SliceId, WaitsFor] = {}
         self.creates: list[Create] = []
-        #: Slices of `creates`, each with the request of its pool and its choices of capacity.
         self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
@@ -96,7 +95,7 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # Slices of buffers are not in the queue: such a slice would block all later slices if a limit refuses it.
+            # Slices of buffers are not in the queue: a slice that a limit refuses would block all slices behind it.
             for _, offer in candidate.options.offers if not candidate.slice_.from_buffer else ():
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
@@ -188,7 +187,6 @@ class Launches:
         return self._budget.refusal([slice_], self.units[slice_.id])
 
     def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
-        """Return the pools that a slice could have, or the first cause to wait."""
         uid, volumes = slice_.workload.uid, slice_.requirements.volumes
         if volumes is not None and volumes.problem:
             return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)

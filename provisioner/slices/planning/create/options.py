@@ -118,7 +118,7 @@ def keep_from_lower(
 ) -> None:
     """Withhold the chips, pool and create of a slice from lower priorities if a limit refuses the slice.
 
-    Slices of the `lowest` priority, without a fresh offer (`has_fresh_offer`), or above the limit withhold nothing.
+    Slices of the `lowest` priority, slices without a fresh offer, and slices larger than the limit withhold nothing.
     """
     unit = units[slice_.id]
     if slice_.from_buffer or unit.priority <= lowest:

@@ -64,7 +64,7 @@ def find_unneeded(
 ) -> Unneeded:
     """Find the pools that no slice needs, and plan their deletes.
 
-    No deletion delay applies to pools that failed, were given up or whose reservation has ended, to pools in
+    No deletion delay applies to pools that have status ERROR, were given up or are in an ended reservation, to pools in
     `stuck_slices` without pods of another slice, to pools of workloads in `releasing`, and to `evicted` pools.
     """
     memory, now = ctx.memory, ctx.now
@@ -137,10 +137,8 @@ def _reason(
 
 
 def _may_be_chosen(pool: OwnedPool, awaited: Collection[_Selected], ctx: Round) -> bool:
-    """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
-
-    False if the pool has been free for `_BINDING`: pods for which a node was chosen before are bound by then.
-    """
+    """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet."""
+    # Pods for which a node was chosen before the pool became free are bound within `_BINDING`.
     free_since = ctx.memory.pool(pool.name).free_since
     if not pool.nodes or (pool.free and free_since is not None and free_since <= ctx.now - _BINDING):
         return False
@@ -245,10 +243,8 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
 
 
 def _vanished(pool: OwnedPool, ctx: Round) -> bool:
-    """Whether no workload has the UID or name in a pool's labels, and this process saw no delete of the workload.
-
-    False for failed pools, for unwatched workloads, and for kind POD, whose workloads end with their pods.
-    """
+    """Whether no workload has the UID or name in a pool's labels, and this process saw no delete of the workload."""
+    # Workloads of kind POD end with their pods, so many of them may vanish at the same time.
     if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False
     workloads, (named, uid, *_) = ctx.workloads, pool.ownership

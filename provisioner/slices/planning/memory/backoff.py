@@ -16,7 +16,7 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates without a wait, beyond a workload's number of slices; wait in seconds before further ones.
+#: Failed creates of a workload without a wait, in addition to one per slice; wait in seconds before each further one.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 #: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0

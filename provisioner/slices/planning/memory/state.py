@@ -232,11 +232,9 @@ class PoolMemory:
     last_user: SliceId | None = None
     #: Zone and machine type whose creates are retried when the pool vanishes; None before the pool has had nodes.
     place: tuple[str, str] | None = None
-    #: Time since which the supplier reports the pool as up although not all its nodes are ready.
+    #: `unready_since`, `late_since` and `passing` are copies of the last values of the fields of `OwnedPool`.
     unready_since: datetime | None = None
-    #: Time since which a flex-start pool is up without nodes, and waits for capacity; None otherwise.
     late_since: datetime | None = None
-    #: Transitional status (`round.MAX_DURATIONS`) and the time since which the pool has had it; None otherwise.
     passing: tuple[PoolStatus, datetime] | None = None
     #: Whether the pool has failed, and its failure has been counted.
     failed: bool = False

@@ -161,7 +161,7 @@ class Specification:
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return a key of all inputs of `blueprint` except settings and rules: equal keys lead to equal blueprints.
 
-    The key has the `id` of choice, wishes and shape, because equal values are the same object within one decision.
+    The key has the `id` of choice, preferences and shape, because equal values are the same object within one decision.
     """
     requirements = slice_.requirements
     return (
@@ -284,7 +284,7 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 def _own_inputs(slice_: Slice) -> str:
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
-    # The hash is part of the capacity's key, so failed creates with these choices delay no creates without them.
+    # The hash is part of the capacity's key, so failed creates with these settings delay no creates without them.
     inputs = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(inputs).encode()).hexdigest()[:_DIGEST_DIGITS] if any(inputs) else ""
 
