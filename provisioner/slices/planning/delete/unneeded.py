@@ -244,7 +244,7 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
 
 def _vanished(pool: OwnedPool, ctx: Round) -> bool:
     """Whether no workload has the UID or name in a pool's labels, and this process saw no delete of the workload."""
-    # Workloads of kind POD end with their pods, so many of them may vanish at the same time.
+    # Workloads of kind POD end with their pods, so it is usual that they vanish.
     if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False
     workloads, (named, uid, *_) = ctx.workloads, pool.ownership
