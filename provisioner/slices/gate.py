@@ -216,7 +216,7 @@ class Gate:
         now = self.clock()
         until = booked_until(workload.capacity_request, self.booking_seconds, now)
         if until is None:
-            # The status of a request or buffer in another namespace never says that it has ended.
+            # The status of an unserved request or buffer never says that the request or buffer has ended.
             return not self.namespaces or workload.namespace in self.namespaces
         return until > now
 

@@ -502,7 +502,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
 def _is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
     """Whether a pod without chips holds no pool: it is on a pool of another workload, or on nodes of another slice.
 
-    Limits do not count pods without chips, so such a pod would otherwise keep the pool at the expense of its creator.
+    Limits do not count pods without chips, so such a pod would keep a pool at the expense of its creator.
     """
     if pod.requirements.has_chips:
         return False

@@ -139,7 +139,7 @@ def drained(phase: PhaseEntry, owned: OwnedPool, ctx: Round, matching: Matching)
 
 
 def _note(pool: OwnedPool, call: DeleteCall | None) -> str:
-    # The owner reads the note of a failed pool, so it must not be `call.reason`, which may name others' pods.
+    # The owner reads the note of a failed pool, and `call.reason` may name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:

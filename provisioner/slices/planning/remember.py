@@ -58,7 +58,7 @@ class Decision:
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
-    #: Whether creates or deletes wait because there are more of them than `slots`.
+    #: Whether creates or deletes wait because there are more of them than `slots` allows.
     waits: bool
 
 

@@ -138,7 +138,7 @@ def _is_refused(slice_: Slice, pool: OwnedPool, ctx: Round, matching: Matching) 
 
 
 def _is_prepared(node: Node, requirements: Requirements) -> bool:
-    """Whether a node has the selected labels that the provisioner writes, and only taints that the pods tolerate."""
+    """Whether a node has the selected labels that the provisioner writes, and no taint that excludes the pods."""
     taints = (taint for taint in node.taints if taint.effect != "PreferNoSchedule")
     selected = ((key, requirements.node_selector[key]) for key in _WRITTEN_LATER if key in requirements.node_selector)
     tolerates = all(tolerated(taint, requirements.tolerations) for taint in taints)

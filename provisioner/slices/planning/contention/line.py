@@ -5,9 +5,8 @@ priorities, the first unit of every namespace comes before the second unit of an
 grant is longest ago comes first; for a namespace without a grant, the arrival of its first unit counts. The units of a
 namespace are ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
-Free node pools, limits and operations of the supplier share one queue. Each capacity that was out of stock or over
-quota, and each accelerator of workloads whose slices start together, has its own queue. The times of grants are
-remembered while units wait for the resource, or while the capacity has a back-off.
+Each capacity that was out of stock or over quota, and each accelerator of workloads whose slices start together, has
+its own queue. Times of grants are remembered while units wait for the resource, or the capacity has a back-off.
 """
 
 from collections.abc import Collection, Iterable, Sequence
