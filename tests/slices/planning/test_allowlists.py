@@ -210,7 +210,6 @@ def test_names_that_the_settings_use_are_always_allowed(asked: dict[str, Any], c
 
 
 def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
-    """Unlike ALLOWED_NAMESPACES, SERVED_NAMESPACES causes no notice: another provisioner may serve other namespaces."""
     world = World(
         make_jobset(namespace="team-a"),
         make_jobset(namespace="other"),

@@ -71,7 +71,6 @@ def test_pool_of_a_marked_slice_is_assigned_from_its_creation() -> None:
 
 
 def test_pool_of_an_unmarked_slice_is_open() -> None:
-    """The nodes of an open pool have no assignment labels, so any pods without marks can be bound to them."""
     world = World(TRAIN)
     (create,) = world.step().creates
     assert create.request.labels.keys().isdisjoint(MARKS)
@@ -96,7 +95,6 @@ def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
 def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
-    """Running pods determine the labels: wrong labels are corrected in one round."""
     world = marked_world()
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)
@@ -177,7 +175,6 @@ def freed_world() -> World:
 
 
 def test_pool_is_free_between_its_assignments_to_two_slices() -> None:
-    """Before the first node gets the labels of the second slice, the pods of all nodes are read live."""
     world = freed_world()
     names = sorted(world.nodes)
     assert world.step().assignments == tuple(Assignment(name, FREE) for name in names)
@@ -305,7 +302,7 @@ def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None
 
 
 def test_restart_is_cheap_in_a_namespace_with_many_child_jobs() -> None:
-    """The names of all child Jobs were kept, so 400 suspended JobSets exceeded the memory limit at every start."""
+    """In the past, the names of all child Jobs were kept: 400 suspended JobSets exceeded the memory limit."""
     world = World(marked=True)
     pools = [put_pool(world, TRAIN, **KEY), world.put_pool(make_pool(make_jobset("gone")))]
     gone = make_marks(make_jobset("gone"))

@@ -69,7 +69,6 @@ def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: Fail
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind) -> None:
-    """Stockouts and quotas concern all requests for the capacity. Other failures may concern only this request."""
     key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
     assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
     # Pools of the Go provisioner have no label with the digest of their request, so their capacity waits instead.

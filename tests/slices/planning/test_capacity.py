@@ -90,7 +90,7 @@ def bought(world: World) -> list[str]:
     return [str(choice_of(world.pools[name])) for name in world.created if name in world.pools]
 
 
-# --- The list of choices ---
+# --- Choices of capacity ---
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
 
 
 def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() -> None:
-    """In the past, all slices of a buffer were created at the same time after a stockout."""
+    """In the past, the pools of all slices of a buffer were created at the same time after a stockout."""
     world = Asking(raw_buffer(replicas=5))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.run(3)

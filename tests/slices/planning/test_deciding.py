@@ -25,7 +25,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """The gates of a gang wait for all its pods. Exclusive placement creates followers after the leader is bound."""
+    """With exclusive placement, the gates are never removed: followers are created only after the leader is bound."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
@@ -93,7 +93,7 @@ def test_old_pool_that_is_ready_again_does_not_end_the_back_off() -> None:
 
 
 def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off() -> None:
-    """GKE may repair the pool within NODEPOOL_READY_TIMEOUT. Later replacements wait for the back-off."""
+    """GKE may repair the pool within NODEPOOL_READY_TIMEOUT. The create after its delete waits for the back-off."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)

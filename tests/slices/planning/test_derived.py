@@ -54,7 +54,6 @@ def test_namespace_labels_are_compared_once_per_round() -> None:
 
 
 def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
-    """Slices of the last round must not be reused after the labels of their namespace have changed."""
     _, world = waiting(2)
     before = round_after(None, world, {"default": {"tpu": "yes"}})
     after = round_after(before, world, {"default": {}})

@@ -55,7 +55,7 @@ def reasons(world: World) -> list[DeleteReason]:
     return [delete.reason for plan in world.plans for delete in plan.deletes]
 
 
-# --- Start together ---
+# --- Slices that start together ---
 
 
 def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
@@ -107,7 +107,7 @@ def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
 
 
 def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
-    """With dependsOn, the JobSet controller creates the pods of the second group when the pods of the first run."""
+    """With dependsOn, the JobSet controller creates the pods of the second group when those of the first group run."""
     workload = gang()
     (first,) = workload.groups
     later = PodGroup(name="later", replicas=1, parallelism=2, template=first.template)
@@ -126,7 +126,7 @@ def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
 
 
 def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
-    """PARTIAL_HOLD overrides the deletion delay. The notices name the time of the next try, which succeeds."""
+    """PARTIAL_HOLD overrides the deletion delay."""
     workload = gang()
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(2)
@@ -228,7 +228,7 @@ def with_pod(world: World, workload: Workload, job: int, **requirements: Any) ->
 
 
 def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() -> None:
-    """Each slice of the JobSet has a reason. A JobSet without all-or-nothing gets the pools of its possible slices."""
+    """A JobSet without all-or-nothing gets the pools of its possible slices."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
     for workload in (together, apart):
@@ -322,7 +322,7 @@ def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
 
 
 def test_hold_for_a_flex_start_pool_starts_when_gke_has_created_it() -> None:
-    """The first slice has been ready for longer than PARTIAL_HOLD when the second pool runs, still without nodes."""
+    """The first slice has been ready for longer than PARTIAL_HOLD when the second pool is RUNNING without nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
     world = world_of(workload, capacity=parse_choices("flex-start"))

@@ -127,7 +127,7 @@ class WithJobs(HalfSeen):
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_pods_of_a_job_get_no_second_pool_while_jobs_are_unknown(*, annotated: bool) -> None:
-    """The first list of Jobs after a restart failed, and pods of an annotated Job got a pool as pods of kind POD."""
+    """In the past, pods of an annotated Job got a second pool, as pods of kind POD, until Jobs were listed."""
     single_host = make_requirements(topology="2x2x1", tolerations=())
     world = WithJobs(settings_=settings(serve_jobs=True))
     job = make_job("sweep", parallelism=4, template=single_host)

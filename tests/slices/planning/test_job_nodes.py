@@ -136,7 +136,6 @@ def test_idle_pool_of_a_job_is_not_used_by_pods_that_tolerate_everything() -> No
     world.workloads[rival.uid] = rival
     world.put(make_pod(rival, requirements=asked))
     assert len(world.step().creates) == 1
-    # A pool without the label cannot serve a Job that selects the label, so another pool is created.
     late = _jobset("late")
     world.workloads[late.uid] = late
     world.put(make_pod(late, requirements=_asked(late)))

@@ -210,7 +210,7 @@ def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # The plan of the round after this one contains when the create of JobSet d is due.
+    # The plan of the second round contains the time at which the create of JobSet d is due.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))
@@ -245,7 +245,6 @@ def test_repeated_create_of_a_name_counts_again() -> None:
 
 
 def test_create_times_in_the_future_do_not_count() -> None:
-    """A time in the future remains in the memory if the clock is set back by a long time."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
     world.look()
@@ -340,7 +339,6 @@ def test_idle_pools_are_kept_if_gke_rejects_the_slice() -> None:
 
 
 def test_idle_pool_of_another_accelerator_is_kept() -> None:
-    """Deleting a pool of another accelerator would not free chips under MAX_CHIPS_PER_ACCELERATOR."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
     world.add(make_jobset("a"))
     world.step()

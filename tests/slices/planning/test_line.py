@@ -125,7 +125,6 @@ _GRANTS = st.lists(st.tuples(_UNITS, st.integers(0, 100)), max_size=8)
 
 @given(_LINES, _GRANTS)
 def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants: list[tuple[Unit, int]]) -> None:
-    """Higher priorities come first. Within a priority, the n-th unit of every namespace precedes any (n+1)-th unit."""
     stamps: Stamps = {}
     for entry, seconds in grants:
         stamps = granted(stamps, RESOURCE, [entry], after(seconds))

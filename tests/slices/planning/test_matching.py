@@ -112,7 +112,6 @@ def test_slice_waits_two_minutes_for_the_nodes_of_a_free_pool() -> None:
 
 
 def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
-    """The pods run, although no known workload owns them."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
     world.put(make_pod(make_jobset("nobody"), workload_uid="", node=make_node(pool).name))

@@ -116,7 +116,7 @@ def test_deletes_leave_threads_to_other_calls() -> None:
 
 
 def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
-    """Otherwise slices of other namespaces would wait for thousands of calls. Each response allows the next call."""
+    """Otherwise slices of other namespaces would wait for thousands of calls."""
     world = World(make_jobset("many", namespace="a", replicas=4096))
     creates = world.look().creates
     assert len(creates) == 32

@@ -171,7 +171,6 @@ def test_name_of_a_foreign_pool_is_not_used() -> None:
 def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
     kind: FailureKind | None,
 ) -> None:
-    """Otherwise the slice would wait for the create without limit."""
     world = World(make_jobset())
     create_answer(world, asked(world), kind)
     assert until_sent(world, "creates")
@@ -180,7 +179,7 @@ def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
 @pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
 def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: bool, kind: FailureKind) -> None:
-    """The Go provisioner took an operation that ended with an error for a success. The error starts a back-off."""
+    """The Go provisioner treated an operation that ended with an error as a success."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -217,7 +216,6 @@ def test_response_after_the_list_shows_the_pool_still_counts() -> None:
 
 
 def test_pool_that_was_created_and_deleted_is_created_again() -> None:
-    """The operation succeeded, and another client deleted the pool."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)

@@ -68,7 +68,7 @@ def id_of(workload: Workload, job: int = 0) -> SliceId:
     return make_slice(workload, job=job).id
 
 
-# --- A world for each reason ---
+# --- A world for each refusal ---
 
 TRAIN, GONE = make_jobset("train"), make_jobset("gone")
 

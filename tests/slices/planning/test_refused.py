@@ -120,7 +120,6 @@ def test_refused_workload_waits_although_it_is_suspended_and_resumed() -> None:
 
 
 def test_changed_pods_get_a_pool_immediately() -> None:
-    """A user may have changed the pods so that they fit, after reading the scheduler's message."""
     world = World(make_jobset())
     live(world, 180)
     for pod in list(world.pods.values()):

@@ -32,7 +32,7 @@ def carry_out(world: Cluster, plan: Plan) -> None:
 
 
 def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> None:
-    """A ReplicaSet that scales in deletes the pods with the lowest cost first."""
+    """After pods that are not ready, a ReplicaSet that scales in deletes the pods with the lowest cost."""
     world = scaled(_MANY)
     written = 0
     while costs := (plan := world.look()).costs:

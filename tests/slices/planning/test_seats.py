@@ -113,7 +113,7 @@ def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
 
 
 def test_many_pools_of_a_deployment_that_ends_are_deleted_at_the_same_time() -> None:
-    """The missing pods are no sign of an incomplete list of pods, because their workload is missing as well."""
+    """Workloads of kind POD end with their pods, so the end of many of them does not indicate an incomplete list."""
     world = cluster()
     world.scale(80)
     world.settle()
@@ -347,7 +347,7 @@ def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
     world.scale(8)
     world.run(4)
     assert len(world.created) == 1
-    # The memory of slices is empty, as in the round after the create.
+    # Without this memory, no slice has a claim on the new pool.
     world.memory = replace(world.memory, slices={})
     world.scale(1, owner="a-far", namespace="a-far")
     world.run(5)

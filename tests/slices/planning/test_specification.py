@@ -146,7 +146,7 @@ def test_pool_of_a_reservation_has_the_affinity_label_that_the_pod_selects() -> 
 
 
 def test_workload_policy_that_the_pod_selects_is_used() -> None:
-    """The name of the user's policy does not contain the topology, so a label of the pool contains it."""
+    """The name of the user's policy does not contain the topology, so a label of the pool contains the topology."""
     slice_ = slice_of(
         accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
     )
@@ -226,7 +226,7 @@ def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
 
 
 def test_pods_that_select_the_first_pool_of_their_slice_by_its_name_get_no_other_pool() -> None:
-    """A pool of a later attempt has another name, so one pool after the other was created (seed 42197)."""
+    """In the past, one pool after the other was created, because each attempt has another name (seed 42197)."""
     workload = make_jobset()
     name = pool_name(workload.name, make_slice(workload).id, 0)
     slice_ = make_slice(workload, requirements=make_requirements(selector={constants.NODE_POOL: name}))
@@ -291,7 +291,6 @@ def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(
 
 
 def test_long_names_are_cut_to_valid_label_values() -> None:
-    """A label value has at most 63 characters and ends with a letter or digit."""
     labels = request_of(slice_of(name="a" * 62 + "-" + "b" * 20)).labels
     assert labels[constants.POOL_JOBSET_NAME] == labels[constants.PARENT_NAME] == "a" * 62
 

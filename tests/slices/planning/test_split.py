@@ -147,7 +147,6 @@ def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) 
 
 
 def test_slice_on_foreign_pools_is_reported_as_split() -> None:
-    """The scheduler also binds pods to static node pools of the cluster."""
     workload = make_jobset("a")
     world = World(workload)
     pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]

@@ -125,7 +125,6 @@ def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> N
 
 @pytest.mark.parametrize("slow", [False, True], ids=["rejected at once", "pools that fail"])
 def test_flood_of_one_namespace_does_not_prevent_probes_of_another(slow: bool) -> None:
-    """Every second probe is for the namespace without the flood."""
     world = World(*(jobset_of(f"flood{number:02}", namespace="flood") for number in range(30)))
     tried: list[str] = []
 

@@ -115,7 +115,6 @@ def test_suspended_jobset_keeps_the_pool_on_which_it_ran() -> None:
 
 
 def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
-    """A node of the pool was not ready within NODEPOOL_READY_TIMEOUT."""
     world, _, pool = suspended_world()
     world.put(make_node(pool, 1, ready=False))
     assert reasons(world, 899) == reasons(world, 2) == []

@@ -101,7 +101,7 @@ def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
 
 
 def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
-    """While a pool settles, it is cordoned, and a pod that the scheduler was binding to it appears in the cache."""
+    """The scheduler may bind the leader, although the provisioner does not serve the leader's namespace."""
     world = idle_world(namespaces=("another",))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [True]
@@ -186,7 +186,7 @@ def test_pool_with_unready_nodes_for_15_minutes_is_replaced() -> None:
 
 
 def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
-    """No object changes when NODEPOOL_READY_TIMEOUT ends. After the pool is given up, the loop must not spin."""
+    """No object changes when NODEPOOL_READY_TIMEOUT ends, so no event would start the next decision."""
     workload = make_jobset()
     world = World(workload, settings_=settings(ready_timeout_seconds=100.0))
     world.put_pool(make_pool(workload), ready=False)
@@ -278,7 +278,6 @@ def test_delete_that_fails_for_ten_minutes_raises_an_alert() -> None:
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
 def test_stopping_and_unknown_pools_are_not_deleted(status: PoolStatus) -> None:
-    """GKE is already deleting a STOPPING pool, and the state of an UNKNOWN pool is not known."""
     world = World()
     world.put_pool(make_pool(make_jobset(), status=status))
     assert reasons(world, 10_000) == []
@@ -297,7 +296,6 @@ def test_foreign_pools_are_never_deleted() -> None:
 
 
 def test_deletion_delay_starts_when_the_pool_becomes_unneeded() -> None:
-    """The delay restarts if a workload needed the pool in between."""
     world = due_world(suspended=True)
     world.settings = settings(deletion_delay_seconds=100.0)
     assert reasons(world, 99) == []
@@ -332,7 +330,6 @@ def test_rejected_delete_is_repeated_at_its_next_try_or_on_a_new_pool_status() -
 
 
 def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
-    """The clock was wrong when the time was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.memory = world.memory.with_pool(pool.name, unneeded_since=after(10**9))
@@ -381,7 +378,7 @@ def test_unwatched_jobset_keeps_its_pool_without_an_alert() -> None:
     assert world.deleted == []
     assert not [alert for plan in world.plans for alert in plan.alerts]
     moments = sorted(set(tried))
-    # All pools are checked in the same round, so that one list of pools serves all checks.
+    # All pools are checked in the same round, so that one list of JobSets serves all checks.
     assert 20 <= len(moments) <= 26
     assert len(tried) == 5 * len(moments)
     assert world.plans[-1].pools[0].note == "JobSet x lives"
@@ -448,7 +445,6 @@ def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> Non
 
 
 def test_suspended_jobset_that_is_no_longer_opted_in_keeps_its_pool() -> None:
-    """OPT_IN_LABEL restricts only creates, as for a running JobSet."""
     world = due_world(suspended=True)
     world.settings = settings(keep_suspended=True)
     assert reasons(world, 100) == []

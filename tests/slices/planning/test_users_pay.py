@@ -109,7 +109,7 @@ def test_pod_without_chips_of_another_namespace_keeps_no_pool(known: bool) -> No
 
 @pytest.mark.parametrize("worker", [True, False], ids=["worker bound", "no worker bound"])
 def test_pool_with_a_leader_without_chips_is_kept_for_the_creator_and_with_workers(worker: bool) -> None:
-    """On a pool of another workload, the leader's slice counts on the pool for six minutes until a worker is bound."""
+    """The leader's slice counts on the pool of another workload for at most six minutes without a bound worker."""
     first = make_jobset("first")
     serve = make_lws(size=2, replicas=2)
     world = running(first)
