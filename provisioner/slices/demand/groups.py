@@ -135,7 +135,7 @@ def _groups_by_key(
 
 
 def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group that is not in `keys`, for each entry with chips; none for kind POD or with a `problem`."""
+    """Yield the first group not in `keys` of each entry with chips; nothing for kind POD or if `problem` is set."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue

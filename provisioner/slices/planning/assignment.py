@@ -2,7 +2,7 @@
 
 A mark is the node selector that admission adds to the pods of a slice. A pool is assigned to one slice, free, or open.
 Pods with chips can be bound to an assigned pool only if they have the mark of its slice, and never to a free pool.
-Unmarked pods can be bound to an open pool, whose nodes have none of the labels.
+Unmarked pods can be bound to an open pool, whose nodes have no labels for marks.
 """
 
 from collections.abc import Collection, Iterator, Mapping
