@@ -206,7 +206,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return new pauses of accelerators that a workload in `released` held, or that no other workload waits for."""
+    """Return pauses of accelerators that a workload in `released` held, or that no other workload holds or awaits."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
