@@ -146,7 +146,7 @@ def _is_prepared(node: Node, requirements: Requirements) -> bool:
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
-    """Return the unschedulable pods of a slice; empty for kinds without pods, whose leader pod is virtual."""
+    """Return the unschedulable pods of a slice that are not being deleted; empty for kinds whose pods are virtual."""
     if not slice_.workload.kind.has_pods:
         return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)

@@ -57,7 +57,7 @@ class Budget:
     going: Counter[LimitScope] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     created: list[datetime] = field(default_factory=list)
-    #: Amounts that units of lower priority may not use, by scope and by priority of the refused units.
+    #: Amounts withheld for refused units, by scope and priority of these units. Lower priorities may not use them.
     kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
@@ -145,7 +145,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].maximum for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: OwnedPool) -> None:
-        """Count a pool for the workload of the slice that now counts on it, instead of the previous workload."""
+        """Charge a pool to the workload of `slice_`, which will use it now, and no longer to the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)

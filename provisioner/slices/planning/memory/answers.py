@@ -55,7 +55,7 @@ class DeleteAnswer:
     #: Failure that ended the attempt; None for other results than FAILED.
     failure: Failure | None = None
     reason: str = ""
-    #: Reason for Events on the workload if `reason` names other workloads; otherwise empty.
+    #: `reason` without the names of other users' objects, for Events. Empty for other results than KEPT.
     public: str = ""
     #: Seconds until the delete may be sent; None unless the result is SETTLING.
     wait_seconds: float | None = None
@@ -69,7 +69,7 @@ class LookUpAnswer:
     at: datetime
     #: Whether the pool exists; False if an operation was looked up.
     exists: bool = False
-    #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
+    #: Operation that was looked up; None if GKE does not know it, if a pool was looked up, or after a failure.
     operation: Operation | None = None
     #: Failure of the look-up itself; None if GKE responded.
     failure: Failure | None = None
