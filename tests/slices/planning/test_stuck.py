@@ -195,6 +195,23 @@ def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -
     )
 
 
+def test_stuck_slice_on_a_shared_pool_does_not_block_other_replacements() -> None:
+    """In the past, the pool of `stuck` was never replaced: `split` came first, and its pool cannot be deleted."""
+    split, guest, stuck = (make_jobset(name) for name in ("split", "guest", "stuck"))
+    world = World(split, guest, stuck, settings_=settings(replace_stuck_slices=True))
+    world.live(4)
+    nodes = {workload.uid: nodes_of(world, workload) for workload in (split, guest, stuck)}
+    for workload in (split, guest, stuck):
+        world.end_pods(workload)
+        others = (nodes[guest.uid][0], nodes[split.uid][1]) if workload is guest else (nodes[workload.uid][0], "")
+        for index, node in enumerate(others):
+            waits = {"unschedulable": True, "unschedulable_since": world.now} if not node else {}
+            world.put(make_pod(workload, index=index, node=node, **waits))
+    world.run(12, seconds=60)
+    assert make_pool(stuck).name in world.deleted
+    assert make_pool(split).name not in world.deleted
+
+
 def wide_pod(world: World, kind: str, index: int) -> Pod:
     """Return an unschedulable pod of a StatefulSet or an Indexed Job whose two pods are one slice of two hosts."""
     name = f"web-{index}" if kind == "StatefulSet" else f"web-{index}-abcde"

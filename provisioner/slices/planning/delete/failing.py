@@ -1,6 +1,7 @@
 """Finds pools that fail, hang or do not become ready, chooses pools to replace, and updates back-off. Pure."""
 
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -36,8 +37,18 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
         pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in owned.values()
     )
     limit = max(1, len(owned) * settings.replaced_share_percent // 100)
-    ready = [(entry.pool, entry.slice_id) for entry in stuck if entry.replaceable]
+    # Pools with pods of other slices cannot be deleted, and postponed deletes may never succeed: neither of them must
+    # block the replacements of other pools.
+    own = (entry for entry in stuck if matching.holders.get(entry.pool, frozenset()) <= {entry.slice_id})
+    held_up = _held_up(ctx)
+    ready = [(entry.pool, entry.slice_id) for entry in own if entry.replaceable]
+    ready.sort(key=lambda item: item[0] in held_up)
     return {**lost, **dict(ready[: max(0, limit - going)])}
+
+
+def _held_up(ctx: Round) -> AbstractSet[PoolName]:
+    """Return the pools whose delete is postponed."""
+    return {name for name, call in ctx.memory.deletes.items() if call.state is CallState.POSTPONED}
 
 
 def find_hanging(ctx: Round) -> frozenset[PoolName]:
@@ -55,8 +66,7 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     makes many pools unready, replacing all of them would make the failure worse.
     """
     owned, settings = ctx.owned, ctx.settings
-    calls = ctx.memory.deletes
-    held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
+    held_up = _held_up(ctx)
     # Pools whose delete is postponed do not count against the share: they must not block replacements of other pools.
     still = {
         name
