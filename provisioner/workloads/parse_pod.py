@@ -10,7 +10,7 @@ from provisioner.model.workloads import GroupKey, Pod, WorkloadKind, WorkloadUid
 from provisioner.workloads import KINDS, LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import is_excluded
-from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
+from provisioner.workloads.plain import as_plain, index_of, is_asked_for, is_for_nodes, owner_of
 
 #: The first kind that matches a pod counts. LeaderWorkerSets are first: they need a controller, JobSets only a label.
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
@@ -33,8 +33,10 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     if not served and not spec.get("nodeName"):
         return None
     title = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
-    # Chips are checked before the requirements are read, because most pods of a cluster request none.
-    if podspec.requested_chips(title, spec) == 0:
+    # Chips are checked before the requirements are read, because most pods of a cluster request none. Claims of a
+    # DaemonSet are for monitoring, with access to devices that other pods use.
+    chips_of = podspec.counted_chips if is_for_nodes(owner) else podspec.requested_chips
+    if chips_of(title, spec) == 0:
         if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None
         claim = replace(claim, group_size=max(0, claim.group_size - 1))

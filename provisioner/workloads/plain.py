@@ -37,11 +37,16 @@ def owner_of(metadata: Mapping[str, Any]) -> ObjectRef | None:
     return owner if owner is not None and owner.kind and owner.name and owner.uid else None
 
 
+def is_for_nodes(owner: ObjectRef | None) -> bool:
+    """Whether a controller creates pods only for existing nodes."""
+    return owner is not None and owner.kind in _FOR_NODES
+
+
 def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pods: str) -> bool:
     """Whether the value of SERVE_PODS selects a pod of kind POD. Pods of DaemonSets and static pods are left out."""
     annotated = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     wanted = serve_pods == "all" or (serve_pods == "annotated" and annotated)
-    return wanted and (owner is None or owner.kind not in _FOR_NODES)
+    return wanted and not is_for_nodes(owner)
 
 
 def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None:

@@ -76,6 +76,17 @@ def test_pod_is_read_depending_on_the_setting_and_its_controller(
     assert (len(workloads), len(pods)) == (int(want), 1)
 
 
+def test_claim_of_a_daemonset_is_no_request_for_chips() -> None:
+    """In the past, a slice whose nodes had pods with such claims for monitoring got a second pool."""
+    raw = raw_plain_pod("monitor", reference("DaemonSet", "monitor"), chips=0)
+    raw["spec"] |= {"nodeName": "node", "resourceClaims": [{"name": "all", "resourceClaimTemplateName": "all"}]}
+    assert parse_pod(raw) is None
+    del raw["metadata"]["ownerReferences"]
+    bound = parse_pod(raw)
+    assert bound is not None
+    assert bound.requirements.has_chips
+
+
 @pytest.mark.parametrize(
     ("owner", "metadata", "topology", "group", "index"),
     [
