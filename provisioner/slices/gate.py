@@ -238,13 +238,10 @@ class Gate:
 
 def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod is of the stuck slice whose pool is replaced. These pods keep the pool if they are on all hosts."""
-    of_the_job = bool(delete.replaced_group) and (pod.namespace, pod.group_key) == (
-        delete.namespace,
-        delete.replaced_group,
-    )
+    of_the_slice = pod.namespace == delete.namespace and pod.group_key in delete.replaced_groups
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
-    return of_the_job and same_kind and pod.workload_uid in ("", delete.workload_uid)
+    return of_the_slice and same_kind and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _holds_host(delete: Delete, pod: BoundPod) -> bool:

@@ -462,18 +462,19 @@ def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
     assert _JOB in world.calls("GET")
 
 
-def put_job_pod(world: World, index: str, *, node: str) -> None:
+def put_job_pod(world: World, index: str, *, node: str, job: int = 0) -> None:
     """Put a pod of the Job that the pool was created for: bound to the node, or unschedulable if `node` is empty."""
-    raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=node)
-    name = f"train-workers-0-{index}"
+    raw = leader_of("train", number=job, topology="2x2x2", uid="uid-of-train", node=node)
+    name = f"train-workers-{job}-{index}"
     raw["metadata"] |= {"name": name, "uid": name}
     raw["metadata"]["labels"][constants.COMPLETION_INDEX] = index
     world.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw)
 
 
-def stuck_delete() -> Delete:
+def stuck_delete(*jobs: int) -> Delete:
     """Return the delete of a pool on which one pod of a slice runs while another pod of the slice is unschedulable."""
-    return a_delete(reason=DeleteReason.SLICE_STUCK, replaced_group=group_key(NAMESPACE, "train-workers-0"))
+    keys = frozenset(group_key(NAMESPACE, f"train-workers-{job}") for job in jobs or (0,))
+    return a_delete(reason=DeleteReason.SLICE_STUCK, replaced_groups=keys)
 
 
 def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
@@ -481,6 +482,14 @@ def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
     world.gate.verify_deletable(stuck_delete())
+    assert cordoned(world) == (True, True)
+
+
+def test_pods_of_all_child_jobs_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
+    """With one child Job for each host, Jobs 2 and 3 are the second slice of the JobSet."""
+    put_job_pod(world, "0", job=2, node=NODE)
+    put_job_pod(world, "0", job=3, node="")
+    world.gate.verify_deletable(stuck_delete(2, 3))
     assert cordoned(world) == (True, True)
 
 
@@ -506,7 +515,7 @@ def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World)
             kind=pod.kind,
             workload_name=pod.workload_name,
             workload_uid=pod.workload_uid,
-            replaced_group=pod.group_key,
+            replaced_groups=frozenset({pod.group_key}),
         )
     )
 

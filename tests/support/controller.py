@@ -333,9 +333,11 @@ def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -
     return raw_jobset(name, namespace=NAMESPACE, job="workers", parallelism=1, pod=pod, **changes)
 
 
-def leader_of(name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> dict[str, Any]:
+def leader_of(
+    name: str = "train", *, number: int = 0, topology: str = "2x2x1", uid: str = "", node: str = ""
+) -> dict[str, Any]:
     pod = pod_spec(topology=topology, tolerations=[toleration()])
-    return raw_leader(name, namespace=NAMESPACE, uid=uid, job="workers", node=node, spec=pod)
+    return raw_leader(name, namespace=NAMESPACE, uid=uid, job="workers", number=number, node=node, spec=pod)
 
 
 def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:

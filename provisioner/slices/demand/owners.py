@@ -4,8 +4,18 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid, group_key
+from provisioner.model.workloads import (
+    GroupKey,
+    Pod,
+    PodGroup,
+    Workload,
+    WorkloadKind,
+    WorkloadName,
+    WorkloadUid,
+    group_key,
+)
 from provisioner.slices.demand.groups import name_of_group, parts_of_group
+from provisioner.slices.demand.slices import Slice
 from provisioner.workloads.plain import apart, as_plain, workloads_of
 
 _Workloads = Mapping[WorkloadUid, Workload]
@@ -42,15 +52,33 @@ def with_owners(
     return {**{workload.uid: workload for workload in workloads_of(owned)}, **workloads}, owned
 
 
+def groups_of_pods(slice_: Slice) -> frozenset[GroupKey]:
+    """Return the groups of a slice's pods before `with_owners` joins them: several if child Jobs are one slice."""
+    workload = slice_.workload
+    group, place = _joining(workload, slice_.group_name)
+    if group is None:
+        return frozenset({slice_.id.group_key})
+    numbers = range(place * group.jobs, (place + 1) * group.jobs)
+    names = (name_of_group(workload.name, group.name, number, numbered=True) for number in numbers)
+    return frozenset(group_key(workload.namespace, name) for name in names)
+
+
+def _joining(workload: Workload, group_name: str) -> tuple[PodGroup | None, int]:
+    """Return the entry of a child Job or a joined group if it joins child Jobs, otherwise None; and the number."""
+    name, number = parts_of_group(workload.name, group_name)
+    if number is None:
+        return None, 0
+    return next((entry for entry in workload.groups if entry.name == name and entry.jobs > 1), None), number
+
+
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
     if workload is None or pod.completion_index is None:
         return pod
-    name, number = parts_of_group(workload.name, pod.group_name)
-    group = next((entry for entry in workload.groups if entry.name == name and entry.jobs > 1), None)
-    if group is None or number is None:
+    group, number = _joining(workload, pod.group_name)
+    if group is None:
         return pod
     place, job = divmod(number, group.jobs)
-    joined = name_of_group(workload.name, name, place, numbered=True)
+    joined = name_of_group(workload.name, group.name, place, numbered=True)
     index = job * (group.parallelism // group.jobs) + pod.completion_index
     key = group_key(pod.namespace, joined)
     return replace(pod, group_name=joined, group_key=key, completion_index=index)

@@ -89,8 +89,8 @@ class Delete:
     node: ObjectRef | None
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: Group of the stuck slice; empty for other reasons than SLICE_STUCK.
-    replaced_group: GroupKey = GroupKey("")
+    #: Groups of the stuck slice's pods, as the API server shows the pods; empty for other reasons than SLICE_STUCK.
+    replaced_groups: frozenset[GroupKey] = frozenset()
     #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
     kind_absent: bool = False
     #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen a node for a pod.

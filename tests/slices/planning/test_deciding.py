@@ -159,8 +159,8 @@ def stuck_world(**changes: Any) -> World:
 def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
     """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
-    want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
-    assert [(delete.reason, delete.replaced_group) for delete in deletes] == want
+    want = [(DeleteReason.SLICE_STUCK, {group_key("default", "train-slice-0")})] if replaced else []
+    assert [(delete.reason, delete.replaced_groups) for delete in deletes] == want
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])

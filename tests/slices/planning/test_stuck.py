@@ -14,7 +14,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason
-from tests.support.models import make_job, make_jobset, make_lws, make_pod, make_pool, make_requirements
+from tests.support.models import make_job, make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
 from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -54,7 +54,7 @@ def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolSta
     assert world.deleted == []
     (delete,) = world.step().deletes
     assert (delete.name, delete.reason) == (name, DeleteReason.SLICE_STUCK)
-    assert delete.replaced_group == group_key("default", "train-slice-0")
+    assert delete.replaced_groups == {group_key("default", "train-slice-0")}
     world.finish_deletes()
     world.end_pods(workload)
     world.start_pods(workload)
@@ -81,6 +81,21 @@ def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, whe
         f"1 pod(s) of job train-slice-0 are unschedulable, and no node pool is created for them: its leader pod {where}"
     )
     assert world.created == []
+
+
+def test_delete_of_a_joined_slice_contains_the_groups_of_its_child_jobs() -> None:
+    """In the past, the gate looked for pods of one child Job only, so no such pool was ever replaced."""
+    workload = make_jobset(replicas=2)
+    workload = replace(workload, groups=(replace(workload.groups[0], jobs=2, lowest_leads=True),))
+    world = Cluster(workload, settings_=settings(replace_stuck_slices=True))
+    pool = world.put_pool(make_pool(workload, job=1))
+    bound = make_pod(workload, job=2, node=make_node(pool).name)
+    world.put(bound, make_pod(workload, job=3, unschedulable_since=world.now))
+    world.look()
+    world.pass_time(601)
+    (delete,) = world.look().deletes
+    assert (delete.name, delete.reason) == (pool.name, DeleteReason.SLICE_STUCK)
+    assert delete.replaced_groups == {group_key("default", f"train-slice-{job}") for job in (2, 3)}
 
 
 def two_pools() -> tuple[World, Workload, Workload]:

@@ -14,6 +14,7 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadKind, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.owners import groups_of_pods
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
@@ -164,13 +165,15 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
 def _delete(
     pool: OwnedPool, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool, settle: bool
 ) -> Delete:
-    replaced_group, (named, uid, *_) = GroupKey(""), pool.ownership
+    replaced_groups: frozenset[GroupKey] = frozenset()
+    named, uid, *_ = pool.ownership
     workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
     reason = _reason(pool, workload, stuck, ctx, matching, released=released)
     if reason is DeleteReason.SLICE_STUCK and stuck is not None:
         # The delete is for the workload of the stuck slice, even if the pool was created for another slice.
-        workload = ctx.slices[stuck].workload
-        named, uid, replaced_group = workload.full_name, workload.uid, stuck.group_key
+        slice_ = ctx.slices[stuck]
+        workload, replaced_groups = slice_.workload, groups_of_pods(slice_)
+        named, uid = workload.full_name, workload.uid
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
     return Delete(
         name=pool.name,
@@ -183,7 +186,7 @@ def _delete(
         node=next(refs, None),
         hosts=pool.pool.hosts,
         membership=ctx.memory.membership,
-        replaced_group=replaced_group,
+        replaced_groups=replaced_groups,
         kind_absent=named.kind in ctx.snapshot.absent_kinds,
         settle=settle,
     )
