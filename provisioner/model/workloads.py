@@ -214,7 +214,7 @@ class PodGroup:
     any_number: bool = False
     #: Whether the unfinished pod with the lowest index leads the group. If not, only the pod of index 0 can lead.
     lowest_leads: bool = False
-    #: Number of groups that succeeded and get pods again only if the workload restarts.
+    #: Number of child Jobs that succeeded and get pods again only if the workload restarts.
     succeeded: int = 0
     #: activeDeadlineSeconds of the Job; 0 without a deadline.
     deadline_seconds: int = 0

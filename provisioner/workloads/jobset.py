@@ -141,7 +141,7 @@ def parse_jobset(raw: object) -> Workload:
                 jobs=jobs,
                 after=next(first, ""),
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
-                succeeded=succeeded.get(group_name, 0) // jobs,
+                succeeded=succeeded.get(group_name, 0),
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
                 lowest_leads=not exclusive or hosts == 1,
                 parallelism=pods * jobs,

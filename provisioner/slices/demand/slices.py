@@ -5,7 +5,7 @@ more group of each entry of a spec (such as a replicated job), because a spec ma
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -21,6 +21,7 @@ from provisioner.model.placement import SHARED, mark_of, with_job_nodes, without
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
+    PodGroup,
     Requirements,
     Toleration,
     Workload,
@@ -252,15 +253,26 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
         listed += representatives(workload, {entry.key for entry in listed})
-    groups_with_pods = Counter(entry.place for entry in listed if entry.key in wanted and wanted[entry.key].pods)
+    jobs_with_pods: Counter[int] = Counter()
+    for entry in listed:
+        if entry.key in wanted:
+            jobs_with_pods[entry.place] += _jobs_of_pods(groups[entry.place], wanted[entry.key].pods)
     slices: dict[SliceId, Slice] = {}
     for entry in listed:
         pods = wanted[entry.key].pods if entry.key in wanted else []
         group = groups[entry.place]
-        # If the number of succeeded groups in the status covers all groups without pods, these groups have succeeded.
-        ended = not pods and 0 < group.replicas - groups_with_pods[entry.place] <= group.succeeded
+        # If the number of succeeded Jobs in the status covers all Jobs without pods, these Jobs have succeeded.
+        ended = not pods and 0 < group.replicas * group.jobs - jobs_with_pods[entry.place] <= group.succeeded
         slices[SliceId(workload.uid, entry.key)] = _slice(workload, entry, pods, siblings, policy, ended=ended)
     return slices
+
+
+def _jobs_of_pods(group: PodGroup, pods: Collection[Pod]) -> int:
+    """Return the number of child Jobs to which the pods of one slice belong."""
+    if group.jobs == 1:
+        return 1 if pods else 0
+    # `with_owners` has numbered the pods of the slice from Job to Job.
+    return len({(pod.completion_index or 0) // (group.parallelism // group.jobs) for pod in pods})
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:

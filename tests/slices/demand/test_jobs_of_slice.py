@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import Pod
+from provisioner.model.workloads import Pod, Workloads, group_key
+from provisioner.slices.demand import SliceId
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
+from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
@@ -78,3 +81,28 @@ def test_child_jobs_with_own_nodes_are_no_slice_together() -> None:
     plan = planned(8, 1, {}, marked=True)
     assert plan.creates == ()
     assert {"use one Job with parallelism 8" in notice.message for notice in plan.notices} == {True}
+
+
+@pytest.mark.parametrize(
+    ("with_pods", "succeeded", "ended"),
+    [
+        pytest.param([3], 2, [], id="one Job without pods retries"),
+        pytest.param([3], 3, [0], id="other Jobs succeeded"),
+        pytest.param([2, 3], 2, [0], id="Jobs of one slice succeeded"),
+        pytest.param([1, 3], 2, [], id="one Job of each slice succeeded"),
+        pytest.param([], 4, [0, 1], id="all Jobs succeeded"),
+    ],
+)
+def test_slice_has_ended_if_all_child_jobs_without_pods_succeeded(
+    with_pods: list[int], succeeded: int, ended: list[int]
+) -> None:
+    """The status contains only the number of succeeded child Jobs, which may be of different slices."""
+    raw = raw_jobset(replicas=4, parallelism=4, pod=pod_spec(topology=TOPOLOGY))
+    raw["metadata"]["annotations"] = {}
+    raw["status"] = {"replicatedJobsStatus": [{"name": "slice", "succeeded": succeeded}]}
+    jobset = parse_jobset(raw)
+    workloads, pods = with_owners({jobset.uid: jobset}, [pods_of(4)[number] for number in with_pods])
+    ids = [SliceId(jobset.uid, group_key("default", f"train-slice-{number}")) for number in range(2)]
+    found = find_by_workload(Workloads.of(workloads), pods, ServingPolicy(), dict.fromkeys(ids, ""))
+    slices = all_slices(found)
+    assert [number for number, slice_id in enumerate(ids) if slices[slice_id].ended] == ended
