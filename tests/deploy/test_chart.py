@@ -240,7 +240,7 @@ def test_failure_policy_that_is_null_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"replicas": 2}, {"nodeSelector": {"a": "b"}}, {"resources": {"limits": {"memory": "1Gi"}}}],
+    [{"replicas": 2}, {"nodeSelector": {"a": "b"}}, {"resources": {"limits": {"memory": "2Gi"}}}],
     ids=lambda values: next(iter(values)),
 )
 def test_value_of_the_provisioner_is_rejected_if_only_node_groups_are_installed(values: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ taken under their old names; those without a counterpart are refused. */ -}}
 {{- if hasSuffix "/gke-tpu-env-injector" (.Values.image.repository | default "") -}}
 {{- fail "image.repository is gke-tpu-env-injector's; remove it, or name this program's image" -}}
 {{- end -}}
-{{- $defaults := dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "512Mi") -}}
+{{- $defaults := dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi") -}}
 {{- if ne (toJson .Values.resources) (toJson $defaults) -}}
 {{- fail "resources are the provisioner's, and webhook.only installs none: set webhook.resources" -}}
 {{- end -}}
