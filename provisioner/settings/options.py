@@ -93,8 +93,8 @@ class Settings(NodeFields):
         "Start the slices of a workload together: nodes have a taint until every slice has a ready pool.")
     partial_hold_seconds: float = _capacity(
         "PARTIAL_HOLD", forms.go_duration_seconds, "20m",
-        "With ALL_OR_NOTHING: slices are given back if no further one has come up for this time, and none is being "
-        "created.")
+        "With ALL_OR_NOTHING or a gang: slices are given back if no further one came up for this time, and none is "
+        "being created.")
 
     max_chips: int | None = _limits(
         "MAX_CHIPS", forms.whole_number(0, forms.MOST), None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TypeVar
 
@@ -153,8 +153,8 @@ class Matcher:
         self._take_free(for_buffers, refuse)
         # Slices of suspended workloads are matched last, because other slices may need their pools.
         self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
-        incomplete = self._incomplete_gangs()
-        kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx, incomplete) for slice_ in waiting}
+        gangs = self._waiting_gangs()
+        kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx, gangs) for slice_ in waiting}
         unserved = tuple(
             slice_ for slice_ in waiting if slice_.pending and not slice_.from_buffer and slice_.id not in claims
         )
@@ -203,15 +203,30 @@ class Matcher:
                 unused[pool.name] = waiting.id, refusal
         return unused
 
-    def _incomplete_gangs(self) -> set[tuple[str, str] | None]:
-        """Return the gangs (`Slice.gang`) without a bound leader pod whose slices do not all have ready pools."""
-        ctx, claims = self._ctx, self._claims
+    def _waiting_gangs(self) -> set[tuple[str, str]]:
+        """Return the gangs (`Slice.gang`) without a bound leader pod that wait for ready pools of further slices.
+
+        A gang no longer waits if no further slice became ready within PARTIAL_HOLD and no pool is coming up.
+        """
+        ctx, now, limit = self._ctx, self._ctx.now, timedelta(seconds=self._ctx.settings.partial_hold_seconds)
+        missing: dict[tuple[str, str], list[OwnedPool | None]] = defaultdict(list)
+        ready_at: dict[tuple[str, str], datetime] = {}
         # Slices without a shape are left out, because they never get pools.
-        waiting = (slice_ for slice_ in self._waiting if slice_.gang and slice_.served and slice_.shape is not None)
-        pools = ((slice_, claims.get(slice_.id)) for slice_ in waiting)
-        incomplete = {slice_.gang for slice_, name in pools if name is None or not _is_up(slice_, ctx.owned[name])}
-        running = (slice_ for slice_ in ctx.slices.values() if slice_.leader is not None and slice_.leader.node_name)
-        return incomplete - {slice_.gang for slice_ in running}
+        for slice_ in self._waiting:
+            if slice_.gang is None or not slice_.served or slice_.shape is None:
+                continue
+            name = self._claims.get(slice_.id)
+            pool = ctx.owned[name] if name is not None else None
+            if pool is None or not _is_up(slice_, pool):
+                missing[slice_.gang].append(pool)
+            elif (phase := ctx.memory.pool(pool.name).phase) is not None:
+                ready_at[slice_.gang] = max(phase.since, ready_at.get(slice_.gang, phase.since))
+
+        def waits(pools: Iterable[OwnedPool | None], since: datetime) -> bool:
+            coming = (pool is not None and pool.is_coming(now, since, limit) for pool in pools)
+            return now < since + limit or any(coming)
+
+        return {gang for gang, pools in missing.items() if waits(pools, ready_at.get(gang, now))} - running_gangs(ctx)
 
     def _hold(self) -> None:
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
@@ -425,6 +440,12 @@ class Matcher:
         return (pool,) if pool is not None and pool.lendable else ()
 
 
+def running_gangs(ctx: Round) -> set[tuple[str, str]]:
+    """Return the gangs (`Slice.gang`) with a bound leader pod."""
+    bound = (slice_ for slice_ in ctx.slices.values() if slice_.leader is not None and slice_.leader.node_name)
+    return {gang for slice_ in bound if (gang := slice_.gang) is not None}
+
+
 def _ends_soon(pool: OwnedPool, ctx: Round) -> bool:
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
@@ -446,7 +467,7 @@ def _is_up(slice_: Slice, pool: OwnedPool) -> bool:
 
 
 def _next_claim(
-    slice_: Slice, name: PoolName | None, ctx: Round, incomplete: Container[tuple[str, str] | None]
+    slice_: Slice, name: PoolName | None, ctx: Round, gangs: Container[tuple[str, str] | None]
 ) -> Claim | None:
     """Return the claim to remember. An expired slice without a pool keeps its claim, and thereby remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
@@ -456,7 +477,7 @@ def _next_claim(
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     # A refused gang is incomplete because its pools are deleted. Its claims may expire nevertheless.
-    waits = waits or (slice_.gang in incomplete and not ctx.memory.slice(slice_.id).is_refused(ctx.now))
+    waits = waits or (slice_.gang in gangs and not ctx.memory.slice(slice_.id).is_refused(ctx.now))
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same_pool and before is not None and (before.looked or before.message != message)

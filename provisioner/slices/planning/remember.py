@@ -17,7 +17,7 @@ from provisioner.slices.planning.contention.operations import Slots
 from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
 from provisioner.slices.planning.create.launches import Launches
 from provisioner.slices.planning.delete.unneeded import Unneeded
-from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.match import Matching, running_gangs
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import (
     Backoff,
@@ -306,11 +306,22 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, with the same message for waiting slices that could share the pool of a refused slice."""
-    alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
-    waiting = (slice_ for slice_ in ctx.slices.values() if slice_.share is not None and slice_.pending)
-    keys = {slice_.id: (slice_.workload.uid, slice_.share) for slice_ in waiting} if refusals else {}
-    return {slice_id: alike[key] for slice_id, key in keys.items() if key in alike} | dict(refusals)
+    """Return the refusals, with the same message for waiting slices that depend on a refused slice.
+
+    Such slices could share the pool of a refused slice, or belong to the same gang, of which no slice runs yet.
+    """
+    if not refusals:
+        return {}
+    running = running_gangs(ctx)
+
+    def key(slice_: Slice) -> Hashable:
+        if slice_.gang is not None and slice_.gang not in running:
+            return slice_.gang
+        return (slice_.workload.uid, slice_.share) if slice_.share is not None else None
+
+    alike = {key(ctx.slices[slice_id]): message for slice_id, message in refusals.items()}
+    keys = {slice_.id: key(slice_) for slice_ in ctx.slices.values() if slice_.pending}
+    return {id_: alike[key] for id_, key in keys.items() if key is not None and key in alike} | dict(refusals)
 
 
 def _stamps(decision: Decision) -> Stamps:

@@ -48,6 +48,10 @@ MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
 )
 #: Maximum time in seconds for which slices may take another slice's pool that is up without a ready node.
 _PATIENCE_SECONDS = 120.0
+#: Maximum time until the supplier has created a pool or reported a failure: 35 minutes, plus a margin.
+SLOWEST = timedelta(minutes=45)
+#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
+_BOOT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +306,19 @@ class OwnedPool:
         # GKE also reports RUNNING_WITH_ERROR during repairs, so the status means failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
+
+    def is_coming(self, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
+        """Whether the pool may soon have more ready nodes: it is being created, new, or waits for flex-start capacity.
+
+        `stalled_since` is the time since which no further slice of its workload or gang has become ready.
+        """
+        if self.pool.status is PoolStatus.PROVISIONING:
+            # The slice may try one choice of capacity after the other without end, so the wait is limited.
+            return now - stalled_since < SLOWEST
+        if self.late_since is not None:
+            return now - self.late_since < partial_hold
+        young = all(now - node.created_at < _BOOT for node in self.nodes)
+        return self.unready_since is not None and now - self.unready_since < _BOOT and young
 
     @property
     def chips(self) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.line import Unit, granted, in_line, place_of, unit_of
@@ -24,18 +24,14 @@ from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Gang, Hold, Phase, Stamps
-from provisioner.slices.planning.round import OwnedPool, Round
+from provisioner.slices.planning.round import SLOWEST, OwnedPool, Round
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
-#: Maximum time until the supplier has created a pool or reported a failure: 35 minutes, plus a margin.
-_SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after a release of pools, which otherwise is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
 #: Maximum time after the start of a hold for which deletes of pools extend the hold.
 _DELETED_WITHIN = timedelta(minutes=10)
-#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
-_BOOT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +131,8 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # After `_SLOWEST`, the pause begins even if released pools exist: their deletes may always be rejected.
-        gone = hold.workload not in owners or now - hold.since >= _SLOWEST
+        # After `SLOWEST`, the pause begins even if released pools exist: their deletes may always be rejected.
+        gone = hold.workload not in owners or now - hold.since >= SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
         if until is None or until > now:
@@ -185,7 +181,7 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             since = now
         # PARTIAL_HOLD lasts at least until the next decision, even if the setting is 0.
         in_time = since == now or since + limit > now
-        if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
+        if in_time or any(pool.is_coming(now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
             # The end of the deletes starts the next decision of an extended hold.
             wake_at += [since + limit] if in_time and not extended else []
@@ -242,17 +238,6 @@ def _is_ready(
     # Until its nodes have lost the labels of another slice, a pool does not count as ready.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
-
-
-def _is_coming(pool: OwnedPool, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
-    """Whether the pool may soon have more ready nodes: it is being created, new, or waits for flex-start capacity."""
-    if pool.pool.status is PoolStatus.PROVISIONING:
-        # The slice may try one choice of capacity after the other without end, so the wait is limited.
-        return now - stalled_since < _SLOWEST
-    if pool.late_since is not None:
-        return now - pool.late_since < partial_hold
-    young = all(now - node.created_at < _BOOT for node in pool.nodes)
-    return pool.unready_since is not None and now - pool.unready_since < _BOOT and young
 
 
 def _releases(
