@@ -199,11 +199,11 @@ def _with_refusals(
     for slice_id, message in _with_alike(ctx, refusals).items():
         by_workload[slice_id.workload_uid][slice_id] = message
     for uid, messages in by_workload.items():
-        first = ctx.slices[min(messages)]
-        together = first.gang is not None or starts_together(first, ctx.settings)
-        siblings = by_uid[uid]
+        siblings, first = by_uid[uid], ctx.slices[min(messages)]
+        together = starts_together(first, ctx.settings)
+        groups = {id_: uid if together else _group_of(ctx, id_, first) for id_ in (*siblings, *messages)}
         present = {sibling for sibling in siblings if sibling in ctx.slices and ctx.slices[sibling].pods}
-        by_uid[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
+        by_uid[uid] = backoff.refused(siblings, messages, ctx.now, present=present, groups=groups)
     return _with_backoffs(ctx, slices, by_uid.values())
 
 
@@ -322,6 +322,12 @@ def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, st
     alike = {key(ctx.slices[slice_id]): message for slice_id, message in refusals.items()}
     keys = {slice_.id: key(slice_) for slice_ in ctx.slices.values() if slice_.pending}
     return {id_: alike[key] for id_, key in keys.items() if key is not None and key in alike} | dict(refusals)
+
+
+def _group_of(ctx: Round, slice_id: SliceId, first: Slice) -> Hashable:
+    """Return the gang of a slice, or the slice itself; without a leader pod, assume the gang of the `first` slice."""
+    slice_ = ctx.slices.get(slice_id)
+    return (slice_ if slice_ is not None and slice_.leader is not None else first).gang or slice_id
 
 
 def _stamps(decision: Decision) -> Stamps:

@@ -179,5 +179,14 @@ def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], 
     last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
     present = {slice_id for name, slice_id in ids.items() if name not in gone}
     known = {ids[name]: last for name in "ab"}
-    found = backoff.refused(known, {ids["c"]: ""}, after(1), present=present, together=False)
+    groups = {slice_id: slice_id for slice_id in ids.values()}
+    found = backoff.refused(known, {ids["c"]: ""}, after(1), present=present, groups=groups)
     assert [name for name, slice_id in ids.items() if found[slice_id].until < after(12 * 3600)] == soon
+
+
+def test_only_refused_slices_in_the_group_of_the_first_are_tried_together() -> None:
+    """If each child Job has its own PodGroup, one gang shows whether the scheduler still refuses the pods."""
+    ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abcd"}
+    groups = {slice_id: name in "ab" for name, slice_id in ids.items()}
+    found = backoff.refused({}, dict.fromkeys(ids.values(), ""), NOW, present=(), groups=groups)
+    assert [name for name, slice_id in ids.items() if found[slice_id].until < after(12 * 3600)] == ["a", "b"]

@@ -372,6 +372,15 @@ def test_one_of_two_gangs_gets_all_its_pools_after_both_blocked_each_other() -> 
     assert max(map(owners.count, "ab")) == 3
 
 
+def test_one_gang_is_tried_again_if_the_gangs_of_all_child_jobs_are_refused() -> None:
+    world = gang_of_four()
+    world.pods = {uid: replace(pod, gang=pod.group_name) for uid, pod in world.pods.items()}
+    world.step()
+    bring_up(world, *world.pools)
+    wait(world, 3600)
+    assert (len(world.created), len(world.deleted)) == (5, 4)
+
+
 def test_refused_pool_of_a_gang_that_runs_is_deleted_although_another_slice_lacks_a_pool() -> None:
     """A PodGroup may run with fewer pods than it has; then the scheduler binds each further pod separately."""
     world = gang_of_four()
@@ -393,3 +402,16 @@ def test_refusal_in_a_gang_that_runs_does_not_delay_its_slices_without_a_pool() 
     bring_up(world, refused)
     wait(world, 700)
     assert (world.deleted, len(world.created)) == ([refused], 3)
+
+
+def test_slice_without_pods_at_the_second_refusal_of_its_gang_is_tried_again_with_the_gang() -> None:
+    """The gang of the slice is unknown without pods. If the slice waited for a day, the gang would wait as well."""
+    world = gang_of_four()
+    world.step()
+    bring_up(world, *world.pools)
+    wait(world, 3300)
+    bring_up(world, *world.pools)
+    world.pods = {uid: pod for uid, pod in world.pods.items() if pod.group_name != "train-slice-3"}
+    wait(world, 700)
+    refusals = [entry.unschedulable for entry in world.memory.slices.values() if entry.unschedulable is not None]
+    assert ([last.failures for last in refusals], len({last.until for last in refusals})) == ([2] * 4, 1)

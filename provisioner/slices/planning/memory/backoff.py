@@ -6,7 +6,7 @@ success ends the wait. Waits are shortened by up to a fifth, so that they end at
 also counted by workload and namespace (`Tally`), so that a workload whose request changes after each failure waits.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -149,14 +149,14 @@ def refused(
     now: datetime,
     *,
     present: Collection[SliceId],
-    together: bool,
+    groups: Mapping[SliceId, Hashable],
 ) -> dict[SliceId, Backoff]:
     """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
     `past` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
     now, `present` the slices in `past` that have pods. The pods of a workload are usually alike, so only the first of
     the newly refused and the `present` slices is retried soon. The other slices wait until a pod of a refused slice is
-    bound, or for a day. Slices that start `together` are all retried soon.
+    bound, or for a day. Slices of one group in `groups` run only together, so they are retried together.
     """
     new = [slice_id for slice_id in refusals if slice_id not in past or past[slice_id].until <= now]
     if not new:
@@ -167,8 +167,8 @@ def refused(
     # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
     before = past.get(id_) or (past[min(past)] if past else None)
     soon = _extended(before, str(id_), delay, failure, now)
-    later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
-    return {slice_id: soon if slice_id == first else later for slice_id in (*past, *new)}
+    later = replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
+    return {slice_id: soon if groups[slice_id] == groups[first] else later for slice_id in (*past, *new)}
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, of_slice: Backoff | None, now: datetime) -> Backoff | None:
