@@ -68,7 +68,7 @@ class WorkloadView:
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
-    #: Notices about the workload without those about its slices.
+    #: Notices about the workload, or about slices without leader.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -104,7 +104,7 @@ class SliceView:
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began earlier: `since` is then the time at which this process first saw the slice.
+    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
     since_start: bool
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
@@ -185,7 +185,7 @@ class BackoffView:
     terms: str
     #: Kind of the failure, such as stockout, quota or permission.
     kind: str
-    #: Message of GKE or Compute Engine.
+    #: Message of Google or the scheduler.
     message: str
     failures: int
     since: datetime
