@@ -15,11 +15,9 @@ from provisioner.kube.watches import UNFINISHED
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Requirements, Workload, WorkloadKind, uid_in
 from provisioner.workloads import KINDS
-from provisioner.workloads.kind import Claim, controller_of
+from provisioner.workloads.kind import Claim
 from provisioner.workloads.parse_pod import claim_of, key_of, parse_pod
-from provisioner.workloads.plain import workloads_of
-
-_DAEMON_SET = ("apps/v1", "DaemonSet")
+from provisioner.workloads.plain import is_for_nodes, owner_of, workloads_of
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
@@ -155,8 +153,8 @@ def _bound_pod(raw: Any) -> BoundPod:
         workload_name=claim.name if claim is not None else "",
         workload_uid=claim.uid if claim is not None else "",
         group_key=key_of(namespace, claim) if claim is not None else GroupKey(""),
-        has_devices=podspec.requested_chips(what, spec) > 0
-        or (podspec.uses_claims(spec, status) and controller_of(metadata, _DAEMON_SET) is None),
+        has_devices=podspec.counted_chips(what, spec) > 0
+        or (podspec.uses_claims(spec, status) and not is_for_nodes(owner_of(metadata))),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )

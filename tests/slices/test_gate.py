@@ -288,6 +288,15 @@ def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, A
             {"requests": {}, "resourceClaims": [{"name": "any"}], "metadata": OF_DAEMON_SET},
             id="claim of a DaemonSet pod",
         ),
+        pytest.param(
+            {
+                "requests": {},
+                "resourceClaims": [{"name": "any"}],
+                "metadata": OF_DAEMON_SET,
+                "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x2"},
+            },
+            id="claim of a DaemonSet pod that selects the accelerator",
+        ),
         pytest.param({"grace": -5.0}, id="terminating, past its grace period"),
     ],
 )
