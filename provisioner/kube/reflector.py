@@ -357,8 +357,24 @@ class Reflector(Generic[T]):
         if record is not None:
             listing.records[key] = _same_or_new(self._records.get(key), record)
             listing.uids[key] = uid
-            for reduced_key, reduced in _bounded(listing.kept, key, raw, listing.records, listing.uids).items():
-                listing.records[reduced_key] = _same_or_new(self._records.get(reduced_key), reduced)
+            self._keep_bound(listing.kept, key, raw, listing.records, listing.uids)
+
+    def _keep_bound(
+        self, kept: Kept[T] | None, key: Key, raw: object, records: dict[Key, T], uids: dict[Key, str]
+    ) -> set[Key]:
+        """Count an object's record in `kept`. Reduce or remove the records beyond the bound, and return their keys."""
+        if kept is None:
+            return set()
+        created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
+        exceeding = kept.add(key, records[key], created_at.timestamp())
+        for exceeding_key, keep in exceeding.items():
+            if keep:
+                reduced = kept.bound.reduce(records[exceeding_key], kept.bound.problem)
+                records[exceeding_key] = _same_or_new(self._records.get(exceeding_key), reduced)
+            else:
+                del records[exceeding_key]
+                uids.pop(exceeding_key, None)
+        return set(exceeding)
 
     def _replace(self, listing: Listing[T]) -> bool:
         """Replace all records by a complete list; return whether `on_change` must be called for the changes."""
@@ -395,12 +411,11 @@ class Reflector(Generic[T]):
                 self._drop(key)
             else:
                 self._records[key] = record
-                reduced: dict[Key, T] = {}
-                if record is not before:
-                    reduced = _bounded(self._kept, key, raw, self._records, self._uids)
-                self._records.update(reduced)
+                changed = (
+                    self._keep_bound(self._kept, key, raw, self._records, self._uids) if record is not before else set()
+                )
                 record = self._records.get(key)
-                if before == record and reduced.keys() <= {key}:
+                if before == record and changed <= {key}:
                     return False
                 self._relist_if_room(key[0])
             self._snapshot = None
@@ -461,21 +476,6 @@ class Reflector(Generic[T]):
 def _same_or_new(before: T | None, record: T) -> T:
     """Return `before` if `record` is equal to it, so that a new list does not double the memory."""
     return before if before is not None and before == record else record
-
-
-def _bounded(kept: Kept[T] | None, key: Key, raw: object, records: dict[Key, T], uids: dict[Key, str]) -> dict[Key, T]:
-    """Count an object's record in `kept`. Remove the records to leave out; return the reduced records by key."""
-    if kept is None:
-        return {}
-    created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
-    reduced: dict[Key, T] = {}
-    for exceeding, keep in kept.add(key, records[key], created_at.timestamp()).items():
-        if keep:
-            reduced[exceeding] = kept.bound.reduce(records[exceeding], kept.bound.problem)
-        else:
-            del records[exceeding]
-            uids.pop(exceeding, None)
-    return reduced
 
 
 def _identity(raw: object) -> tuple[Key, str]:

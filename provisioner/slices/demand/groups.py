@@ -68,8 +68,9 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         # The name must be spelled as the controller spells it: "07" is not an index.
         if index < max_index and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
-    by_key = _find_groups(workload, frozenset(unnamed))
-    yield from (by_key[key] for key in unnamed if key in by_key)
+    if unnamed:
+        by_key = _find_groups(workload, frozenset(unnamed))
+        yield from (by_key[key] for key in unnamed if key in by_key)
 
 
 def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> dict[_FullKey, SliceId]:
@@ -82,10 +83,11 @@ def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> di
     for kind, namespace, key in keys:
         missing[kind, namespace].add(key)
     untried = {namespace: bounds.CHILD_JOBS for _, namespace in missing}
-    sizes = ((sum(group.replicas for group in workload.groups), workload) for workload in workloads)
+    candidates = (workload for workload in workloads if (workload.kind, workload.namespace) in missing)
+    sizes = ((sum(group.replicas for group in workload.groups), workload) for workload in candidates)
     for size, workload in sorted(sizes, key=lambda item: (not item[1].lives, item[0])):
         kind, namespace = workload.kind, workload.namespace
-        if (wanted := missing.get((kind, namespace))) and untried[namespace]:
+        if (wanted := missing[kind, namespace]) and untried[namespace]:
             for key in _find_groups(workload, frozenset(wanted), untried[namespace]):
                 slices[kind, namespace, key] = SliceId(workload.uid, key)
                 wanted.remove(key)
@@ -98,7 +100,7 @@ def _find_groups(
 ) -> Mapping[GroupKey, ListedGroup]:
     with_chips_first = sorted(enumerate(workload.groups), key=lambda item: item[1].template.chips == 0)
     entries = tuple((place, group.name, group.replicas, group.numbered) for place, group in with_chips_first)
-    return _groups_by_key(workload.namespace, workload.name, entries, keys, max_names) if keys else {}
+    return _groups_by_key(workload.namespace, workload.name, entries, keys, max_names)
 
 
 @lru_cache(maxsize=16384)

@@ -87,7 +87,10 @@ def _wanted(
     if slice_.leader is None:
         # Without a leader pod, as in a restart, the slice's labels are kept or restored; other labels are replaced.
         created = _labels_at_create(pool) if ctx.created_for.get(pool.name) == claimant else None
-        return created or (FREE if _is_foreign(pool, slice_) else _labels_of_most(pool))
+        if created is not None or pool.assigned_to is None:
+            return created
+        namespace, mark = pool.assigned_to
+        return FREE if _is_foreign(pool, slice_) else labels_of(mark, namespace)
     return _labels_of(slice_)
 
 
@@ -96,13 +99,6 @@ def _is_foreign(pool: OwnedPool, slice_: Slice) -> bool:
         return False
     namespace, key = pool.assigned_to
     return namespace != slice_.workload.namespace or not key.endswith(slice_.id.group_key)
-
-
-def _labels_of_most(pool: OwnedPool) -> Mapping[str, str] | None:
-    if pool.assigned_to is None:
-        return None
-    namespace, mark = pool.assigned_to
-    return labels_of(mark, namespace)
 
 
 def _labels_at_create(pool: OwnedPool) -> Mapping[str, str] | None:

@@ -226,7 +226,8 @@ class Matcher:
             coming = (pool is not None and pool.is_coming(now, since, limit) for pool in pools)
             return now < since + limit or any(coming)
 
-        return {gang for gang, pools in missing.items() if waits(pools, ready_at.get(gang, now))} - running_gangs(ctx)
+        waiting = {gang for gang, pools in missing.items() if waits(pools, ready_at.get(gang, now))}
+        return waiting - running_gangs(ctx) if waiting else waiting
 
     def _hold(self) -> None:
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
