@@ -617,6 +617,6 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="shared-pools-have-no-maximum", at=(bounds, "SHARED_POOL_NODES"), mutate=lambda _: 64, search_from=1365),
     Bug(name="deletion-costs-are-equal", at=(scale_in, "_cost_of"), mutate=always(5), search_from=1167),
     Bug(name="replaced-misfits-buy-again", at=(remember, "_handed_on"), mutate=_not_handed_on, search_from=1056),
-    Bug(name="guests-hold-pools", at=(matching, "_is_guest"), mutate=always(False), search_from=2011),
+    Bug(name="guests-hold-pools", at=(matching, "is_guest"), mutate=always(False), search_from=2011),
     Bug(name="serve-pods-is-ignored", at=(plain, "is_asked_for"), mutate=always(True), search_from=1227),
 )

@@ -76,9 +76,9 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
         if pod.finished or name is None or (pod.deletion_deadline is not None and pod.deletion_deadline <= view.at):
             continue
         label, mark = label_of_node[pod.node_name], pod.requirements.node_selector.get(constants.SLICE)
-        own = owner_of.get(name) == (pod.kind, pod.namespace, pod.workload_name) and label in (None, mark)
+        own = label == mark if label else owner_of.get(name) == (pod.kind, pod.namespace, pod.workload_name)
         if not (own or pod.requirements.has_chips):
-            # A pod without chips uses no pool of another workload, or with labels of another slice.
+            # A pod without chips uses no nodes of another slice, and no unlabelled pool of another workload.
             continue
         pods[name] += 1
         uid = workloads.uid_of(pod)

@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import TypeVar
 
 from provisioner.model.capacity import PoolName, Zone
-from provisioner.model.placement import MARKS, labels_of, mark_of
-from provisioner.model.workloads import Pod, WorkloadKind, WorkloadUid
+from provisioner.model.placement import MARKS
+from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
-from provisioner.slices.planning.contention.usage import LimitScope, ScopeKind
+from provisioner.slices.planning.contention.usage import LimitScope, ScopeKind, is_guest
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.refusals import (
     FreePools,
@@ -505,7 +505,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
             continue
         slice_id, name = slice_id_of(pod, workloads), ctx.memory.membership.seen.get(pod.node_name)
         pool = ctx.owned.get(name) if name is not None else None
-        if _is_guest(pod, pool, labels_of_node.get(pod.node_name, {})):
+        if is_guest(pod, pool, labels_of_node.get(pod.node_name, {})):
             continue
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:
@@ -519,19 +519,6 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
         if slice_id is not None and pod.deletion_deadline is None:
             held[slice_id].add(name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
-
-
-def _is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
-    """Whether a pod without chips holds no pool: it is on a pool of another workload, or on nodes of another slice.
-
-    Limits do not count pods without chips, so such a pod would keep a pool at the expense of its creator.
-    """
-    if pod.requirements.has_chips:
-        return False
-    if pool is None or pool.ownership.workload != (pod.kind, pod.namespace, pod.workload_name):
-        return True
-    mark = labels_of(mark_of(pod.requirements, pod.namespace), pod.namespace)
-    return not labels.keys().isdisjoint(MARKS) and mark != {key: labels.get(key) for key in MARKS}
 
 
 def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:

@@ -18,6 +18,7 @@ from tests.support.models import (
     CHIP_TOLERATION,
     make_jobset,
     make_lws,
+    make_marks,
     make_node,
     make_pod,
     make_pool,
@@ -105,6 +106,23 @@ def test_pod_without_chips_of_another_namespace_keeps_no_pool(known: bool) -> No
         world.step(seconds=60)
         world.finish_deletes()
     assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
+
+
+def test_leader_without_chips_keeps_a_pool_with_the_labels_of_its_slice_and_pays_for_it() -> None:
+    """The pool was created for another namespace, and the workers of the slice come later."""
+    world = World(settings_=settings(max_chips_per_namespace=(("*", 64),)))
+    first, serve = make_jobset("first", namespace="a"), make_lws(namespace="b", size=3)
+    world.add(first)
+    world.live(3)
+    world.workloads |= {serve.uid: serve}
+    marks = make_marks(serve)
+    world.nodes = {name: replace(node, labels=node.labels | marks) for name, node in world.nodes.items()}
+    leader = leader_without_chips(serve, node=min(world.nodes))
+    world.finish(first)
+    selector = leader.requirements.node_selector | marks
+    world.put(replace(leader, requirements=replace(leader.requirements, node_selector=selector)))
+    world.run(20, seconds=60)
+    assert (charged(world), world.deleted) == ({"b": 8}, [])
 
 
 @pytest.mark.parametrize("worker", [True, False], ids=["worker bound", "no worker bound"])

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
+from provisioner.model.placement import MARKS, labels_of, mark_of
 from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
 from provisioner.slices.planning.round import OwnedPool, Round
 
@@ -86,12 +87,15 @@ class Charge(NamedTuple):
 def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
     """Return the number of nodes that each workload uses on each pool.
 
-    A node counts for the workload of its oldest unfinished pod with chips. The UID of an unknown workload is empty.
+    A node counts for the workload of its oldest unfinished pod that is no guest; an unknown workload has an empty UID.
     """
     pool_of_node = ctx.memory.membership.seen
+    labels_of_node = {node.name: node.labels for node in ctx.snapshot.nodes}
     first: dict[str, Pod] = {}
     for pod in ctx.snapshot.pods:
-        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.has_chips:
+        if (name := pool_of_node.get(pod.node_name)) is None or pod.finished:
+            continue
+        if not is_guest(pod, ctx.owned.get(name), labels_of_node.get(pod.node_name, {})):
             before = first.setdefault(pod.node_name, pod)
             if (pod.created_at, pod.uid) < (before.created_at, before.uid):
                 first[pod.node_name] = pod
@@ -119,3 +123,19 @@ def charge_of(pool: OwnedPool, users: Mapping[tuple[str, WorkloadName, WorkloadU
         chips[namespace] += per_node * nodes
     chips[workload.namespace] += total - chips.total()
     return Charge(chips, accelerator, workload, uid)
+
+
+def is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
+    """Whether a pod without chips neither holds the pool of its node nor counts as its user.
+
+    Such a pod holds nodes with the labels of its slice. Without labels, it holds only pools that were created for its
+    workload.
+    """
+    if pod.requirements.has_chips:
+        return False
+    if pool is None:
+        return True
+    if not labels.keys().isdisjoint(MARKS):
+        mark = labels_of(mark_of(pod.requirements, pod.namespace), pod.namespace)
+        return mark != {key: labels.get(key) for key in MARKS}
+    return pool.ownership.workload != (pod.kind, pod.namespace, pod.workload_name)
