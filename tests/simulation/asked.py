@@ -227,7 +227,8 @@ class Asked:
                 yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
 
     def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:
-        used = {pod.pool for pod in self._simulation.cluster.pods if pod.node and not pod.finished}
+        pods = self._simulation.cluster.pods
+        used = {pod.pool for pod in pods if pod.node and not (pod.finished or pod.is_guest)}
         return {
             pool.name
             for pool in self._simulation.cloud.pools.values()

@@ -305,6 +305,8 @@ class Checker:
             ):
                 # The pool does not count: another slice ran on it last, and may restart there.
                 continue
+            if self._is_booked(process, other.name, owner):
+                continue
             waits = other.plan.capacity == "flex-start" and not any(
                 node.state is NodeState.REGISTERED for node in other.nodes
             )
@@ -324,6 +326,14 @@ class Checker:
                     ONE,
                     f"{process.name} makes {pool.name} for the slice that {other.name} was made for ({other.status})",
                 )
+
+    def _is_booked(self, process: Process, pool: str, owner: tuple[str, str]) -> bool:
+        """Whether a live ProvisioningRequest or CapacityBuffer that does not own a pool counts on it."""
+        live = {run.uid for run in self.simulation.cluster.workloads.values() if isinstance(run, AskRun) and run.alive}
+        return any(
+            memory.claim is not None and memory.claim.pool == pool and id_.workload_uid in live - {owner[0]}
+            for id_, memory in process.loop.memory.slices.items()
+        )
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
         """Check that all pools are within the limits, except for pools that another process has just created."""
