@@ -4,11 +4,12 @@ If the objects of a kind, such as StorageClasses, could not be read, they restri
 ephemeral volumes, node affinity of volumes on labels other than the zone, and the number of disks of a machine.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from provisioner.model.workloads import Pod
+from provisioner.model.workloads import Pod, Volumes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +57,26 @@ class _Restriction(NamedTuple):
 
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
     """Yield all pods. Pods without a node get the restrictions by their claims (`Requirements.volumes`)."""
+    # Pods of a workload often use the same claims.
+    restrict = functools.cache(functools.partial(_restrict, storage))
     for pod in pods:
         requirements = pod.requirements
-        if requirements.volumes is None or pod.node_name:
+        if requirements.volumes is not None and not pod.node_name:
+            volumes = restrict(pod.namespace, requirements.volumes.claims)
+            yield replace(pod, requirements=replace(requirements, volumes=volumes))
+        else:
             yield pod
-            continue
-        restrictions = [_restriction(pod.namespace, name, storage) for name in requirements.volumes.claims]
-        zones = [restriction.zones for restriction in restrictions if restriction.zones is not None]
-        volumes = replace(
-            requirements.volumes,
-            zones=tuple(sorted(frozenset.intersection(*zones))) if zones else None,
-            disks=tuple(restriction.disk for restriction in restrictions if restriction.disk),
-            problem=next((restriction.problem for restriction in restrictions if restriction.problem), ""),
-        )
-        yield replace(pod, requirements=replace(requirements, volumes=volumes))
+
+
+def _restrict(storage: Storage, namespace: str, claims: tuple[str, ...]) -> Volumes:
+    restrictions = [_restriction(namespace, name, storage) for name in claims]
+    zones = [restriction.zones for restriction in restrictions if restriction.zones is not None]
+    return Volumes(
+        claims=claims,
+        zones=tuple(sorted(frozenset.intersection(*zones))) if zones else None,
+        disks=tuple(restriction.disk for restriction in restrictions if restriction.disk),
+        problem=next((restriction.problem for restriction in restrictions if restriction.problem), ""),
+    )
 
 
 def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
