@@ -17,7 +17,7 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.messages import states as texts
 from provisioner.slices.messages import waits
-from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
+from provisioner.slices.planning.contention.usage import ALL, LimitScope, ScopeKind
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
@@ -71,7 +71,7 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
     for pool in pools:
         if pool.delete_at is None:
             continue
-        for scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator))):
+        for scope in (ALL, *map(LimitScope, named, (pool.namespace, pool.accelerator))):
             chips, until = found.get(scope, (0, pool.delete_at))
             found[scope] = chips + pool.chips, min(until, pool.delete_at)
     return found

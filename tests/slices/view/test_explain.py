@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from provisioner.model.wording import first_of
@@ -10,7 +12,7 @@ from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import Entry
 from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
-from tests.support.models import make_jobset, make_pool
+from tests.support.models import make_jobset, make_pool, make_requirements
 from tests.support.objects import pod_spec, raw_jobset
 from tests.support.pod_world import Cluster
 from tests.support.settings import settings
@@ -85,6 +87,26 @@ def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -
     # The notices do not repeat the reason.
     assert "Limit of all node pools: 8 of 8 chips in use" in facts["why"]
     assert found.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "frees"),
+    [
+        pytest.param({"max_chips": 8}, True, id="MAX_CHIPS"),
+        pytest.param({"max_creates_per_hour": 1}, False, id="MAX_CREATES_PER_HOUR"),
+    ],
+)
+def test_idle_chips_become_free_only_for_limits_on_chips(limits: dict[str, Any], frees: bool) -> None:
+    first = make_jobset("first")
+    second = make_jobset("second", parallelism=1, template=make_requirements(topology="2x2x1", tolerations=()))
+    world = World(first, settings_=settings(deletion_delay_seconds=300.0, **limits))
+    world.live(3)
+    world.finish(first)
+    world.add(second)
+    world.step()
+    view = view_of(world)
+    (found,) = explain(view, view.at, (), (), "second-slice-0")
+    assert ("becomes free" in dict(found.facts)) is frees
 
 
 @pytest.mark.parametrize(
