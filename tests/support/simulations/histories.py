@@ -40,7 +40,7 @@ def main() -> int:
     failed = False
     with multiprocessing.get_context("spawn").Pool(options.jobs, process.collect_garbage_rarely) as pool:
         for name in options.simulations:
-            played = pool.map(functools.partial(_play, _MODULES[name]), range(options.seeds), chunksize=5)
+            played = pool.map(functools.partial(_play, _MODULES[name]), range(options.seeds), chunksize=1)
             hashes = [history for history, _ in played]
             problems = [f"seed {seed}: {problem}\n" for seed, (_, problem) in enumerate(played) if problem]
             sys.stdout.writelines(problems)
