@@ -99,8 +99,8 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 # Five workers and their control planes share the cores here, so a test takes a multiple of its own time.
 	@$(BIN)/pytest $(WORKERS) --timeout=40 -m 'not nightly'
 
-.PHONY: test-tools
-test-tools: $(SETUP) ## Run the tests of the simulators, of the tools of the tests and of planted bugs, which `make test` leaves out.
+.PHONY: test-nightly
+test-nightly: setup ## Run the tests that `make test` leaves out: of simulators, demos, tools of the tests and planted bugs.
 	@$(BIN)/pytest -n auto --timeout=60 -m nightly
 
 .PHONY: test-operators

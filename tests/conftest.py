@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from provisioner import tpu
 from provisioner.runtime import logs
 
-# Every run uses the same examples, so that a test fails only if a change breaks a property. There is no deadline and no
-# check for slow generation, because a busy machine must not fail a test.
-settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Every run uses the same examples, so that a test fails only if a change breaks a property. `make explore` tries many
+# more. There is no deadline and no check for slow generation, because a busy machine must not fail a test.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("same")
 # `make explore` searches for new examples.
 settings.register_profile(
     "new", settings.get_profile("same"), derandomize=False, database=None, max_examples=1000, print_blob=True
 )
 # In mutation tests, a failure is enough, so no minimal example is searched.
-settings.register_profile("mutation", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
+settings.register_profile(
+    "mutation", settings.get_profile("same"), max_examples=100, phases=[Phase.explicit, Phase.generate]
+)
 # A few examples suffice to record which tests run which lines.
 settings.register_profile("mutation-map", settings.get_profile("same"), max_examples=10)
 
@@ -42,27 +48,35 @@ _ON_ONE_INSTALLATION = frozenset(
     f"tests/deploy/test_{name}.py"
     for name in (
         "chart",
+        "gitops",
         "guards",
         "install_page",
         "manifests",
         "node_groups",
         "partition_manifests",
+        "partition_rights",
         "release",
         "rights",
+        "tenants",
         "upgrade",
         "webhook",
     )
 )
+#: Maximum number of workers that run files of tests/e2e. Each of these workers starts a control plane and keeps it.
+_MAX_E2E_WORKERS = 2
 #: Files of simulations. They start first: they take minutes, one after the other, in processes of low priority.
 _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder in ("", "nodegroups/", "partitions/"))
-#: Folders whose end-to-end tests start after the simulations: they mostly wait, and leave the cores to the simulations.
-#: The short tests come last, so that no worker is idle at the end.
-_WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
-#: Paths of tests of simulators and tools, which run only at night: most faults of the tools also fail other tests.
+#: Folders that start after the simulations: their tests mostly wait, and leave the cores to the simulations. The short
+#: tests come last, so that no worker is idle at the end.
+_E2E, _PAGE = "tests/e2e/", "tests/page/"
+_WAITING = ("tests/deploy/", _E2E, "tests/localcluster/", _PAGE)
+#: Paths of tests of simulators, demos and tools, which run only at night: most of their faults also fail other tests.
 _OF_TOOLS = (
+    "tests/e2e/test_demo.py",
     "tests/mutation/",
+    "tests/simulation/test_demo_page.py",
     "tests/simulators/",
-    *(f"tests/localcluster/test_{name}.py" for name in ("binaries", "component", "processes", "toolchain")),
+    *(f"tests/localcluster/test_{name}.py" for name in ("binaries", "component", "e2e", "processes", "toolchain")),
 )
 
 
@@ -91,6 +105,12 @@ def catalogue() -> Iterator[None]:
     tpu.extend(())
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import nightly files for `-m 'not nightly'`: some import libraries for seconds, in each worker."""
+    path = collection_path.relative_to(config.rootpath).as_posix() if collection_path.suffix == ".py" else ""
+    return True if path.startswith(_OF_TOOLS) and "not nightly" in config.option.markexpr else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set the time-out of end-to-end tests, mark tests of tools as nightly, and move the longest tests to the start."""
@@ -103,16 +123,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _ByWorld(LoadScopeScheduling):
-    """Runs related tests in one worker: tests of a file, tests of the shared installation, and simulations.
+    """Runs related tests in one worker: tests of a file, of the shared installation, of the page, and simulations.
 
-    Otherwise, each worker would start each control plane. (pytest-xdist's own groups do not work with pytest 9.2, which
-    lacks the attribute in which pytest-xdist stores them.)
+    Otherwise, each worker would start each control plane and browser. (pytest-xdist's own groups do not work with
+    pytest 9.2, which lacks the attribute in which pytest-xdist stores them.)
     """
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        #: Workers that have been given a file of tests/e2e.
+        self._e2e_workers: set[WorkerController] = set()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give the worker the next file, unless the file is of tests/e2e and enough other workers run such files."""
+        next_scope = next((scope for scope in self.workqueue if self._may_run(node, scope)), next(iter(self.workqueue)))
+        if next_scope.startswith(_E2E):
+            self._e2e_workers.add(node)
+        self.workqueue.move_to_end(next_scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _may_run(self, node: WorkerController, scope: str) -> bool:
+        if not scope.startswith(_E2E):
+            return True
+        return node in self._e2e_workers or len(self._e2e_workers) < _MAX_E2E_WORKERS
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         if path in _SIMULATIONS:
             return "simulations"
+        if path.startswith(_PAGE):
+            return "browser"
         return "installation" if path in _ON_ONE_INSTALLATION else path
 
 
@@ -124,5 +164,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def _place(item: pytest.Item) -> int:
     if item.nodeid.startswith(_SIMULATIONS):
         return 0
-    place = next((place for place, prefix in enumerate(_WAITING, 1) if item.nodeid.startswith(prefix)), 0)
-    return place if place and item.get_closest_marker("e2e") else len(_WAITING) + 1
+    waiting = (place for place, prefix in enumerate(_WAITING, 1) if item.nodeid.startswith(prefix))
+    return next(waiting, len(_WAITING) + 1)

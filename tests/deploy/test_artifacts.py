@@ -67,7 +67,7 @@ def test_manifest_is_valid_for_krew(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("installer", ["uv", "venv"])
+@pytest.mark.parametrize("installer", ["uv", pytest.param("venv", marks=pytest.mark.nightly)])
 def test_plugin_that_a_link_starts_runs_the_commands(installer: str, tmp_path: Path) -> None:
     """Krew starts the plugin by a link in another folder."""
     python = Path(sys.executable)

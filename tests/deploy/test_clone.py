@@ -26,7 +26,11 @@ def _run(command: Sequence[str | Path], environment: Mapping[str, str], folder: 
     return done.stdout
 
 
-@pytest.mark.parametrize("installer", ["uv tool install .", "pipx install ."])
+@pytest.mark.parametrize(
+    "installer",
+    # pip takes five times as long as uv for the same wheels.
+    ["uv tool install .", pytest.param("pipx install .", marks=pytest.mark.nightly)],
+)
 def test_commands_run_after_the_installation_from_a_clone(installer: str, tmp_path: Path) -> None:
     """The command pipx is not in the lock files, so the test runs the two steps of pipx: venv and pip."""
     assert f"\n{installer}" in _README

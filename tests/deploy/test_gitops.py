@@ -59,6 +59,15 @@ _CHARTS: dict[str, tuple[str, Json]] = {
     ),
 }  # fmt: skip
 _OVERLAYS = ("the overlay", "the overlay with all components", *_EXAMPLES, "the definitions")
+#: Renderings that together contain every object; at night, the tests also read the renderings with fewer objects.
+_COMPLETE = (
+    "the overlay with all components",
+    "ipu-cluster",
+    "the definitions",
+    "the chart with all products",
+    "the chart with cert-manager",
+    "the chart of partitions",
+)
 
 
 def _render(name: str, folder: Path) -> list[Json]:
@@ -85,7 +94,13 @@ def _render(name: str, folder: Path) -> list[Json]:
     return tools.documents(tools.run("kustomize", "build", str(built)))
 
 
-@pytest.fixture(name="rendered", scope="module", params=[*_OVERLAYS, *_CHARTS])
+@pytest.fixture(
+    name="rendered",
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in _COMPLETE else pytest.mark.nightly) for name in (*_OVERLAYS, *_CHARTS)
+    ],
+)
 def _rendered(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Json], list[Json]]:

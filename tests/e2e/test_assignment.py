@@ -42,6 +42,8 @@ pytestmark = [
 ]
 
 _TOLERATES_ALL = [{"operator": "Exists"}]
+#: A rival may take a node in any restart, so more restarts are tried at night.
+_RESTARTS = pytest.mark.parametrize("restarts", [3, pytest.param(RESTARTS, marks=pytest.mark.nightly)])
 
 
 def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
@@ -94,7 +96,8 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
     assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
 
 
-def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
+@_RESTARTS
+def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground, restarts: int) -> None:
     """During a restart, the pools have no pods, so the rival would fit on each pool."""
     assigned.provisioner(environment={"MAX_CHIPS": "32"})
     owners = {"exclusive": True, "spread": False}
@@ -104,10 +107,10 @@ def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) 
     before = nodes_of(running(assigned))
     assigned.post(train(assigned, "rival", exclusive=False))
     await_rival(assigned, "rival")
-    for _ in range(RESTARTS):
+    for _ in range(restarts):
         restart(assigned, *owners)
         assert nodes_of(running(assigned)) == before
-    assert [assigned.restarts(name) for name in owners] == [RESTARTS] * 2
+    assert [assigned.restarts(name) for name in owners] == [restarts] * 2
     assert bound(assigned, "rival") == []
     assert assigned.accepted("nodePools.create") == 4
     # The rival gets the first pool that is no longer needed.
@@ -149,8 +152,9 @@ def test_leader_without_chips_takes_no_pool_of_another_namespace(assigned: Groun
     assigned.wait(lambda: any("nodeName" in pod["spec"] for pod in waiting()), "a leader runs on a pool of its own")
 
 
+@_RESTARTS
 @pytest.mark.usefixtures("leaderworkersets")
-def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
+def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground, restarts: int) -> None:
     """Only the marks separate the groups of the LeaderWorkerSet, which has no exclusive placement."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
@@ -169,7 +173,7 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
     (of_job, _) = running(assigned, **{constants.CONTROLLER_UID: uid})
     remove(assigned, of_job)
     expected = {key: names for key, names in before.items() if key != f"b-{uid}"}
-    for number in range(RESTARTS):
+    for number in range(restarts):
         pods = running(assigned, **{constants.LWS_NAME: "serve"})
         old = {pod["metadata"]["uid"] for pod in pods}
         for pod in pods:

@@ -16,15 +16,21 @@ from tests.e2e.kit import Ground, told
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLES = Path(package.__file__).parent.parent / "examples"
+FILES = sorted((Path(package.__file__).parent.parent / "examples").glob("*/jobset.yaml"))
 
 
+def test_every_example_is_accepted_by_the_api_server(ground: Ground) -> None:
+    """tests/docs/test_examples.py shows the pools of each example, and a test at night runs the examples."""
+    options = ("apply", "--server-side", "--dry-run=server", "-n", ground.namespace)
+    ground.rehearsal.kubectl(*options, *(f"--filename={file}" for file in FILES))
+
+
+@pytest.mark.nightly
 def test_every_example_applies_and_its_pods_fit_their_pools(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    files = sorted(EXAMPLES.glob("*/jobset.yaml"))
-    documents = [body for file in files for body in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    documents = [body for file in FILES for body in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
     jobs = [job for body in documents if body["kind"] == "JobSet" for job in body["spec"]["replicatedJobs"]]
     pods = sum(job.get("replicas", 1) * job["template"]["spec"]["parallelism"] for job in jobs)
-    paths = [f"--filename={file}" for file in files]
+    paths = [f"--filename={file}" for file in FILES]
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, *paths)
     ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
     ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
