@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner.cli.manifests import read_documents
@@ -105,13 +104,11 @@ JSON = st.recursive(
 )
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1), JSON, min_size=1))
 def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
     assert read(json.dumps(value, ensure_ascii=False)) == [value]
 
 
-@hypothesis_settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"#%@`,? \n\t\\<~01.") | st.characters(), max_size=60))
 def test_any_text_gives_documents_or_problems(text: str) -> None:
     documents, problems = read_documents("f", text)

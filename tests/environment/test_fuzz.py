@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.admission.review import Answer, Request
@@ -71,7 +71,6 @@ def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: Webhook
     return review_pod(request, lambda _: owner, settings_)
 
 
-@settings(max_examples=250)
 @given(data=st.data())
 def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(_CASES))
@@ -89,7 +88,6 @@ def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
     assert set(again.warnings) <= set(first.warnings)
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 def test_check_of_any_workload_ends_without_an_exception(data: st.DataObject) -> None:
     """The fields `apiVersion` and `kind` are kept, because objects of unknown kinds are not read."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
@@ -459,7 +459,6 @@ def _copy(raw: Any) -> Any:
 
 
 @pytest.mark.timeout(30)  # many random examples
-@settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
 def test_any_json_is_parsed_or_raises_malformed_object(raw: Any) -> None:
     for parse in (parse_pod, parse_jobset, parse_node):

@@ -166,7 +166,6 @@ _FRAGMENTS = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
 def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut: int) -> None:
     """If a response says that it closes the connection, it is the last response."""

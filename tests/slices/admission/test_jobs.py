@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
@@ -272,7 +271,6 @@ def test_invalid_job_is_not_changed(raw: Json) -> None:
     assert reviewed(raw, ALL) == Answer()
 
 
-@hypothesis_settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from([*RESERVED, *HINT, "job-key", "example.com/b"]), st.sampled_from("abc"), max_size=6

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants, workloads
@@ -205,7 +204,6 @@ def test_plan_agrees_with_the_decision_in_past_cases(raws: list[Json], changes: 
     check(raws, settings(**changes))
 
 
-@hypothesis_settings(max_examples=400)
 @given(st.binary(max_size=300))
 def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
     dice = Dice(drawn)
@@ -224,7 +222,6 @@ def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path
     return found
 
 
-@hypothesis_settings(max_examples=100)
 @given(st.binary(max_size=150), st.sampled_from([1, 4, 15]))
 def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: bytes, times: int) -> None:
     """The webhook checks a bounded number of slices of an object, and must have the same findings as the plan."""

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants, workloads
@@ -694,7 +693,6 @@ def test_number_of_planned_slices_is_limited() -> None:
     assert len(found.pools) == MAX_SLICES
 
 
-@hypothesis_settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
     asks, workloads = (

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
@@ -206,7 +205,6 @@ def test_admission_does_not_import_yaml_or_the_command_line() -> None:
 WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_pod(), raw_stateful_set())
 
 
-@hypothesis_settings(max_examples=200)
 @given(st.data())
 def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))

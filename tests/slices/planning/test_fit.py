@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
@@ -193,7 +192,6 @@ _REQUIREMENTS = st.builds(
 )
 
 
-@hypothesis_settings(max_examples=500)
 @given(st.lists(_VIEWS, max_size=6), st.lists(_REQUIREMENTS, min_size=1, max_size=3))
 def test_fits_returns_the_results_of_checking_each_node_separately(
     views: list[NodeView], asked: list[Requirements]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants
@@ -399,7 +398,6 @@ def world_of(workloads: list[dict[str, Any]], pools: list[dict[str, Any]], setti
     return world
 
 
-@hypothesis_settings(max_examples=300)
 @given(
     st.lists(_WORKLOADS, min_size=2, max_size=4),
     st.lists(_POOLS, min_size=1, max_size=6),

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from provisioner import constants, tpu
@@ -407,7 +406,6 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 
 
 @pytest.mark.timeout(120)
-@hypothesis_settings(max_examples=100)
 @given(st.sampled_from(range(len(_SETTINGS))), st.booleans(), _HISTORIES)
 def test_view_is_true_and_decisions_are_safe_after_random_events(
     which: int, late: bool, events: list[tuple[str, int]]
