@@ -24,7 +24,7 @@ _LIMIT_SECONDS = 300
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add the time-out to the tests of this folder that set none."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
+        if item.nodeid.startswith("tests/deploy/") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LIMIT_SECONDS))
 
 
