@@ -24,11 +24,11 @@ from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory, PoolMemory, SliceMemory
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory, PoolMemory, RefusedPods, SliceMemory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-_K = TypeVar("_K", BackoffKey, SliceId)
+_K = TypeVar("_K", BackoffKey, RefusedPods)
 #: Number of an attempt; bounded, so that a corrupt hint does not lead to very long names of pools.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -38,7 +38,7 @@ def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap. Beyond the size limit, last users of pools are left out first."""
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
-    refused = _latest((key, slice_.unschedulable) for key, slice_ in memory.slices.items() if slice_.unschedulable)
+    refused = _latest(memory.refusals.items())
     pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
         "creates": sorted(memory.created_at, reverse=True),
@@ -59,7 +59,6 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 def from_text(data: Mapping[str, str]) -> Memory:
     """Return a memory that contains only the saved hints; an invalid section is logged and left out."""
-    refused = _backoffs(data, "refused", list[tuple[SliceId, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
     attempts = dict(_read(data, "attempts", list[tuple[SliceId, _Attempt]]))
@@ -68,11 +67,9 @@ def from_text(data: Mapping[str, str]) -> Memory:
             name: PoolMemory(unneeded_since=idle_since.get(name), last_user=last_users.get(name))
             for name in {**idle_since, **last_users}
         },
-        slices={
-            slice_id: SliceMemory(attempt=attempts.get(slice_id, 0), unschedulable=refused.get(slice_id))
-            for slice_id in {**attempts, **refused}
-        },
+        slices={slice_id: SliceMemory(attempt=attempt) for slice_id, attempt in attempts.items()},
         backoffs=_backoffs(data, "back-off", list[tuple[BackoffKey, FailureKind, str, int, _Moment, _Moment]]),
+        refusals=_backoffs(data, "refused", list[tuple[RefusedPods, FailureKind, str, int, _Moment, _Moment]]),
         created_at=tuple(sorted(_read(data, "creates", list[_Moment]))),
     )
 

@@ -25,7 +25,7 @@ from provisioner.slices.demand import SliceId, capacity_requests
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.messages import statuses
-from provisioner.slices.planning import assignment, remember, scale_in, seats, stuck
+from provisioner.slices.planning import assignment, scale_in, seats, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
@@ -33,7 +33,7 @@ from provisioner.slices.planning.contention import line as planning_line
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.create import gangs, options
 from provisioner.slices.planning.delete import failing, room, unneeded
-from provisioner.slices.planning.memory import answers, backoff
+from provisioner.slices.planning.memory import answers, backoff, refused
 from provisioner.slices.planning.round import OwnedPool
 from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec import capacity, specification
@@ -368,9 +368,9 @@ def _alone(original: Any) -> Any:
     ]
 
 
-def _not_handed_on(_original: Any) -> Any:
+def _not_handed_on(original: Any) -> Any:
     """Forgets the back-off of refused pods when their controller replaces them."""
-    return lambda ctx, _uid, siblings, _slices: {key: last for key, last in siblings.items() if key in ctx.slices}
+    return lambda slice_: original(slice_)._replace(group=str(slice_.id))
 
 
 BUGS: tuple[Bug, ...] = (
@@ -616,7 +616,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="pods-buy-a-pool-each", at=(seats, "join"), mutate=_alone, search_from=1119),
     Bug(name="shared-pools-have-no-maximum", at=(bounds, "SHARED_POOL_NODES"), mutate=lambda _: 64, search_from=1365),
     Bug(name="deletion-costs-are-equal", at=(scale_in, "_cost_of"), mutate=always(5), search_from=1167),
-    Bug(name="replaced-misfits-buy-again", at=(remember, "_handed_on"), mutate=_not_handed_on, search_from=1056),
+    Bug(name="replaced-misfits-buy-again", at=(refused, "key_of"), mutate=_not_handed_on, search_from=1056),
     Bug(name="guests-hold-pools", at=(matching, "is_guest"), mutate=always(False), search_from=2011),
     Bug(name="serve-pods-is-ignored", at=(plain, "is_asked_for"), mutate=always(True), search_from=1227),
 )

@@ -19,7 +19,15 @@ from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand import SliceId
 from provisioner.slices.hints import HintsStore
-from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory, PoolMemory, SliceMemory
+from provisioner.slices.planning.memory.state import (
+    Backoff,
+    CallState,
+    CreateCall,
+    Memory,
+    PoolMemory,
+    RefusedPods,
+    SliceMemory,
+)
 from tests.support.clock import NOW, after
 from tests.support.kube import FakeKube
 from tests.support.models import make_jobset, make_request
@@ -38,14 +46,12 @@ def test_hints_are_read_back_unchanged() -> None:
             ),
             "digest": Backoff(failure=failure(FailureKind.UNAVAILABLE), failures=1, since=NOW, until=after(9)),
         },
-        slices={
-            SLICE: SliceMemory(attempt=2),
-            SLICE._replace(group_key=GroupKey("b" * 40)): SliceMemory(
-                unschedulable=Backoff(
-                    failure=failure(FailureKind.UNSCHEDULABLE, "0/2 nodes"), failures=2, since=NOW, until=after(9)
-                )
+        refusals={
+            RefusedPods("uid", "b" * 40, "digest"): Backoff(
+                failure=failure(FailureKind.UNSCHEDULABLE, "0/2 nodes"), failures=2, since=NOW, until=after(9)
             ),
         },
+        slices={SLICE: SliceMemory(attempt=2)},
     )
     assert hints.from_text(hints.to_text(memory)) == memory
 

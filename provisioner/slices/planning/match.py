@@ -285,7 +285,7 @@ class Matcher:
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
         entry = self._ctx.memory.slice(slice_.id)
-        if entry.is_refused(self._ctx.now):
+        if self._ctx.is_refused(slice_.id):
             return
         expired = _expired(slice_, self._ctx)
         created = next((pool.name for pool in self._created_pools(slice_)), None)
@@ -454,10 +454,9 @@ def _ends_soon(pool: OwnedPool, ctx: Round) -> bool:
 
 def _expired(slice_: Slice, ctx: Round) -> bool:
     """Whether a slice has ended, was refused by the scheduler, or counted on ready pools for too long."""
-    entry = ctx.memory.slice(slice_.id)
-    if slice_.ended or entry.is_refused(ctx.now):
+    if slice_.ended or ctx.is_refused(slice_.id):
         return True
-    claim = entry.claim
+    claim = ctx.memory.slice(slice_.id).claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
     return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
@@ -478,7 +477,7 @@ def _next_claim(
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     # A refused gang is incomplete because its pools are deleted. Its claims may expire nevertheless.
-    waits = waits or (slice_.gang in gangs and not ctx.memory.slice(slice_.id).is_refused(ctx.now))
+    waits = waits or (slice_.gang in gangs and not ctx.is_refused(slice_.id))
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same_pool = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same_pool and before is not None and (before.looked or before.message != message)

@@ -37,7 +37,7 @@ from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import LookUp, Memory
 from provisioner.slices.planning.plan import DeleteWait, Notice, Plan
-from provisioner.slices.planning.remember import Decision, handed_on, next_memory
+from provisioner.slices.planning.remember import Decision, next_memory
 from provisioner.slices.planning.round import Round, Snapshot, begin_round
 from provisioner.slices.planning.stuck import StuckKind
 from provisioner.slices.supplier import PoolRules
@@ -92,7 +92,7 @@ def _begin(
     pools = {pool.name: pool for pool in snapshot.pools}
     without_lost = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     confirmed, look_ups = answers.confirm(without_lost, pools, snapshot.pools_listed_at, now)
-    return handed_on(begin_round(snapshot, confirmed, settings, rules, now, last)), look_ups
+    return begin_round(snapshot, confirmed, settings, rules, now, last), look_ups
 
 
 def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -> Matching:

@@ -1,15 +1,9 @@
 """Computes the next memory from a decision, without entries of pools and slices that are no longer needed. Pure."""
 
-import re
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from provisioner.model.capacity import PoolName
-from provisioner.model.fit import demand_key
-from provisioner.model.sources import CLAIMS, STORAGE_CLASSES, VOLUMES
-from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
@@ -18,9 +12,8 @@ from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
 from provisioner.slices.planning.create.launches import Launches
 from provisioner.slices.planning.delete.unneeded import Unneeded
 from provisioner.slices.planning.match import Matching, running_gangs
-from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory import backoff, refused
 from provisioner.slices.planning.memory.state import (
-    Backoff,
     CallState,
     Claim,
     CreateCall,
@@ -29,17 +22,13 @@ from provisioner.slices.planning.memory.state import (
     Phase,
     PhaseEntry,
     PoolMemory,
+    Refusals,
     SliceMemory,
     Stamps,
 )
 from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.spec.specification import starts_together
 from provisioner.slices.planning.stuck import Stuck
-
-#: Scheduled time in minutes since 1970, which CronJobs append to the names of their Jobs.
-_TIME = re.compile(r"-\d{8,10}$")
-_OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +64,8 @@ def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, s
     return replace(
         memory,
         pools=_pools(decision, phases.entries),
-        slices=_with_refusals(ctx, decision.matching, refusals, _slices(ctx, decision.matching, launches)),
+        slices=_slices(ctx, decision.matching, launches),
+        refusals=_refusals(ctx, decision.matching, refusals),
         operations=operations,
         backoffs=backoffs,
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
@@ -161,10 +151,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     slices = {
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
-        if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # `unschedulable` is kept even if the slice does not exist now. Kueue suspends and resumes a workload whose pods
-        # do not become ready, and the slice of a single pod of kind POD vanishes until the pod is replaced.
-        or entry.unschedulable is not None
+        if slice_id in ctx.slices and (entry.attempt or entry.backoff is not None)
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
@@ -178,156 +165,32 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     return slices
 
 
-def _with_refusals(
-    ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
-) -> dict[SliceId, SliceMemory]:
-    """Return the memory of slices, with a back-off for slices whose pods the scheduler does not bind to ready nodes.
+def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -> Refusals:
+    """Return the refusals; `messages` has the scheduler's message for each slice that was refused in this decision.
 
-    The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
-    slices of the workload may try again immediately.
+    If a pod of a refused slice is bound, all refused slices of its workload may be tried immediately.
     """
-    by_uid: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
-    before = {slice_id: entry.unschedulable for slice_id, entry in slices.items() if entry.unschedulable is not None}
-    bound = {slice_id.workload_uid for slice_id in before if slice_id in matching.held}
-    for slice_id, last in before.items():
-        slice_ = ctx.slices.get(slice_id)
-        changed = slice_ is not None and _changed(ctx, slice_, slices[slice_id])
-        if slice_id not in matching.held and not changed:
-            retry_at = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
-            by_uid[slice_id.workload_uid][slice_id] = replace(last, until=retry_at)
-    by_workload: dict[WorkloadUid, dict[SliceId, str]] = defaultdict(dict)
-    for slice_id, message in _with_alike(ctx, refusals).items():
-        by_workload[slice_id.workload_uid][slice_id] = message
-    for uid, messages in by_workload.items():
-        siblings, first = by_uid[uid], ctx.slices[min(messages)]
-        together = starts_together(first, ctx.settings)
-        groups = {id_: uid if together else _group_of(ctx, id_, first) for id_ in (*siblings, *messages)}
-        present = {sibling for sibling in siblings if sibling in ctx.slices and ctx.slices[sibling].pods}
-        by_uid[uid] = backoff.refused(siblings, messages, ctx.now, present=present, groups=groups)
-    return _with_backoffs(ctx, slices, by_uid.values())
+    refusals = ctx.memory.refusals
+    held = filter(None, map(ctx.slices.get, matching.held)) if refusals else ()
+    # Without a group, the key is also the key of pods that ran before. A slice with a claim had no bound pod.
+    keys = ((refused.key_of(slice_), ctx.memory.slice(slice_.id).claim) for slice_ in held)
+    bound = {key.family for key, claim in keys if key in refusals and (key.group or claim is not None)}
+    refusals = {key: last for key, last in refusals.items() if key.family not in bound}
+    for slice_id, message in messages.items():
+        new = {refused.key_of(slice_) for slice_ in _tried_with(ctx, ctx.slices[slice_id])}
+        for family in sorted({key.family for key in new}):
+            known = [key for key in refusals if key.family == family]
+            before = max((refusals[key] for key in known), key=lambda last: last.failures, default=None)
+            of_family = sorted(key for key in {*known, *new} if key.family == family)
+            refusals |= dict.fromkeys(of_family, backoff.refused(before, of_family[0], message, ctx.now))
+    return refusals
 
 
-def _with_backoffs(
-    ctx: Round, slices: Mapping[SliceId, SliceMemory], backoffs: Iterable[Mapping[SliceId, Backoff]]
-) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices, with `unschedulable` set to the back-off in `backoffs`, or to None without one."""
-    result = dict(slices)
-    before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
-    after = {slice_id: last for siblings in backoffs for slice_id, last in siblings.items()}
-    for slice_id in (*before, *(after.keys() - set(before))):
-        entry = slices.get(slice_id) or SliceMemory()
-        key = entry.refused
-        if slice_id in ctx.slices and (key is None or entry.unschedulable is None):
-            key = _refused_key(ctx.slices[slice_id])
-        result[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
-    return result
-
-
-def handed_on(ctx: Round) -> Round:
-    """Return `ctx` with a back-off for pods that replace refused pods, also in the next Job of a CronJob."""
-    slices = ctx.memory.slices
-    by_uid: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
-    families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
-    for slice_id, entry in slices.items():
-        if entry.unschedulable is not None:
-            by_uid[slice_id.workload_uid][slice_id] = entry.unschedulable
-            if entry.refused is not None:
-                families[entry.refused[0]][slice_id] = entry.unschedulable
-    if not by_uid:
-        return ctx
-    new = {slice_.workload.uid: _family(slice_) for slice_ in ctx.slices.values() if slice_.workload.uid not in by_uid}
-    heirs = {uid: families[family] for uid, family in new.items() if family in families}
-    for uid in {slice_id.workload_uid for ids in heirs.values() for slice_id in ids} - ctx.workloads.by_uid.keys():
-        del by_uid[uid]
-    after = [_handed_on(ctx, uid, siblings, slices) for uid, siblings in {**by_uid, **heirs}.items()]
-    return replace(ctx, memory=replace(ctx.memory, slices=_with_backoffs(ctx, slices, after)))
-
-
-def _refused_key(slice_: Slice) -> tuple[Hashable, Hashable]:
-    return _family(slice_), demand_key(slice_.requirements)
-
-
-def _family(slice_: Slice) -> Hashable:
-    """Return the UID of the workload; for a Job of a CronJob, its namespace and its name without the time."""
-    workload = slice_.workload
-    stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
-    return (workload.namespace, stem) if stem != workload.owner_name else workload.uid
-
-
-def _handed_on(
-    ctx: Round, uid: WorkloadUid, siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
-) -> dict[SliceId, Backoff]:
-    """Return the back-offs of a workload's slices after the controller replaced some of the pods.
-
-    New pods take over the back-off of equal pods. Among slices with equal pods, one slice has the earliest retry.
-    """
-    if uid not in ctx.workloads.by_uid:
-        return _earliest_and_latest(siblings, slices)
-    if uid not in ctx.found or ctx.found[uid].workload.kind not in (WorkloadKind.POD, WorkloadKind.JOB):
-        return siblings
-    current = ctx.found[uid].slices
-    alike: dict[Hashable, list[Backoff]] = defaultdict(list)
-    for slice_id, last in siblings.items():
-        alike[slices[slice_id].refused].append(last)
-    keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in current}
-    # New pods get the back-off immediately: the scheduler needs some time to report them as unschedulable.
-    unbound = (slice_ for slice_ in current.values() if slice_.leader is not None and not slice_.leader.node_name)
-    new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
-    keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
-    result = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
-    firsts: dict[Hashable, SliceId] = {}
-    for slice_id in sorted(result, key=lambda id_: (result[id_].until, id_)):
-        firsts.setdefault(keys[slice_id], slice_id)
-    return result | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
-
-
-def _earliest_and_latest(
-    siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
-) -> dict[SliceId, Backoff]:
-    """Return only the earliest and the latest back-off among slices with equal pods: a replacement gets one of them."""
-    alike: dict[Hashable, list[SliceId]] = defaultdict(list)
-    for slice_id in siblings:
-        alike[slices[slice_id].refused].append(slice_id)
-    kept = {choose(ids, key=lambda id_: siblings[id_].until) for ids in alike.values() for choose in (min, max)}
-    return {slice_id: siblings[slice_id] for slice_id in sorted(kept)}
-
-
-def _until(last: Backoff) -> datetime:
-    return last.until
-
-
-def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
-    """Whether the pods of a refused slice have changed since the refusal; False if this is unknown."""
-    # While objects in `_OF_VOLUMES` are unknown, requirements may differ although the pods have not changed.
-    if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
-        return False
-    # Without pods, the requirements come from a template, which Kueue changes. A restart loses `refused`.
-    return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
-
-
-def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, with the same message for waiting slices that depend on a refused slice.
-
-    Such slices could share the pool of a refused slice, or belong to the same gang, of which no slice runs yet.
-    """
-    if not refusals:
-        return {}
-    running = running_gangs(ctx)
-
-    def key(slice_: Slice) -> Hashable:
-        if slice_.gang is not None and slice_.gang not in running:
-            return slice_.gang
-        return (slice_.workload.uid, slice_.share) if slice_.share is not None else None
-
-    alike = {key(ctx.slices[slice_id]): message for slice_id, message in refusals.items()}
-    keys = {slice_.id: key(slice_) for slice_ in ctx.slices.values() if slice_.pending}
-    return {id_: alike[key] for id_, key in keys.items() if key is not None and key in alike} | dict(refusals)
-
-
-def _group_of(ctx: Round, slice_id: SliceId, first: Slice) -> Hashable:
-    """Return the gang of a slice, or the slice itself; without a leader pod, assume the gang of the `first` slice."""
-    slice_ = ctx.slices.get(slice_id)
-    return (slice_ if slice_ is not None and slice_.leader is not None else first).gang or slice_id
+def _tried_with(ctx: Round, slice_: Slice) -> Sequence[Slice]:
+    """Return a refused slice; if its gang does not run yet, with the other slices of the gang that wait for pods."""
+    if slice_.gang is None or slice_.gang in running_gangs(ctx):
+        return (slice_,)
+    return [member for member in ctx.slices.values() if member.gang == slice_.gang and member.pending]
 
 
 def _stamps(decision: Decision) -> Stamps:

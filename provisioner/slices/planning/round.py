@@ -30,7 +30,8 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.capacity_requests import awaiting_request
 from provisioner.slices.demand.groups import slices_by_key
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
-from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
+from provisioner.slices.planning.memory.refused import find_refused
+from provisioner.slices.planning.memory.state import Backoff, CallState, Memory, PoolMemory
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules, informed, whole_machine
 
@@ -99,11 +100,18 @@ class Round:
     #: Slices by workload, before `awaiting_request` changes them; the next decision reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
+    #: Back-offs, which may have ended, of slices whose pods the scheduler bound to no ready pool.
+    refusals: Mapping[SliceId, Backoff]
     #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
     owned: Mapping[PoolName, OwnedPool]
     pools_of: Mapping[SliceId, Sequence[OwnedPool]]
     created_for: Mapping[PoolName, SliceId]
     candidates: Candidates
+
+    def is_refused(self, slice_id: SliceId) -> bool:
+        """Whether a slice has to wait because the scheduler bound its pods to no ready pool."""
+        last = self.refusals.get(slice_id)
+        return last is not None and last.until > self.now
 
 
 def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
@@ -159,6 +167,7 @@ def begin_round(
         policy=policy,
         found=found,
         slices=slices,
+        refusals=find_refused(slices.values(), memory, settings),
         owned=owned,
         pools_of=pools_of,
         created_for={pool.name: slice_id for slice_id, many in pools_of.items() for pool in many},

@@ -20,7 +20,7 @@ from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.usage import ALL, LimitScope, ScopeKind
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Memory, Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import OwnedPool, Round, Snapshot, begin_round
 from provisioner.slices.view.types import (
@@ -105,9 +105,7 @@ def _capacity_view(
     return CapacityView(
         chips=chips,
         limits=plan.limits,
-        backoffs=tuple(
-            sorted(_backoffs(plan.memory, slices, now), key=lambda backoff: (backoff.until, backoff.capacity))
-        ),
+        backoffs=tuple(sorted(_backoffs(plan, slices, now), key=lambda backoff: (backoff.until, backoff.capacity))),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
@@ -115,10 +113,11 @@ def _capacity_view(
     )
 
 
-def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
+def _backoffs(plan: Plan, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
     names = {slice_id: slice_.shown_id for slice_id, slice_ in slices.items()}
-    every = [(wait.slice_id, key, wait) for key, wait in memory.backoffs.items()]
-    every += [(slice_id, "", wait) for slice_id, wait in memory.slice_backoffs.items()]
+    every = [(wait.slice_id, key, wait) for key, wait in plan.memory.backoffs.items()]
+    of_slices = (*plan.memory.slice_backoffs.items(), *plan.decided.refusals.items())
+    every += [(slice_id, "", wait) for slice_id, wait in of_slices]
     for slice_id, key, wait in every:
         if wait.until <= now:
             continue

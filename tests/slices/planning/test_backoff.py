@@ -11,7 +11,6 @@ import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Zone
 from provisioner.model.choices import CapacityKey
-from provisioner.model.workloads import GroupKey
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
@@ -163,30 +162,3 @@ def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
     assert (refused.failures, refused.slice_id) == (1, SLICE)
     again = backoff.pool_failed({DIGEST: refused}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, after(10))[DIGEST]
     assert (again.failures, again.slice_id) == (1, None)
-
-
-@pytest.mark.parametrize(
-    ("gone", "soon"),
-    [
-        pytest.param(set(), ["a"], id="all exist"),
-        pytest.param({"a"}, ["b"], id="first without pods"),
-        pytest.param({"a", "b"}, ["c"], id="only the refused slice exists"),
-    ],
-)
-def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], soon: list[str]) -> None:
-    """In the past, after the first slice lost its pods, the next pool was created after a day, not after 40 minutes."""
-    ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abc"}
-    last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
-    present = {slice_id for name, slice_id in ids.items() if name not in gone}
-    known = {ids[name]: last for name in "ab"}
-    groups = {slice_id: slice_id for slice_id in ids.values()}
-    found = backoff.refused(known, {ids["c"]: ""}, after(1), present=present, groups=groups)
-    assert [name for name, slice_id in ids.items() if found[slice_id].until < after(12 * 3600)] == soon
-
-
-def test_only_refused_slices_in_the_group_of_the_first_are_tried_together() -> None:
-    """If each child Job has its own PodGroup, one gang shows whether the scheduler still refuses the pods."""
-    ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abcd"}
-    groups = {slice_id: name in "ab" for name, slice_id in ids.items()}
-    found = backoff.refused({}, dict.fromkeys(ids.values(), ""), NOW, present=(), groups=groups)
-    assert [name for name, slice_id in ids.items() if found[slice_id].until < after(12 * 3600)] == ["a", "b"]

@@ -185,7 +185,7 @@ def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(number: 
             world.finish_creates()
             world.finish_deletes()
     assert 1 < len(world.created) <= 6
-    assert len(world.memory.slices) == number
+    assert (len(world.memory.refusals), len(world.memory.slices)) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,25 @@ def test_next_job_of_a_cronjob_waits_like_the_refused_job(
     assert least <= len(world.created) <= most
 
 
-def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> None:
+def test_refused_pod_waits_although_an_equal_pod_runs_until_it_is_bound() -> None:
+    world = cluster()
+    world.scale(1)
+    world.settle()
+    world.scale(2)
+    for _ in range(6):
+        world.step(seconds=300)
+        world.finish_creates()
+        world.finish_deletes()
+    assert (len(world.created), len(world.pools), len(world.memory.refusals)) == (2, 1, 1)
+    for _ in range(6):
+        world.step(seconds=300)
+        world.finish_creates()
+    world.bind()
+    world.step()
+    assert (len(world.created), world.memory.refusals) == (3, {})
+
+
+def test_refused_pods_leave_one_entry_in_the_memory() -> None:
     """Otherwise a user who repeatedly deletes and creates a Deployment would fill the memory for a day."""
     world = cluster()
     for number in range(40):
@@ -221,11 +239,10 @@ def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> No
         world.step(seconds=300)
         world.finish_creates()
         world.finish_deletes()
-    assert sum(slice_.unschedulable is not None for slice_ in world.memory.slices.values()) == 40
     world.pods.clear()
     for _ in range(2):
         world.step(seconds=5)
-    assert 1 <= len(world.memory.slices) <= 2
+    assert (len(world.memory.refusals), len(world.memory.slices)) == (1, 0)
 
 
 def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:

@@ -78,7 +78,7 @@ class Launches:
         self.contended: set[TurnResource] = set()
         self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
         refusals = self._refusals_of_gangs()
-        refused = {slice_id for slice_id, entry in memory.slices.items() if entry.is_refused(ctx.now)}
+        refused = set(filter(ctx.is_refused, ctx.refusals))
         by_workload = ctx.settings.max_pools_per_jobset is not None
         for slice_, sharers in join((*matching.unserved, *matching.for_buffers), refused, by_workload=by_workload):
             self.joined[slice_.id] = sharers

@@ -41,8 +41,8 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
         )
     memory, now, candidates = ctx.memory, ctx.now, ctx.candidates
-    choices, entry = candidates.choices(slice_, zone), memory.slice(slice_.id)
-    of_slice = entry.unschedulable if entry.is_refused(now) else entry.backoff
+    choices = candidates.choices(slice_, zone)
+    of_slice = ctx.refusals[slice_.id] if ctx.is_refused(slice_.id) else memory.slice(slice_.id).backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}
@@ -82,13 +82,8 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     False for slices of buffers, for slices that the scheduler refused, and for an hour after a lasting failure in the
     namespace: otherwise each new workload with the same mistake would delete warm pools of other namespaces.
     """
-    backoffs, entry = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
-    of_slice = entry.backoff
-    if (
-        slice_.from_buffer
-        or entry.unschedulable is not None
-        or slice_.workload.namespace in ctx.memory.lasting_failures
-    ):
+    backoffs, of_slice = ctx.memory.backoffs, ctx.memory.slice(slice_.id).backoff
+    if slice_.from_buffer or slice_.id in ctx.refusals or slice_.workload.namespace in ctx.memory.lasting_failures:
         return False
     capacities = of_slice.capacities if of_slice is not None else ()
     try:

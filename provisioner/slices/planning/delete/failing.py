@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
@@ -12,7 +12,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
-from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallState, Memory
+from provisioner.slices.planning.memory.state import Backoffs, CallState, Memory
 from provisioner.slices.planning.round import MAX_DURATIONS, OwnedPool, Round
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, lacks_pods
 
@@ -136,16 +136,13 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
             continue
         changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
     slices = {
-        slice_id: replace(entry, backoff=_fresh(entry.backoff, now), unschedulable=_fresh(entry.unschedulable, now))
-        for slice_id, entry in memory.slices.items()
-        if entry.backoff is not None or entry.unschedulable is not None
+        slice_id: replace(memory.slice(slice_id), backoff=None)
+        for slice_id, last in memory.slice_backoffs.items()
+        if not backoff.is_fresh(last, now)
     }
-    memory = replace(memory.with_pools(changes), slices={**memory.slices, **slices})
+    refusals = {key: last for key, last in memory.refusals.items() if backoff.is_fresh(last, now)}
+    memory = replace(memory.with_pools(changes), slices={**memory.slices, **slices}, refusals=refusals)
     return replace(memory, backoffs=backoffs, tallies=tallies, lasting_failures=lasting)
-
-
-def _fresh(last: Backoff | None, now: datetime) -> Backoff | None:
-    return last if last is not None and backoff.is_fresh(last, now) else None
 
 
 def _digest_of(pool: OwnedPool) -> str:

@@ -6,7 +6,7 @@ success ends the wait. Waits are shortened by up to a fifth, so that they end at
 also counted by workload and namespace (`Tally`), so that a workload whose request changes after each failure waits.
 """
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,13 +14,15 @@ from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, RefusedPods, Tallies, Tally
 
 #: Failed creates of a workload without a wait, in addition to one per slice; wait in seconds before each further one.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 #: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
+#: Time for which refused slices wait after the back-off, while another slice of their workload is tried first.
+OTHERS_WAIT = timedelta(days=1)
 #: Seconds for which an ended back-off, or a lasting failure, is remembered.
 _STALE_SECONDS = 3600.0
 
@@ -143,32 +145,10 @@ def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, 
     return Backoff(failure=failure, failures=failures, since=since, until=until)
 
 
-def refused(
-    past: Mapping[SliceId, Backoff],
-    refusals: Mapping[SliceId, str],
-    now: datetime,
-    *,
-    present: Collection[SliceId],
-    groups: Mapping[SliceId, Hashable],
-) -> dict[SliceId, Backoff]:
-    """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
-
-    `past` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
-    now, `present` the slices in `past` that have pods. The pods of a workload are usually alike, so only the first of
-    the newly refused and the `present` slices is retried soon. The other slices wait until a pod of a refused slice is
-    bound, or for a day. Slices of one group in `groups` run only together, so they are retried together.
-    """
-    new = [slice_id for slice_id in refusals if slice_id not in past or past[slice_id].until <= now]
-    if not new:
-        return dict(past)
-    id_ = min(new)
-    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[id_]), DELAYS[FailureKind.UNSCHEDULABLE]
-    first = min((*new, *(slice_id for slice_id in past if slice_id in present)))
-    # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
-    before = past.get(id_) or (past[min(past)] if past else None)
-    soon = _extended(before, str(id_), delay, failure, now)
-    later = replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
-    return {slice_id: soon if groups[slice_id] == groups[first] else later for slice_id in (*past, *new)}
+def refused(before: Backoff | None, key: RefusedPods, message: str, now: datetime) -> Backoff:
+    """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is its reason."""
+    failure = Failure(kind=FailureKind.UNSCHEDULABLE, message=message)
+    return _extended(before, str(key), DELAYS[FailureKind.UNSCHEDULABLE], failure, now)
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, of_slice: Backoff | None, now: datetime) -> Backoff | None:
@@ -219,10 +199,12 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 def is_fresh(last: Backoff, now: datetime) -> bool:
     """Whether a back-off has to be remembered: it has not ended, or ended less than `_STALE_SECONDS` ago.
 
-    False if it ends later than the maximum wait allows: then a clock that was ahead has set the end.
+    A back-off of refused pods is remembered for `OTHERS_WAIT`. False if a back-off ends later than the maximum wait
+    allows: then a clock that was ahead has set the end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
-    return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
+    is_refusal = last.failure.kind is FailureKind.UNSCHEDULABLE
+    return now - (OTHERS_WAIT if is_refusal else timedelta(seconds=_STALE_SECONDS)) < last.until <= latest
 
 
 def still_lasting(failures: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:

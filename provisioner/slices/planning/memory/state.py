@@ -7,11 +7,11 @@ the memory that is useful after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
 from provisioner.model.choices import CapacityKey
@@ -136,6 +136,20 @@ class Backoff:
 Backoffs = Mapping[BackoffKey, Backoff]
 
 
+class RefusedPods(NamedTuple):
+    """Pods that the scheduler bound to no node of a ready pool. Pods that replace them have the same key."""
+
+    #: UID of the workload; for a Job of a CronJob, its namespace and its name without the time.
+    family: str
+    #: Group of the pods; empty for kinds POD and JOB, whose controllers replace pods by pods of other groups.
+    group: str
+    #: Digest of the pods' requirements.
+    requirements: str
+
+
+Refusals = Mapping[RefusedPods, Backoff]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """Number of failed creates of a workload or a namespace at the time `at`. The number decreases with time."""
@@ -243,21 +257,13 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceMemory:
-    """Memory of one slice. Dropped when the slice no longer exists, unless it has `unschedulable`."""
+    """Memory of one slice. Dropped when the slice no longer exists."""
 
     #: Minimum number of the next attempt: an earlier process may have sent creates with lower numbers.
     attempt: int = 0
     #: Back-off after a failed create, unless the reason is the capacity or the request.
     backoff: Backoff | None = None
-    #: Back-off after the scheduler bound no pod of the slice to its ready pool; it outlasts an accepted create.
-    unschedulable: Backoff | None = None
-    #: Keys of the workload and of the refused pods' requirements (`remember._refused_key`); None if unknown.
-    refused: tuple[Hashable, Hashable] | None = None
     claim: Claim | None = None
-
-    def is_refused(self, now: datetime) -> bool:
-        """Whether `unschedulable` has not ended, so that the slice has to wait."""
-        return self.unschedulable is not None and self.unschedulable.until > now
 
 
 _NO_POOL = PoolMemory()
@@ -271,6 +277,8 @@ class Memory:
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=dict)
+    #: Back-offs after the scheduler bound no pod to a ready pool (`memory/refused.py`).
+    refusals: Refusals = field(default_factory=dict)
     #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
     #: Times of the last lasting failure (`answers._LASTING` or INVALID) of a create, by namespace; kept for an hour.
@@ -310,9 +318,8 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs by slice; `unschedulable` if the slice has both back-offs."""
-        backoffs = ((slice_id, entry.unschedulable or entry.backoff) for slice_id, entry in self.slices.items())
-        return {slice_id: last for slice_id, last in backoffs if last is not None}
+        """Back-offs by slice."""
+        return {slice_id: entry.backoff for slice_id, entry in self.slices.items() if entry.backoff is not None}
 
     def pool(self, name: PoolName) -> PoolMemory:
         """Return the entry of a pool, or an empty entry."""

@@ -1,0 +1,66 @@
+"""Finds slices that get no pool for now, because the scheduler bound none of their pods to a ready pool. Pure.
+
+A refusal concerns the pods of a slice, the pods that replace them, and the pods of the next Job of a CronJob, but no
+pods with other requirements. Pods of one workload are usually alike, so after the back-off only one slice of the
+workload, or one gang, is tried. The others wait until the scheduler binds a pod of a refused slice, or for a day.
+"""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from provisioner.model.workloads import WorkloadKind
+from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.memory.backoff import OTHERS_WAIT
+from provisioner.slices.planning.memory.state import Backoff, Memory, RefusedPods
+from provisioner.slices.planning.spec.specification import starts_together
+
+#: Scheduled time in minutes since 1970, which CronJobs append to the names of their Jobs.
+_TIME = re.compile(r"-\d{8,10}$")
+#: Kinds whose controllers replace a pod by a pod of another group.
+_REPLACED = (WorkloadKind.POD, WorkloadKind.JOB)
+
+
+def key_of(slice_: Slice) -> RefusedPods:
+    """Return the key of a slice's pods. Volumes are left out: their zones are unknown while they cannot be read."""
+    demand = slice_.requirements
+    selected = sorted(demand.node_selector.items()), demand.affinity_terms, demand.tolerations
+    requested = demand.chips, demand.cpu_millicores, demand.memory_bytes, demand.other_bytes
+    digest = hashlib.sha256(repr((selected, requested)).encode()).hexdigest()[:16]
+    group = "" if slice_.workload.kind in _REPLACED else slice_.id.group_key
+    return RefusedPods(_family_of(slice_), group, digest)
+
+
+def _family_of(slice_: Slice) -> str:
+    workload = slice_.workload
+    stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
+    return f"{workload.namespace}/{stem}" if stem != workload.owner_name else workload.uid
+
+
+def find_refused(slices: Iterable[Slice], memory: Memory, settings: Settings) -> dict[SliceId, Backoff]:
+    """Return the back-offs of slices without a bound leader pod whose pods were refused."""
+    families = {key.family for key in memory.refusals}
+    refused: dict[str, list[tuple[Slice, Backoff]]] = defaultdict(list)
+    for slice_ in slices if families else ():
+        unbound = slice_.leader is None or not slice_.leader.node_name
+        if unbound and _family_of(slice_) in families and (last := memory.refusals.get(key := key_of(slice_))):
+            refused[key.family].append((slice_, last))
+    backoffs: dict[SliceId, Backoff] = {}
+    for siblings in refused.values():
+        # A slice that already counts on a pool is tried before a new slice.
+        first = min(
+            (slice_ for slice_, _ in siblings),
+            key=lambda slice_: (not slice_.pending, memory.slice(slice_.id).claim is None, slice_.id),
+        )
+        for slice_, last in siblings:
+            is_tried = _group_of(slice_, settings) == _group_of(first, settings)
+            backoffs[slice_.id] = last if is_tried else replace(last, until=last.until + OTHERS_WAIT)
+    return backoffs
+
+
+def _group_of(slice_: Slice, settings: Settings) -> Hashable:
+    """Return the same value for slices that can run only together."""
+    return slice_.workload.uid if starts_together(slice_, settings) else slice_.gang or slice_.id
