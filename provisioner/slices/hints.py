@@ -11,7 +11,7 @@ raise. A failed read is repeated until it succeeds; otherwise the next write wou
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -23,12 +23,15 @@ from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory, PoolMemory, RefusedPods, SliceMemory
+from provisioner.slices.planning.memory.state import Backoff, Memory, PoolMemory, RefusedPods, SliceMemory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-_K = TypeVar("_K", BackoffKey, RefusedPods)
+#: Key of a saved back-off. Back-offs of slices are not saved.
+_Key = CapacityKey | str
+_K = TypeVar("_K", _Key, RefusedPods)
 #: Number of an attempt; bounded, so that a corrupt hint does not lead to very long names of pools.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -37,7 +40,8 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap. Beyond the size limit, last users of pools are left out first."""
     # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
-    backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
+    of_requests = ((key, last) for key, last in memory.backoffs.items() if last.slice_id is None)
+    backoffs = _latest((key, last) for key, last in of_requests if not isinstance(key, SliceId))
     refused = _latest(memory.refusals.items())
     pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
@@ -68,8 +72,8 @@ def from_text(data: Mapping[str, str]) -> Memory:
             for name in {**idle_since, **last_users}
         },
         slices={slice_id: SliceMemory(attempt=attempt) for slice_id, attempt in attempts.items()},
-        backoffs=_backoffs(data, "back-off", list[tuple[BackoffKey, FailureKind, str, int, _Moment, _Moment]]),
-        refusals=_backoffs(data, "refused", list[tuple[RefusedPods, FailureKind, str, int, _Moment, _Moment]]),
+        backoffs=dict(_backoffs(data, "back-off", list[tuple[_Key, FailureKind, str, int, _Moment, _Moment]])),
+        refusals=dict(_backoffs(data, "refused", list[tuple[RefusedPods, FailureKind, str, int, _Moment, _Moment]])),
         created_at=tuple(sorted(_read(data, "creates", list[_Moment]))),
     )
 
@@ -94,11 +98,9 @@ def _backoff_out(backoff: Backoff) -> tuple[str, str, int, datetime, datetime]:
 
 def _backoffs(
     data: Mapping[str, str], name: str, section: type[list[tuple[_K, FailureKind, str, int, _Moment, _Moment]]]
-) -> dict[_K, Backoff]:
-    return {
-        key: Backoff(failure=Failure(kind=kind, message=message), failures=failures, since=since, until=until)
-        for key, kind, message, failures, since, until in _read(data, name, section)
-    }
+) -> Iterator[tuple[_K, Backoff]]:
+    for key, kind, message, failures, since, until in _read(data, name, section):
+        yield key, Backoff(failure=Failure(kind=kind, message=message), failures=failures, since=since, until=until)
 
 
 def _cut(entries: list[Any], limit: int) -> str:

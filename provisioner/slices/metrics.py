@@ -353,7 +353,7 @@ def values_of(
     reasons = Counter(notice.reason for notice in plan.notices)
     yield Shown("notices", "Events that slices have now, by reason.", reasons, ("reason",))
     yield Shown("alerts", "Alerts, by kind.", Counter(alert.kind for alert in plan.alerts), ("kind",))
-    backoffs = (*memory.backoffs.values(), *memory.slice_backoffs.values(), *memory.refusals.values())
+    backoffs = (*memory.backoffs.values(), *memory.refusals.values())
     text = "Kinds of capacity whose last attempt failed, until an hour after the next allowed attempt."
     yield Shown("backoff_active", text, Counter(entry.failure.kind.value for entry in backoffs), ("kind",))
     blocking: Counter[str] = Counter()

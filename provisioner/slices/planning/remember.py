@@ -14,6 +14,8 @@ from provisioner.slices.planning.delete.unneeded import Unneeded
 from provisioner.slices.planning.match import Matching, running_gangs
 from provisioner.slices.planning.memory import backoff, refused
 from provisioner.slices.planning.memory.state import (
+    Backoff,
+    BackoffKey,
     CallState,
     Claim,
     CreateCall,
@@ -58,16 +60,13 @@ def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, s
     operations = decision.slots.learned
     if creates or deletes:
         operations = replace(operations, deletes_tried_last=len(deletes) > len(creates))
-    backoffs = {
-        key: last for key, last in memory.backoffs.items() if last.slice_id is None or last.slice_id in ctx.slices
-    }
     return replace(
         memory,
         pools=_pools(decision, phases.entries),
         slices=_slices(ctx, decision.matching, launches),
         refusals=_refusals(ctx, decision.matching, refusals),
         operations=operations,
-        backoffs=backoffs,
+        backoffs={key: last for key, last in memory.backoffs.items() if _is_needed(key, last, ctx)},
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
         braked_delete_at=decision.unneeded.braked_delete_at,
         tallies=launches.tallies,
@@ -83,6 +82,11 @@ def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, s
         holds=decision.progress.holds,
         stamps=_stamps(decision),
     )
+
+
+def _is_needed(key: BackoffKey, last: Backoff, ctx: Round) -> bool:
+    slice_id = key if isinstance(key, SliceId) else last.slice_id
+    return slice_id is None or slice_id in ctx.slices
 
 
 def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[PoolName, PoolMemory]:
@@ -151,7 +155,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     slices = {
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
-        if slice_id in ctx.slices and (entry.attempt or entry.backoff is not None)
+        if slice_id in ctx.slices and entry.attempt
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()

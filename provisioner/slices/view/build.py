@@ -115,13 +115,12 @@ def _capacity_view(
 
 def _backoffs(plan: Plan, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
     names = {slice_id: slice_.shown_id for slice_id, slice_ in slices.items()}
-    every = [(wait.slice_id, key, wait) for key, wait in plan.memory.backoffs.items()]
-    of_slices = (*plan.memory.slice_backoffs.items(), *plan.decided.refusals.items())
-    every += [(slice_id, "", wait) for slice_id, wait in of_slices]
-    for slice_id, key, wait in every:
+    for key, wait in (*plan.memory.backoffs.items(), *plan.decided.refusals.items()):
         if wait.until <= now:
             continue
-        capacity = key if isinstance(key, CapacityKey) else CapacityKey(Zone(""), "", _ALIKE if key else "", "")
+        slice_id = key if isinstance(key, SliceId) else wait.slice_id
+        alike = _ALIKE if isinstance(key, str) else ""
+        capacity = key if isinstance(key, CapacityKey) else CapacityKey(Zone(""), "", alike, "")
         about = str(key) if key is capacity else _FAILED_REQUEST
         yield BackoffView(
             capacity=about if slice_id is None else names.get(slice_id, str(slice_id)),

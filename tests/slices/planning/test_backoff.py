@@ -41,8 +41,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
         if backoff.concerns_capacity(failure(kind)):
             return backoff.create_failed(backoffs, failure(kind), KEY, now)
-        last = backoff.slice_failed(backoffs.get(SLICE), failure(kind), SLICE, now)
-        return {SLICE: last} if last is not None else {}
+        return backoff.slice_failed(backoffs, failure(kind), SLICE, now)
 
     now = NOW
     backoffs = failed({}, NOW)
@@ -63,7 +62,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
 )
 def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: FailureKind) -> None:
     assert not backoff.concerns_capacity(failure(kind))
-    assert backoff.slice_failed(None, failure(kind), SLICE, NOW) is None
+    assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
@@ -111,7 +110,7 @@ def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
 
 def test_longest_wait_of_capacity_and_slice_blocks() -> None:
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
-    own = backoff.slice_failed(None, failure(FailureKind.UNAVAILABLE), SLICE, NOW)
+    own = backoff.slice_failed({}, failure(FailureKind.UNAVAILABLE), SLICE, NOW)[SLICE]
     blocking = backoff.blocking(backoffs, KEY, own, NOW)
     assert blocking is not None
     assert blocking.failure.kind is FailureKind.STOCKOUT

@@ -69,7 +69,7 @@ def test_failed_create_is_repeated_with_its_name_after_its_back_off(kind: Failur
     name = asked(world)
     world.answer(CreateAnswer(name=name, at=world.now, failure=failure(kind)))
     assert world.look().creates == ()
-    (waiting,) = (*world.memory.backoffs.values(), *world.memory.slice_backoffs.values())
+    (waiting,) = world.memory.backoffs.values()
     assert world.plans[-1].wake_at == waiting.until
     world.now = waiting.until
     (again,) = world.look().creates

@@ -101,7 +101,7 @@ class Launches:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
         # Capacity with a back-off is contended even if it is not in `waiting`, because the back-off blocks slices.
-        self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
+        self.contended |= {key for key in backoffs if isinstance(key, CapacityKey) and backoff.probing(backoffs, key)}
         for candidate in self._candidates:
             scopes = (
                 {limit.scope for limit in limits_of([candidate.slice_], self._round.settings)}

@@ -42,7 +42,7 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
         )
     memory, now, candidates = ctx.memory, ctx.now, ctx.candidates
     choices = candidates.choices(slice_, zone)
-    of_slice = ctx.refusals[slice_.id] if ctx.is_refused(slice_.id) else memory.slice(slice_.id).backoff
+    of_slice = ctx.refusals[slice_.id] if ctx.is_refused(slice_.id) else memory.backoffs.get(slice_.id)
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}
@@ -82,7 +82,7 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     False for slices of buffers, for slices that the scheduler refused, and for an hour after a lasting failure in the
     namespace: otherwise each new workload with the same mistake would delete warm pools of other namespaces.
     """
-    backoffs, of_slice = ctx.memory.backoffs, ctx.memory.slice(slice_.id).backoff
+    backoffs, of_slice = ctx.memory.backoffs, ctx.memory.backoffs.get(slice_.id)
     if slice_.from_buffer or slice_.id in ctx.refusals or slice_.workload.namespace in ctx.memory.lasting_failures:
         return False
     capacities = of_slice.capacities if of_slice is not None else ()

@@ -135,14 +135,9 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         elif name in owned and (status is PoolStatus.PROVISIONING or unexplained(owned[name].pool)):
             continue
         changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
-    slices = {
-        slice_id: replace(memory.slice(slice_id), backoff=None)
-        for slice_id, last in memory.slice_backoffs.items()
-        if not backoff.is_fresh(last, now)
-    }
     refusals = {key: last for key, last in memory.refusals.items() if backoff.is_fresh(last, now)}
-    memory = replace(memory.with_pools(changes), slices={**memory.slices, **slices}, refusals=refusals)
-    return replace(memory, backoffs=backoffs, tallies=tallies, lasting_failures=lasting)
+    memory = replace(memory.with_pools(changes), backoffs=backoffs, refusals=refusals)
+    return replace(memory, tallies=tallies, lasting_failures=lasting)
 
 
 def _digest_of(pool: OwnedPool) -> str:

@@ -95,7 +95,8 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
     taken = call or coming_up
     if failure is None and taken is not None:
         memory = replace(
-            memory.with_backoff(taken.slice_id, None),
+            memory,
+            backoffs=backoff.forget(memory.backoffs, taken.slice_id),
             tallies=backoff.create_taken(memory.tallies, taken.slice_id, taken.namespace),
             operations=replace(memory.operations, delete_accepted_last=False),
         )
@@ -128,11 +129,11 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
     memory, capacity = _counted(memory, call, failure, at), capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
-    before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else None
-    new_backoff = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
-    if failure.kind in _LASTING and new_backoff is not None and not new_backoff.capacities:
+    reserved = capacity if call.request.reservation else None
+    backoffs = backoff.slice_failed(memory.backoffs, failure, call.slice_id, at, reserved=reserved)
+    if failure.kind in _LASTING and not backoffs[call.slice_id].capacities:
         memory = _failed_for_good(memory, call, at)
-    return memory.with_backoff(call.slice_id, new_backoff)
+    return replace(memory, backoffs=backoffs)
 
 
 def _failed_for_good(memory: Memory, call: CreateCall, at: datetime) -> Memory:
@@ -178,9 +179,9 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
             return memory
         # The pool does not exist. After the slice's back-off, a create with the same name is sent again.
         not_made = replace(_NOT_MADE, message=create.error or _NOT_MADE.message)
-        new_backoff = backoff.slice_failed(memory.slice(create.slice_id).backoff, not_made, create.slice_id, answer.at)
-        without = memory.with_pool(name, create=None)
-        return _counted(without, create, not_made, answer.at).with_backoff(create.slice_id, new_backoff)
+        backoffs = backoff.slice_failed(memory.backoffs, not_made, create.slice_id, answer.at)
+        without = replace(memory.with_pool(name, create=None), backoffs=backoffs)
+        return _counted(without, create, not_made, answer.at)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:

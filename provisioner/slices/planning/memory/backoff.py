@@ -81,20 +81,21 @@ def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, n
 
 
 def slice_failed(
-    before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
-) -> Backoff | None:
-    """Return the back-off of a slice after a failed create; return `before` if this kind of failure causes no wait.
+    backoffs: Backoffs, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
+) -> Backoffs:
+    """Return the back-offs after a failed create, for which the slice waits; unchanged if the failure causes no wait.
 
     `reserved` is the capacity of a create with a reservation, None for other creates. If the permission to use the
     reservation is missing, only this capacity is blocked, so that the next choice of the slice is tried.
     """
-    delay = DELAYS.get(failure.kind)
+    delay, before = DELAYS.get(failure.kind), backoffs.get(slice_id)
     if delay is None:
-        return before
+        return backoffs
     refused: frozenset[CapacityKey] = frozenset()
     if failure.kind is FailureKind.PERMISSION and reserved is not None:
         refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
-    return replace(_extended(before, str(slice_id), delay, failure, now), capacities=refused)
+    last = replace(_extended(before, str(slice_id), delay, failure, now), capacities=refused)
+    return {**backoffs, slice_id: last}
 
 
 def pool_failed(

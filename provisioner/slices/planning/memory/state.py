@@ -19,8 +19,8 @@ from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 
-#: Key of a back-off: a capacity, or the digest of a request that is invalid or whose pool failed.
-BackoffKey = CapacityKey | str
+#: Key of a back-off: a capacity, a slice, or the digest of a request that is invalid or whose pool failed.
+BackoffKey = CapacityKey | SliceId | str
 #: Resource with a queue: a capacity, an accelerator (for all-or-nothing workloads), or `line.CREATES`.
 TurnResource = CapacityKey | str
 #: Time of the last grant of a resource, by resource, namespace and workload UID. An empty UID represents any workload.
@@ -261,8 +261,6 @@ class SliceMemory:
 
     #: Minimum number of the next attempt: an earlier process may have sent creates with lower numbers.
     attempt: int = 0
-    #: Back-off after a failed create, unless the reason is the capacity or the request.
-    backoff: Backoff | None = None
     claim: Claim | None = None
 
 
@@ -316,11 +314,6 @@ class Memory:
         """Pools that were unready for too long and are being replaced."""
         return {name for name, pool in self.pools.items() if pool.given_up}
 
-    @property
-    def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs by slice."""
-        return {slice_id: entry.backoff for slice_id, entry in self.slices.items() if entry.backoff is not None}
-
     def pool(self, name: PoolName) -> PoolMemory:
         """Return the entry of a pool, or an empty entry."""
         return self.pools.get(name, _NO_POOL)
@@ -336,10 +329,3 @@ class Memory:
     def with_pool(self, name: PoolName, **changes: Any) -> Memory:
         """Return the memory with some fields of a pool's entry replaced."""
         return self.with_pools({name: replace(self.pool(name), **changes)})
-
-    def with_backoff(self, slice_id: SliceId, backoff: Backoff | None) -> Memory:
-        """Return the memory with the back-off of a slice replaced; None removes the back-off."""
-        entry = self.slice(slice_id)
-        if entry.backoff == backoff:
-            return self
-        return replace(self, slices={**self.slices, slice_id: replace(entry, backoff=backoff)})
