@@ -276,7 +276,8 @@ def _never_full(original: Any) -> Any:
     def match(ctx: Any, *rest: Any) -> Any:
         found = original(ctx, *rest)
         waiting = tuple(slice_ for slice_ in ctx.slices.values() if slice_.from_buffer and slice_.pending)
-        return replace(found.without_buffered(found.claimed, ctx.slices), for_buffers=waiting)
+        others = tuple(slice_ for slice_ in found.unserved if not slice_.from_buffer)
+        return replace(found.without_buffered(found.claimed, ctx.slices), unserved=(*others, *waiting))
 
     return match
 

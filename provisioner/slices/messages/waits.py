@@ -36,7 +36,6 @@ _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.CHOICES: "the request",
     WaitKind.LABELS: "other operations",
     WaitKind.BURST: "other operations",
-    WaitKind.BUFFER: "a limit",
     WaitKind.OPERATIONS: "other operations",
 }
 #: Reason of the Event, by kind of wait; other kinds have CREATION_WAITING, or CREATION_FAILED after a rejection.
@@ -214,8 +213,6 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.LIMIT:
             never = ", so waiting will not help" if wait.final else ""
             return f"{_of_limit(wait.limit, lasting=lasting)}{never}." if wait.limit is not None else ""
-        case WaitKind.BUFFER:
-            return f"Node pool {wait.pool} is not created: workloads wait for the same limit, and come first"
         case WaitKind.CHOICES:
             return _of_choices(wait, ctx, lasting=lasting)
         case WaitKind.OPERATIONS:

@@ -61,10 +61,8 @@ class Matching:
     seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices whose bound pods are all on nodes without a known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the queue. Slices of buffers are in `for_buffers`.
+    #: Slices that want a pool and have none, in the order of the queue.
     unserved: tuple[Slice, ...]
-    #: Slices of buffers that want a pool and have none; they are served last.
-    for_buffers: tuple[Slice, ...]
     #: Zone of each workload that has a pool and must have all its pools in one zone.
     zones: Mapping[WorkloadUid, Zone]
     claims: Mapping[SliceId, Claim]
@@ -155,9 +153,7 @@ class Matcher:
         self._return_home([slice_ for slice_ in waiting if slice_.workload.suspended])
         gangs = self._waiting_gangs()
         kept = {slice_.id: _next_claim(slice_, claims.get(slice_.id), self._ctx, gangs) for slice_ in waiting}
-        unserved = tuple(
-            slice_ for slice_ in waiting if slice_.pending and not slice_.from_buffer and slice_.id not in claims
-        )
+        unserved = tuple(slice_ for slice_ in waiting if slice_.pending and slice_.id not in claims)
         return Matching(
             holders=self._holders,
             held=self._held,
@@ -165,7 +161,6 @@ class Matcher:
             seats=self._seated,
             elsewhere=self._elsewhere,
             unserved=unserved,
-            for_buffers=tuple(slice_ for slice_ in for_buffers if slice_.pending and slice_.id not in claims),
             zones=self._zones,
             claims={slice_id: claim for slice_id, claim in kept.items() if claim is not None},
             taken=self._taken,

@@ -17,6 +17,8 @@ from provisioner.model.turns import in_turns
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
+#: Priority of slices of buffers. It is lower than the priority of any pod, because buffers hold pools for other slices.
+_OF_BUFFERS = -(2**32)
 #: Resource that represents free node pools, limits and operations of the supplier, which share one queue.
 CREATES = "creates"
 
@@ -26,6 +28,7 @@ class Unit(NamedTuple):
 
     id: SliceId
     namespace: str
+    #: Priority of the leader pod; `_OF_BUFFERS` for a slice of a buffer.
     priority: int
     #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime
@@ -37,7 +40,7 @@ def unit_of(slice_: Slice, now: datetime) -> Unit:
     """Return a slice as an entry of the queue."""
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
-    priority = leader.priority if leader is not None else 0
+    priority = _OF_BUFFERS if slice_.from_buffer else leader.priority if leader is not None else 0
     # A time in the future, set by a clock that is ahead, is ignored: it would move the slice back in the queue.
     since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)

@@ -44,8 +44,6 @@ class WaitKind(Enum):
     LABELS = "relabelling"
     #: The create is delayed for some seconds, because pods that appear in this time can share the pool.
     BURST = "burst"
-    #: The slice belongs to a CapacityBuffer, and a limit that counts this slice has refused slices of workloads.
-    BUFFER = "spare"
     #: The maximum number of concurrent operations is reached (`contention.operations`).
     OPERATIONS = "operations"
 

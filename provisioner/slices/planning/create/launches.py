@@ -17,7 +17,7 @@ from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import waits
-from provisioner.slices.planning.contention.limits import Budget, limits_of
+from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, Unit, granted, in_line, place_of
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind, WaitsFor
@@ -73,14 +73,12 @@ class Launches:
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
         self.waits_for_operations = False
-        #: Scopes of limits that refused a slice of a workload. No pool for a buffer is created in these scopes.
-        self._limited: set[LimitScope] = set()
         self.contended: set[TurnResource] = set()
         self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
         refusals = self._refusals_of_gangs()
         refused = set(filter(ctx.is_refused, ctx.refusals))
         by_workload = ctx.settings.max_pools_per_jobset is not None
-        for slice_, sharers in join((*matching.unserved, *matching.for_buffers), refused, by_workload=by_workload):
+        for slice_, sharers in join(matching.unserved, refused, by_workload=by_workload):
             self.joined[slice_.id] = sharers
             candidate = self._look_at(slice_, refusals)
             self._candidates += [candidate] if candidate is not None else []
@@ -95,23 +93,14 @@ class Launches:
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for candidate in self._candidates:
-            # Slices of buffers are not in the queue: a slice that a limit refuses would block all slices behind it.
-            for _, offer in candidate.options.offers if not candidate.slice_.from_buffer else ():
+            for _, offer in candidate.options.offers:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
         # Capacity with a back-off is contended even if it is not in `waiting`, because the back-off blocks slices.
         self.contended |= {key for key in backoffs if isinstance(key, CapacityKey) and backoff.probing(backoffs, key)}
         for candidate in self._candidates:
-            scopes = (
-                {limit.scope for limit in limits_of([candidate.slice_], self._round.settings)}
-                if candidate.slice_.from_buffer
-                else set()
-            )
-            if self._limited & scopes:
-                self._wait(candidate.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
-            else:
-                self._serve(candidate, places, slots)
+            self._serve(candidate, places, slots)
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
             phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self._round.slices[slice_id]
@@ -266,8 +255,6 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
-        # A request that exceeds the whole limit will never use the limit, so it does not delay CapacityBuffers.
-        self._limited |= {wait.scope} if wait.scope is not None and not (slice_.from_buffer or wait.final) else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
@@ -312,8 +299,6 @@ class Launches:
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
-        # Slices of buffers have no place in a queue, so their creates of this decision are counted here.
-        self._in_flight[capacity] += slice_.from_buffer
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)

@@ -116,7 +116,7 @@ def keep_from_lower(
     Slices of the `lowest` priority, slices without a fresh offer, and slices larger than the limit withhold nothing.
     """
     unit = units[slice_.id]
-    if slice_.from_buffer or unit.priority <= lowest:
+    if unit.priority <= lowest:
         return
     refusal = budget.refusal([slice_], unit)
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
