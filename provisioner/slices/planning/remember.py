@@ -59,7 +59,7 @@ def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, s
     memory, creates, deletes = ctx.memory, launches.creates, decision.unneeded.deletes
     operations = decision.slots.learned
     if creates or deletes:
-        operations = replace(operations, deletes_tried_last=len(deletes) > len(creates))
+        operations = replace(operations, deletes_last=len(deletes) > len(creates))
     return replace(
         memory,
         pools=_pools(decision, phases.entries),

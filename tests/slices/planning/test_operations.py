@@ -36,7 +36,7 @@ def test_creates_and_deletes_share_the_free_operations(
     *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
     slots = Slots(
-        learned=OperationLimit(), operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None
+        learned=OperationLimit(deletes_last=deletes_last), operations=free, calls=32, delete_calls=20, more_at=None
     )
     creates = slots.for_creates(deletes)
     assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)

@@ -29,8 +29,6 @@ class Slots:
     #: Maximum number of creates that the threads accept.
     calls: int
     delete_calls: int
-    #: Whether the last call was a delete: then creates get the extra slot if the number of slots is odd.
-    deletes_last: bool
     #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
 
@@ -38,7 +36,7 @@ class Slots:
         """Return the number of creates that may be started if `deletes` deletes are due."""
         if self.operations is None:
             return self.calls
-        half = (self.operations + self.deletes_last) // 2
+        half = (self.operations + self.learned.deletes_last) // 2
         return min(self.calls, max(half, self.operations - deletes))
 
     def for_deletes(self, creates: int) -> int:
@@ -60,15 +58,12 @@ def find_slots(ctx: Round) -> Slots:
     learned = _learnt(memory.operations, len(running), now)
     steps = 0 if learned.rejected_at is None else max(0, (now - learned.rejected_at) // _STEP)
     free = None if learned.limit is None else learned.limit - len(running) - len(coming)
-    # `deletes_last` depends on the last accepted call or, if no slot is free, on the last calls that were tried.
-    ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
         learned=learned,
-        operations=free if free is None or ended else max(0, free + 2**steps - 1),
+        operations=free if free is None or free > 0 else max(0, free + 2**steps - 1),
         calls=max(0, calls - len(creates)),
         delete_calls=max(0, calls - len(deletes)),
-        deletes_last=learned.delete_accepted_last if ended else learned.deletes_tried_last,
         more_at=None if learned.rejected_at is None else learned.rejected_at + (steps + 1) * _STEP,
     )
 

@@ -98,7 +98,6 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
             memory,
             backoffs=backoff.forget(memory.backoffs, taken.slice_id),
             tallies=backoff.create_taken(memory.tallies, taken.slice_id, taken.namespace),
-            operations=replace(memory.operations, delete_accepted_last=False),
         )
         if call is None and coming_up is not None:
             # The list showed the pool before the response to its create was processed.
@@ -148,13 +147,11 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     call = memory.pool(answer.name).delete
     if call is None:
         return memory
-    operations = memory.operations
     if answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE):
         call = DeleteCall(state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures)
-        operations = replace(operations, delete_accepted_last=True)
-        return replace(memory.with_pool(answer.name, delete=call), operations=operations)
+        return memory.with_pool(answer.name, delete=call)
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        operations = replace(operations, rejected=True)
+        memory = replace(memory, operations=replace(memory.operations, rejected=True))
     if answer.result is DeleteResult.NEEDED:
         # Deletes of needed pools are retried at full minutes, so that one list of workloads serves all of them.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
@@ -162,7 +159,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
         wait = answer.wait_seconds
     settling = answer.result is DeleteResult.SETTLING
     call = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait, settling=settling)
-    return replace(memory.with_pool(answer.name, delete=call), operations=operations)
+    return memory.with_pool(answer.name, delete=call)
 
 
 def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> Memory:

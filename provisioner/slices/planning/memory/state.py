@@ -214,8 +214,7 @@ class OperationLimit:
     #: Number of operations that ran at the last decision.
     running: int = 0
     #: Whether the last decision that started calls started more deletes than creates.
-    deletes_tried_last: bool = False
-    delete_accepted_last: bool = False
+    deletes_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
