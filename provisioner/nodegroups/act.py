@@ -1,7 +1,7 @@
 """Executes plans in threads and queues the results for the loop. Never waits for an operation of Compute Engine."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,6 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.records import Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
@@ -25,11 +24,7 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a call that changes a resource. The call is not sent if the leader lease may end earlier.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-_SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
-    Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
-    Kind.INSTANCE_TEMPLATE: ("template", Template),
-    Kind.MANAGED_INSTANCE_GROUP: ("manager", Manager),
-}
+_WORDS = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template", Kind.MANAGED_INSTANCE_GROUP: "manager"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,19 +101,19 @@ def would(change: actions.Call | actions.Write) -> str:
 
 
 def _exchange(compute: ComputeClient, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
-    scope, name = call.target.scope, call.target.name
-    word, sort = _SORTS[call.target.kind]
+    scope, name, kind = call.target.scope, call.target.name, call.target.kind
+    word = _WORDS[kind]
     match call:
         case actions.Read():
-            return f"get_{word}", lambda: compute.get(sort, scope, name)
+            return f"get_{word}", lambda: compute.get(kind, scope, name)
         case actions.ListManagers():
             return "list_managers", lambda: compute.list_managers(scope)
         case actions.ListMachines():
             return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
         case actions.Insert():
-            return f"insert_{word}", lambda: compute.insert(scope, call.resource, request_id=call.request_id)
+            return f"insert_{word}", lambda: compute.insert(scope, call.child, call.mark, request_id=call.request_id)
         case actions.Delete():
-            return f"delete_{word}", lambda: compute.delete(sort, scope, name, request_id=call.request_id)
+            return f"delete_{word}", lambda: compute.delete(kind, scope, name, request_id=call.request_id)
         case actions.Poll():
             return "get_operation", lambda: compute.get_operation(scope, call.operation)
         case actions.ReadMachines(machines=machines):

@@ -8,10 +8,10 @@ from datetime import datetime
 import structlog
 
 from provisioner.controller.report import PlanReporter
-from provisioner.model.capacity import FailureKind
+from provisioner.model.capacity import FailureKind, Operation
 from provisioner.model.writes import AnsweredWrite
 from provisioner.nodegroups.api.types import TpuNodeGroup
-from provisioner.nodegroups.compute.records import Manager, Operation
+from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.metrics import Metrics, reason_of, values_of
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan

@@ -12,12 +12,12 @@ import pytest
 
 from provisioner.kube.errors import Conflict, Forbidden, TooManyRequests, Unavailable
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName
 from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.nodegroups.act import CALL_SECONDS, Actor
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import ComputeError, Manager, Operation, ResourcePolicy, Template
+from provisioner.nodegroups.compute.records import ComputeError
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.actions import (
@@ -46,6 +46,7 @@ from tests.support.nodegroup_world import (
     MANAGER,
     MANAGER_UID,
     NAMESPACE,
+    a_child,
     a_machine,
     a_proof,
     kind_path,
@@ -56,13 +57,8 @@ from tests.support.nodegroup_world import (
 )
 
 POLICY, TEMPLATE, MIG = Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP
-RESOURCES = {
-    POLICY: ResourcePolicy(name="slice"),
-    TEMPLATE: Template(name="slice", machine_type="tpu7x-standard-4t"),
-    MIG: Manager(name="slice", template="t", target_size=2),
-}
-KINDS = list(RESOURCES)
-OPERATION = Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=False)
+KINDS = [POLICY, TEMPLATE, MIG]
+OPERATION = Operation(name=OperationName("operation-1"), done=False)
 
 
 @dataclass(slots=True)
@@ -143,7 +139,7 @@ def world() -> Iterator[World]:
 
 
 def insert(kind: Kind) -> Insert:
-    return Insert(target=target(kind), resource=RESOURCES[kind], attempt=1, request_id="r")
+    return Insert(target=target(kind), child=a_child(kind), mark="", attempt=1, request_id="r")
 
 
 def delete(kind: Kind, **changes: Any) -> Delete:

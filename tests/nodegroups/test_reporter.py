@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName
 from provisioner.model.waits import Backoff
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import AnsweredCall, AnsweredWrite, OpenWrite, WriteFailure
@@ -18,7 +18,7 @@ from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.compute.records import Manager, Operation, Template
+from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.actions import (
     Call,
@@ -44,13 +44,11 @@ from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
 from tests.support.controller import FakeRecorder
-from tests.support.nodegroup_world import a_machine, meta, target
+from tests.support.nodegroup_world import a_child, a_machine, meta, target
 
 POLICY, TEMPLATE, MIG = Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP
 SECRET = "abcdef.0123456789abcdef"
-INSERT = Insert(
-    target=target(TEMPLATE), resource=Template(name="slice", machine_type="ct6e-standard-4t"), attempt=1, request_id="r"
-)
+INSERT = Insert(target=target(TEMPLATE), child=a_child(TEMPLATE), mark="", attempt=1, request_id="r")
 DELETE = Delete(target=target(MIG), attempt=1, request_id="d")
 POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
 METADATA = SetMetadata(
@@ -89,7 +87,7 @@ def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str 
 
 
 def operation(*, done: bool = False, failure: Failure | None = None) -> Operation:
-    return Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=done, failure=failure)
+    return Operation(name=OperationName("operation-1"), done=done, failure=failure)
 
 
 def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:

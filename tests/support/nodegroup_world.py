@@ -8,7 +8,8 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.types import Kind, ObjectMeta
+from provisioner.nodegroups.api.documents import parse
+from provisioner.nodegroups.api.types import RECORDS, Child, Kind, ObjectMeta
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import (
     ManagedInstance,
@@ -39,6 +40,11 @@ def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
     return raw_object(
         kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
     )
+
+
+def a_child(kind: Kind, name: str = GROUP) -> Child:
+    child: Any = parse(RECORDS[kind], raw_kind(kind, name))
+    return child
 
 
 def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:

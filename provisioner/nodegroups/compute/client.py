@@ -16,8 +16,8 @@ from provisioner.google.errors import LOST, Call
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.kube import fields
 from provisioner.model import bounds
-from provisioner.model.capacity import Failure, FailureKind, OperationName
-from provisioner.nodegroups.api.specs import InstanceConfig
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
 
@@ -34,10 +34,7 @@ _OPERATIONS = "operations"
 class _Sort(NamedTuple):
     collection: str
     fields: str
-    read: Callable[[object], Any]
-    body: Callable[[Any], dict[str, Any]]
-    #: Returns the texts in a resource that users chose, to remove them from error messages before classification.
-    said: Callable[[Any], Sequence[str]]
+    read: Callable[[object], records.Resource]
 
 
 class _Request(NamedTuple):
@@ -47,28 +44,10 @@ class _Request(NamedTuple):
     body: dict[str, Any] | None = None
 
 
-_SORTS: Mapping[type[Any], _Sort] = {
-    records.ResourcePolicy: _Sort(
-        _POLICIES,
-        resources.POLICY_FIELDS,
-        resources.policy_of,
-        resources.policy_body,
-        lambda policy: (policy.topology,),
-    ),
-    records.Template: _Sort(
-        _TEMPLATES,
-        resources.TEMPLATE_FIELDS,
-        resources.template_of,
-        resources.template_body,
-        lambda template: _said_of_template(template.config),
-    ),
-    records.Manager: _Sort(
-        _MANAGERS,
-        resources.MANAGER_FIELDS,
-        resources.manager_of,
-        resources.manager_body,
-        lambda manager: (manager.template, manager.policy),
-    ),
+_SORTS: Mapping[Kind, _Sort] = {
+    Kind.WORKLOAD_POLICY: _Sort(_POLICIES, resources.POLICY_FIELDS, resources.policy_of),
+    Kind.INSTANCE_TEMPLATE: _Sort(_TEMPLATES, resources.TEMPLATE_FIELDS, resources.template_of),
+    Kind.MANAGED_INSTANCE_GROUP: _Sort(_MANAGERS, resources.MANAGER_FIELDS, resources.manager_of),
 }
 _NOUNS = {
     _POLICIES: "resource policy",
@@ -88,19 +67,6 @@ _METADATA_PAGE_SIZE = 8
 _MAX_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
 
 _T = TypeVar("_T")
-
-
-def _said_of_template(config: InstanceConfig) -> Sequence[str]:
-    return (
-        config.machine_type,
-        config.reservation,
-        config.subnetwork,
-        config.image,
-        config.disk_type,
-        *config.network_tags,
-        *config.metadata,
-        *(account.email for account in config.service_accounts),
-    )
 
 
 class ComputeClient:
@@ -135,29 +101,27 @@ class ComputeClient:
         """Close all connections."""
         self._session.close()  # type: ignore[no-untyped-call]
 
-    def get(self, sort: type[records.R], scope: records.Scope, name: str) -> records.R:
+    def get(self, kind: Kind, scope: records.Scope, name: str) -> records.Resource:
         """Return a policy (regional scope), a template (global or regional) or a managed instance group (zonal)."""
-        of = _SORTS[sort]
-        resource: records.R = self._get(scope, of.collection, name, of.fields, of.read)
-        return resource
+        of = _SORTS[kind]
+        return self._get(scope, of.collection, name, of.fields, of.read)
 
-    def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
-        """Submit the creation of a resource. A policy is usable only when its status is READY."""
-        of, name = _SORTS[type(resource)], resource.name
-        subject = f"insert of {_NOUNS[of.collection]} {name!r}"
-        self._path(scope, of.collection, name, subject, Call.CREATE)
-        request = _Request("POST", f"{scope.path}/{of.collection}", {"requestId": request_id}, of.body(resource))
-        return self._change(subject, Call.CREATE, scope, request, said=(name, *of.said(resource)))
+    def insert(self, scope: records.Scope, child: Child, mark: str, *, request_id: str) -> Operation:
+        """Submit the creation of a child's resource. A policy is usable only when its status is READY."""
+        collection, name = _SORTS[child.kind].collection, child.meta.name
+        subject = f"insert of {_NOUNS[collection]} {name!r}"
+        self._path(scope, collection, name, subject, Call.CREATE)
+        body = resources.insert_body(child, mark)
+        request = _Request("POST", f"{scope.path}/{collection}", {"requestId": request_id}, body)
+        return self._change(subject, Call.CREATE, request, said=(name, *_said(child)))
 
-    def delete(
-        self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
-    ) -> records.Operation:
+    def delete(self, kind: Kind, scope: records.Scope, name: str, *, request_id: str) -> Operation:
         """Submit the delete of a resource and its machines. If in use, the delete fails with OPERATION_IN_THE_WAY."""
-        collection = _SORTS[sort].collection
+        collection = _SORTS[kind].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
         request = _Request("DELETE", path, {"requestId": request_id})
-        return self._change(subject, Call.DELETE, scope, request, said=(name,))
+        return self._change(subject, Call.DELETE, request, said=(name,))
 
     def list_managers(self, scope: records.Scope) -> tuple[records.Manager, ...]:
         """Return the managed instance groups of a project, in all zones, that have any cluster's ownership mark."""
@@ -198,17 +162,16 @@ class ComputeClient:
 
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
-    ) -> records.Operation:
+    ) -> Operation:
         """Replace a machine's metadata. Fails with OPERATION_IN_THE_WAY if the metadata has another fingerprint."""
         subject = f"change of metadata of instance {name!r}"
         path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
         request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))
-        return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
+        return self._change(subject, Call.UPDATE, request, said=(name, *items))
 
-    def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
+    def get_operation(self, scope: records.Scope, name: OperationName) -> Operation:
         """Return an operation, which may have failed. After NOT_FOUND, the operation's outcome is unknown."""
-        read = partial(resources.operation_of, scope=scope)
-        return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
+        return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, resources.operation_of)
 
     def _pages(
         self,
@@ -232,12 +195,9 @@ class ComputeClient:
         request = _Request("GET", self._path(scope, collection, name, subject, Call.READ), {"fields": mask})
         return self._call(subject, Call.READ, request, read, seconds=_READ_SECONDS, said=(name,), named=name)
 
-    def _change(
-        self, subject: str, call: Call, scope: records.Scope, request: _Request, *, said: Sequence[str]
-    ) -> records.Operation:
+    def _change(self, subject: str, call: Call, request: _Request, *, said: Sequence[str]) -> Operation:
         request = request._replace(params=request.params | {"fields": resources.OPERATION_FIELDS})
-        read = partial(resources.operation_of, scope=scope)
-        started = self._call(subject, call, request, read, seconds=self._change_seconds, said=said)
+        started = self._call(subject, call, request, resources.operation_of, seconds=self._change_seconds, said=said)
         if not started.name:
             raise _unreadable(subject, call, "The answer is not an operation.")
         return started
@@ -284,6 +244,27 @@ class ComputeClient:
             if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):
                 raise _unreadable(subject, call, "The answer is about something else.")
             return read(body)
+
+
+def _said(child: Child) -> Sequence[str]:
+    """Return the texts that users chose, to remove them from error messages before their classification."""
+    match child:
+        case WorkloadPolicy(spec=policy):
+            return (policy.accelerator_topology,)
+        case InstanceTemplate(spec=template):
+            config = template.config
+            return (
+                config.machine_type,
+                config.reservation,
+                config.subnetwork,
+                config.image,
+                config.disk_type,
+                *config.network_tags,
+                *config.metadata,
+                *(account.email for account in config.service_accounts),
+            )
+        case ManagedInstanceGroup(spec=manager):
+            return (manager.instance_template, manager.workload_policy)
 
 
 def _own_credentials() -> auth_credentials.Credentials:

@@ -4,11 +4,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
 
-from provisioner.model.capacity import HIGH_THROUGHPUT, CallError, Failure, OperationName
+from provisioner.model.capacity import CallError, Failure
 from provisioner.model.choices import ZONE
-from provisioner.nodegroups.api.specs import InstanceConfig
 
 #: Value of onHostMaintenance: a machine is stopped before the maintenance of its host.
 TERMINATE = "TERMINATE"
@@ -48,17 +46,11 @@ class ResourcePolicy:
     name: str
     description: str = ""
     #: Type of the workload policy; empty if the resource policy is of another kind.
-    type: str = HIGH_THROUGHPUT
+    type: str = ""
     topology: str = ""
-
-    # --- only in reads
-
     #: CREATING, READY, DELETING, INVALID or EXPIRED.
     status: str = ""
     url: str = ""
-
-
-_NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +67,6 @@ class Template:
     #: DELETE or STOP; empty if not set.
     termination_action: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-
-    # --- only in inserts
-
-    #: Configuration of the machines, with all values of an insert that this record has no field for.
-    config: InstanceConfig = _NO_CONFIG
-
-    # --- only in reads
-
     url: str = ""
 
 
@@ -107,14 +91,6 @@ class Manager:
     mode: str = ""
     #: URL of the workload policy; empty if the group has none.
     policy: str = ""
-
-    # --- only in inserts
-
-    #: DO_NOTHING or REPAIR; empty for Google's default, REPAIR.
-    action_on_failure: str = ""
-
-    # --- only in reads
-
     #: Whether all creates, restarts and deletes of machines have ended, and no further change is scheduled.
     is_stable: bool = False
     bulk: BulkOperation | None = None
@@ -159,16 +135,6 @@ class Instance:
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """A long-running operation. If `failure` is set, the operation has failed."""
-
-    name: OperationName
-    scope: Scope
-    done: bool
-    failure: Failure | None = None
 
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -227,9 +193,6 @@ def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
     if not (_OPERATION if operation else _NAME).fullmatch(name):
         return f"{name!r} is not the name of {'an operation' if operation else 'a resource'}"
     return ""
-
-
-R = TypeVar("R", bound=Resource)
 
 
 class ComputeError(CallError):

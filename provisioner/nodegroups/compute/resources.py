@@ -5,8 +5,15 @@ from typing import Any
 
 from provisioner.google.errors import Call
 from provisioner.kube import fields
-from provisioner.model.capacity import Failure, OperationName
-from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
+from provisioner.model.capacity import Failure, Operation, OperationName
+from provisioner.nodegroups.api.specs import (
+    InstanceConfig,
+    InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    ProvisioningModel,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.types import Child, InstanceTemplate, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 
@@ -27,38 +34,52 @@ MANAGED_INSTANCES_FIELDS = (
 INSTANCES_FIELDS = "items/name,items/id,items/metadata/items,items/metadata/fingerprint,nextPageToken"
 OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCode,httpErrorMessage"
 
+#: instanceTerminationAction that a managed instance group of TPUs needs, by provisioning model; empty if it needs none.
+TERMINATION_ACTIONS = {
+    ProvisioningModel.RESERVATION_BOUND: records.DELETE,
+    ProvisioningModel.FLEX_START: records.DELETE,
+    ProvisioningModel.SPOT: records.STOP,
+    ProvisioningModel.STANDARD: "",
+}
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _SPECIFIC = "SPECIFIC_RESERVATION"
 _DONE = "DONE"
 _MAX_DIGITS = 20
 
 
-def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
-    """Return the body of a workload policy's insert."""
-    return _body(
-        name=policy.name,
-        description=policy.description,
-        workloadPolicy=_body(type=policy.type, acceleratorTopology=policy.topology),
-    )
+def insert_body(child: Child, mark: str) -> dict[str, Any]:
+    """Return the body of the insert of a child's resource, with the ownership mark as description."""
+    match child:
+        case WorkloadPolicy(spec=policy):
+            body = _policy_body(policy)
+        case InstanceTemplate(spec=template):
+            body = _template_body(template)
+        case ManagedInstanceGroup(spec=manager):
+            # Prefix of the machines' names. Compute Engine rejects a prefix of more than 58 characters.
+            body = {"baseInstanceName": child.meta.name[:58].rstrip("-"), **_manager_body(manager)}
+    return {**_body(name=child.meta.name, description=mark), **body}
 
 
-def template_body(template: records.Template) -> dict[str, Any]:
-    """Return the body of an instance template's insert."""
-    config = template.config
+def _policy_body(spec: WorkloadPolicySpec) -> dict[str, Any]:
+    return {"workloadPolicy": _body(type=spec.type, acceleratorTopology=spec.accelerator_topology)}
+
+
+def _template_body(spec: InstanceTemplateSpec) -> dict[str, Any]:
+    config, model = spec.config, spec.config.effective_provisioning_model
     # Like GKE, set NO_RESERVATION for flex-start; otherwise, the machine could consume a matching reservation.
-    default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
+    default = "NO_RESERVATION" if model is ProvisioningModel.FLEX_START else ""
     affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
         affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": [config.reservation]}
     seconds, disk = config.max_run_duration_seconds, _disk_body(config)
     properties = _body(
-        machineType=template.machine_type,
-        metadata=metadata_body(template.metadata) if template.metadata else None,
+        machineType=config.machine_type,
+        metadata=metadata_body(config.metadata) if config.metadata else None,
         disks=[{"boot": True, "autoDelete": True, "initializeParams": disk}] if disk else None,
         scheduling=_body(
-            onHostMaintenance=template.on_host_maintenance,
-            provisioningModel=template.provisioning_model,
-            instanceTerminationAction=template.termination_action,
+            onHostMaintenance=spec.maintenance_policy,
+            provisioningModel=model.value,
+            instanceTerminationAction=TERMINATION_ACTIONS[model],
             maxRunDuration={"seconds": str(seconds)} if seconds else None,
         ),
         reservationAffinity=affinity,
@@ -70,22 +91,17 @@ def template_body(template: records.Template) -> dict[str, Any]:
             {"email": account.email, "scopes": list(account.scopes)} for account in config.service_accounts
         ],
     )
-    return _body(name=template.name, description=template.description, properties=properties)
+    return {"properties": properties}
 
 
-def manager_body(manager: records.Manager) -> dict[str, Any]:
-    """Return the body of a managed instance group's insert."""
+def _manager_body(spec: ManagedInstanceGroupSpec) -> dict[str, Any]:
     return {
-        "targetSize": manager.target_size,
+        "targetSize": spec.target_size,
         **_body(
-            name=manager.name,
-            # Prefix of the machines' names. Compute Engine rejects a prefix of more than 58 characters.
-            baseInstanceName=manager.name[:58].rstrip("-"),
-            description=manager.description,
-            instanceTemplate=manager.template,
-            targetSizePolicy=_body(mode=manager.mode),
-            instanceLifecyclePolicy=_body(defaultActionOnFailure=manager.action_on_failure),
-            resourcePolicies=_body(workloadPolicy=manager.policy),
+            instanceTemplate=spec.instance_template,
+            targetSizePolicy=_body(mode=spec.effective_mode.value),
+            instanceLifecyclePolicy=_body(defaultActionOnFailure=spec.default_action_on_failure.value),
+            resourcePolicies=_body(workloadPolicy=spec.workload_policy),
         ),
     }
 
@@ -178,7 +194,7 @@ def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Ins
     return tuple(instance for instance in instances if instance.name), fields.text(body.get("nextPageToken"))
 
 
-def operation_of(raw: object, scope: records.Scope) -> records.Operation:
+def operation_of(raw: object) -> Operation:
     """Read an operation. It has failed if it is done and contains errors or an HTTP error code."""
     body = fields.mapping(raw)
     errors = _work_errors(body.get("error"))
@@ -194,7 +210,7 @@ def operation_of(raw: object, scope: records.Scope) -> records.Operation:
             http_code=http_code,
             values=(fields.text(body.get("targetLink")).rpartition("/")[2],),
         )
-    return records.Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
+    return Operation(name=OperationName(fields.text(body.get("name"))), done=done, failure=failure)
 
 
 def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> records.Instance:

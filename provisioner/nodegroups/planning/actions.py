@@ -8,12 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-from provisioner.model.capacity import OperationName
+from provisioner.model.capacity import Operation, OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import AnsweredCall, AnsweredWrite
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource, Scope
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Resource, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,12 @@ class ListMachines(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert(_OfTarget):
-    """Create the resource. The result is an Operation."""
+    """Create the resource of a child. The result is an Operation."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
-    resource: Resource
+    child: Child
+    #: Ownership mark of the resource.
+    mark: str
     attempt: int
     request_id: str
 

@@ -26,7 +26,7 @@ from provisioner.nodegroups.planning import events, manager, memory
 from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
-from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
+from provisioner.nodegroups.planning.resource import difference, not_to_be_used
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, want
 
 _WHAT = {
@@ -191,7 +191,8 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     attempt = known.attempts + 1
     call = Insert(
         target=target,
-        resource=asked_for(child, str(mark_for(child, ctx))),
+        child=child,
+        mark=str(mark_for(child, ctx)),
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )

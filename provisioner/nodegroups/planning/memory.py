@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from provisioner.model import waits
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import Failure, FailureKind, Operation
 from provisioner.model.waits import Backoff
 from provisioner.model.writes import AnsweredWrite, OpenActions, answered
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Resource
 from provisioner.nodegroups.planning import actions
 
 #: Time before all others. Unlike datetime.min, it can be shifted to an earlier time when the clock is set back.

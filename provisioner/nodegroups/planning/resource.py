@@ -1,4 +1,4 @@
-"""Converts children to resources, compares them with the existing resources, and checks users' templates. Pure."""
+"""Compares children with the existing resources, and checks which resources they and users' templates use. Pure."""
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
@@ -13,50 +13,13 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.compute import records
+from provisioner.nodegroups.compute.resources import TERMINATION_ACTIONS
 from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.ownership import names_others
 from provisioner.nodegroups.planning.round import Round
 
-#: instanceTerminationAction that a managed instance group of TPUs needs, by provisioning model; empty if it needs none.
-TERMINATION_ACTIONS = {
-    ProvisioningModel.RESERVATION_BOUND: records.DELETE,
-    ProvisioningModel.FLEX_START: records.DELETE,
-    ProvisioningModel.SPOT: records.STOP,
-    ProvisioningModel.STANDARD: "",
-}
 #: Suffix of the address of a project's default service account of Compute Engine.
 _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
-
-
-def asked_for(child: Child, mark: str) -> records.Resource:
-    """Return the resource to insert for a child, with its ownership mark as description."""
-    match child:
-        case WorkloadPolicy(spec=policy):
-            return records.ResourcePolicy(
-                name=child.meta.name, description=mark, type=policy.type, topology=policy.accelerator_topology
-            )
-        case InstanceTemplate(spec=template):
-            config, model = template.config, template.config.effective_provisioning_model
-            return records.Template(
-                name=child.meta.name,
-                description=mark,
-                machine_type=config.machine_type,
-                provisioning_model=model.value,
-                on_host_maintenance=template.maintenance_policy,
-                termination_action=TERMINATION_ACTIONS[model],
-                metadata=dict(config.metadata),
-                config=config,
-            )
-        case ManagedInstanceGroup(spec=manager):
-            return records.Manager(
-                name=child.meta.name,
-                description=mark,
-                template=manager.instance_template,
-                target_size=manager.target_size,
-                mode=manager.effective_mode.value,
-                policy=manager.workload_policy,
-                action_on_failure=manager.default_action_on_failure.value,
-            )
 
 
 def difference(child: Child, actual: records.Resource) -> str:

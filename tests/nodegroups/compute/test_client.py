@@ -13,19 +13,14 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.oauth2.credentials import Credentials
 
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind, OperationName
+from provisioner.model.capacity import FailureKind, Operation, OperationName
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import client as module
 from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.client import ComputeClient
-from provisioner.nodegroups.compute.records import (
-    ComputeError,
-    Manager,
-    Operation,
-    ResourcePolicy,
-    Scope,
-    Template,
-)
+from provisioner.nodegroups.compute.records import ComputeError, Scope
 from tests.support.counting import measured
+from tests.support.nodegroup_world import a_child
 from tests.support.recording_server import Answer, Recorded, RecordingServer, google_error
 
 K = FailureKind
@@ -34,27 +29,29 @@ REGION = Scope(project="p", region="us-central1")
 ZONE = Scope(project="p", zone="us-central1-a")
 REQUEST_ID = "6ba7b810-9dad-51d1-80b4-00c04fd430c8"
 
-POLICY = ResourcePolicy(name="a", topology="2x2x2")
-TEMPLATE = Template(name="a", machine_type="ct6e-standard-4t", metadata={"b": "2", "a": "1"})
-MANAGER = Manager(name="a", template="projects/p/global/instanceTemplates/a", target_size=2)
-
-#: Record, scope, resource to insert, request body and path, by resource type.
-SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
-    "policy": (ResourcePolicy, REGION, POLICY, resources.policy_body(POLICY), f"{REGION.path}/resourcePolicies"),
-    "template": (Template, GLOBAL, TEMPLATE, resources.template_body(TEMPLATE), f"{GLOBAL.path}/instanceTemplates"),
-    "manager": (Manager, ZONE, MANAGER, resources.manager_body(MANAGER), f"{ZONE.path}/instanceGroupManagers"),
+#: Kind, scope and path, by resource type.
+SORTS = {
+    "policy": (Kind.WORKLOAD_POLICY, REGION, f"{REGION.path}/resourcePolicies"),
+    "template": (Kind.INSTANCE_TEMPLATE, GLOBAL, f"{GLOBAL.path}/instanceTemplates"),
+    "manager": (Kind.MANAGED_INSTANCE_GROUP, ZONE, f"{ZONE.path}/instanceGroupManagers"),
 }
 
 
 def of_sort(name: str) -> dict[str, Any]:
     """Return the get, insert and delete calls of a resource type. A test replaces the scopes before it makes a call."""
-    sort, scope, resource, body, path = SORTS[name]
+    kind, scope, path = SORTS[name]
+    child = a_child(kind, "a")
     place, one = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope], f"{path}/a"
     return {
-        f"get_{name}": (lambda it: it.get(sort, globals()[place], "a"), "GET", one, None),
-        f"insert_{name}": (lambda it: it.insert(globals()[place], resource, request_id=REQUEST_ID), "POST", path, body),
+        f"get_{name}": (lambda it: it.get(kind, globals()[place], "a"), "GET", one, None),
+        f"insert_{name}": (
+            lambda it: it.insert(globals()[place], child, "mark", request_id=REQUEST_ID),
+            "POST",
+            path,
+            resources.insert_body(child, "mark"),
+        ),
         f"delete_{name}": (
-            lambda it: it.delete(sort, globals()[place], "a", request_id=REQUEST_ID),
+            lambda it: it.delete(kind, globals()[place], "a", request_id=REQUEST_ID),
             "DELETE",
             one,
             None,
@@ -140,12 +137,9 @@ def test_equal_requests_are_equal_bytes(server: RecordingServer, client: Compute
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_change_returns_its_operation_with_the_scope_for_polls(
-    server: RecordingServer, client: ComputeClient, name: str
-) -> None:
+def test_change_returns_its_operation(server: RecordingServer, client: ComputeClient, name: str) -> None:
     server.answer = Answer(body={"name": "operation-1", "status": "PENDING"})
-    scope = GLOBAL if "template" in name else REGION if "policy" in name else ZONE
-    assert call(client, name) == Operation(name=OperationName("operation-1"), scope=scope, done=False)
+    assert call(client, name) == Operation(name=OperationName("operation-1"), done=False)
 
 
 def test_entries_of_pages_are_unique_and_sorted_by_name(server: RecordingServer, client: ComputeClient) -> None:
@@ -336,6 +330,6 @@ def test_missing_credentials_name_the_secret_to_mount(monkeypatch: pytest.Monkey
 
 def test_requests_contain_the_token_of_the_credentials(server: RecordingServer) -> None:
     client = ComputeClient(endpoint=server.url, credentials=Credentials(token="t-1"))
-    client.get(Manager, ZONE, "a")
+    client.get(Kind.MANAGED_INSTANCE_GROUP, ZONE, "a")
     assert server.requests[0].headers["authorization"] == "Bearer t-1"
     client.close()

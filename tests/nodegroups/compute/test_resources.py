@@ -10,15 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model.capacity import Failure, FailureKind, OperationName
-from provisioner.nodegroups.api.specs import InstanceConfig, ServiceAccount
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName
+from provisioner.nodegroups.api.specs import (
+    InstanceConfig,
+    InstanceTemplateSpec,
+    ManagedInstanceGroupSpec,
+    ProvisioningModel,
+    ServiceAccount,
+    SizePolicyMode,
+    WorkloadPolicySpec,
+)
+from provisioner.nodegroups.api.types import InstanceTemplate, ManagedInstanceGroup, ObjectMeta, WorkloadPolicy
 from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.records import (
     BulkOperation,
     Instance,
     ManagedInstance,
     Manager,
-    Operation,
     ResourcePolicy,
     Scope,
     Template,
@@ -30,39 +38,72 @@ from provisioner.nodegroups.compute.records import (
 ZONE = Scope(project="p", zone="us-central1-a")
 MARK = "tpu-provisioner: TPUNodeGroup ns/g uid 1 cluster 2"
 
-POLICY = ResourcePolicy(name="g-policy", description=MARK, topology="2x2x4")
-TEMPLATE = Template(
-    name="g-template",
-    description=MARK,
+
+def meta(name: str) -> ObjectMeta:
+    return ObjectMeta(namespace="ns", name=name, uid="1")
+
+
+CONFIG = InstanceConfig(
     machine_type="tpu7x-standard-4t",
-    provisioning_model="RESERVATION_BOUND",
-    on_host_maintenance="TERMINATE",
-    termination_action="DELETE",
+    provisioning_model=ProvisioningModel.RESERVATION_BOUND,
+    max_run_duration_seconds=3600,
+    reservation="projects/q/reservations/r",
+    image="projects/i/global/images/u",
+    boot_disk_size_gb=100,
+    disk_type="hyperdisk-balanced",
+    subnetwork="regions/us-east5/subnetworks/default",
+    network_tags=("a", "b"),
+    service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     metadata={"startup-script": "#!/bin/bash", "a": "1"},
-    config=InstanceConfig(
-        machine_type="tpu7x-standard-4t",
-        max_run_duration_seconds=3600,
-        reservation="projects/q/reservations/r",
-        image="projects/i/global/images/u",
-        boot_disk_size_gb=100,
-        disk_type="hyperdisk-balanced",
-        subnetwork="regions/us-east5/subnetworks/default",
-        network_tags=("a", "b"),
-        service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
+)
+POLICY = WorkloadPolicy(
+    meta=meta("g-policy"), spec=WorkloadPolicySpec(project="p", region="us-central1", accelerator_topology="2x2x4")
+)
+TEMPLATE = InstanceTemplate(meta=meta("g-template"), spec=InstanceTemplateSpec(project="p", config=CONFIG))
+MANAGER = ManagedInstanceGroup(
+    meta=meta("g-mig"),
+    spec=ManagedInstanceGroupSpec(
+        project="p",
+        location="us-central1-a",
+        instance_template="projects/p/global/instanceTemplates/g-template",
+        target_size=4,
+        workload_policy="projects/p/regions/us-central1/resourcePolicies/g-policy",
+        target_size_policy_mode=SizePolicyMode.BULK,
     ),
 )
-#: TEMPLATE as it is parsed from a response: `config` is empty, because it is only sent.
-READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
-MANAGER = Manager(
-    name="g-mig",
-    description=MARK,
-    template="projects/p/global/instanceTemplates/g-template",
-    target_size=4,
-    mode="BULK",
-    policy="projects/p/regions/us-central1/resourcePolicies/g-policy",
-    action_on_failure="DO_NOTHING",
-)
-READ_MANAGER = replace(MANAGER, action_on_failure="")
+#: Each child with its resource as it is read.
+READ = {
+    "a policy": (
+        POLICY,
+        resources.policy_of,
+        ResourcePolicy(name="g-policy", description=MARK, type="HIGH_THROUGHPUT", topology="2x2x4"),
+    ),
+    "a template": (
+        TEMPLATE,
+        resources.template_of,
+        Template(
+            name="g-template",
+            description=MARK,
+            machine_type="tpu7x-standard-4t",
+            provisioning_model="RESERVATION_BOUND",
+            on_host_maintenance="TERMINATE",
+            termination_action="DELETE",
+            metadata=CONFIG.metadata,
+        ),
+    ),
+    "a manager": (
+        MANAGER,
+        resources.manager_of,
+        Manager(
+            name="g-mig",
+            description=MARK,
+            template=MANAGER.spec.instance_template,
+            target_size=4,
+            mode="BULK",
+            policy=MANAGER.spec.workload_policy,
+        ),
+    ),
+}
 TEMPLATE_BODY = {
     "name": "g-template",
     "description": MARK,
@@ -98,8 +139,14 @@ TEMPLATE_BODY = {
 }
 
 
+def properties_of(**config: object) -> object:
+    config = {"machine_type": "ct6e-standard-4t", "subnetwork": "", **config}
+    spec = InstanceTemplateSpec(project="p", config=InstanceConfig(**config))  # type: ignore[arg-type]
+    return resources.insert_body(InstanceTemplate(meta=meta("t"), spec=spec), "")["properties"]
+
+
 def test_body_of_a_policy_contains_a_workload_policy() -> None:
-    assert resources.policy_body(POLICY) == {
+    assert resources.insert_body(POLICY, MARK) == {
         "name": "g-policy",
         "description": MARK,
         "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x4"},
@@ -107,39 +154,31 @@ def test_body_of_a_policy_contains_a_workload_policy() -> None:
 
 
 def test_body_of_a_template_has_all_fields_that_are_set() -> None:
-    assert resources.template_body(TEMPLATE) == TEMPLATE_BODY
+    assert resources.insert_body(TEMPLATE, MARK) == TEMPLATE_BODY
 
 
 def test_body_of_a_template_has_no_fields_that_are_not_set() -> None:
-    assert resources.template_body(Template(name="t", machine_type="ct6e-standard-1t")) == {
-        "name": "t",
-        "properties": {"machineType": "ct6e-standard-1t"},
+    assert properties_of() == {
+        "machineType": "ct6e-standard-4t",
+        "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "STANDARD"},
     }
 
 
 def test_template_has_secure_boot_and_uses_no_reservation_if_its_user_says_so() -> None:
-    config = InstanceConfig(
-        machine_type="ct6e-standard-4t", secure_boot=True, reservation_affinity="NO_RESERVATION", subnetwork=""
-    )
-    asked = Template(name="t", machine_type="ct6e-standard-4t", config=config)
-    assert resources.template_body(asked)["properties"] == {
+    assert properties_of(secure_boot=True, reservation_affinity="NO_RESERVATION") == {
         "machineType": "ct6e-standard-4t",
+        "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "STANDARD"},
         "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
         "shieldedInstanceConfig": {"enableSecureBoot": True},
     }
 
 
 def test_body_of_a_flex_start_template_has_its_duration() -> None:
-    asked = Template(
-        name="t",
-        machine_type="ct6e-standard-4t",
-        provisioning_model="FLEX_START",
-        termination_action="DELETE",
-        config=InstanceConfig(machine_type="ct6e-standard-4t", max_run_duration_seconds=600, subnetwork=""),
-    )
-    assert resources.template_body(asked)["properties"] == {
+    model = ProvisioningModel.FLEX_START
+    assert properties_of(provisioning_model=model, max_run_duration_seconds=600) == {
         "machineType": "ct6e-standard-4t",
         "scheduling": {
+            "onHostMaintenance": "TERMINATE",
             "provisioningModel": "FLEX_START",
             "instanceTerminationAction": "DELETE",
             "maxRunDuration": {"seconds": "600"},
@@ -149,22 +188,22 @@ def test_body_of_a_flex_start_template_has_its_duration() -> None:
 
 
 def test_body_of_a_manager_has_template_policy_mode_and_action() -> None:
-    assert resources.manager_body(MANAGER) == {
+    assert resources.insert_body(MANAGER, MARK) == {
         "name": "g-mig",
         "baseInstanceName": "g-mig",
         "description": MARK,
-        "instanceTemplate": MANAGER.template,
+        "instanceTemplate": MANAGER.spec.instance_template,
         "targetSize": 4,
         "targetSizePolicy": {"mode": "BULK"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-        "resourcePolicies": {"workloadPolicy": MANAGER.policy},
+        "resourcePolicies": {"workloadPolicy": MANAGER.spec.workload_policy},
     }
 
 
 def test_body_of_a_manager_without_machines_has_target_size_0() -> None:
     name = "m" * 57 + "-12345"
-    body = resources.manager_body(Manager(name=name, template="t", target_size=0))
-    assert body == {"name": name, "baseInstanceName": "m" * 57, "instanceTemplate": "t", "targetSize": 0}
+    body = resources.insert_body(replace(MANAGER, meta=meta(name), spec=replace(MANAGER.spec, target_size=0)), MARK)
+    assert (body["name"], body["baseInstanceName"], body["targetSize"]) == (name, "m" * 57, 0)
 
 
 def test_metadata_items_are_sorted_and_sent_with_the_fingerprint() -> None:
@@ -174,21 +213,9 @@ def test_metadata_items_are_sorted_and_sent_with_the_fingerprint() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("record", "body", "read"),
-    [
-        pytest.param(POLICY, resources.policy_body(POLICY), resources.policy_of, id="a policy"),
-        pytest.param(READ_TEMPLATE, resources.template_body(TEMPLATE), resources.template_of, id="a template"),
-        pytest.param(
-            replace(MANAGER, action_on_failure=""),
-            resources.manager_body(MANAGER),
-            resources.manager_of,
-            id="a manager",
-        ),
-    ],
-)
-def test_inserted_resource_is_read_equal_to_its_record(record: object, body: object, read: object) -> None:
-    assert read(json.loads(json.dumps(body))) == record
+@pytest.mark.parametrize(("child", "read", "want"), READ.values(), ids=READ)
+def test_inserted_resource_is_read(child: object, read: object, want: object) -> None:
+    assert read(json.loads(json.dumps(resources.insert_body(child, MARK)))) == want
 
 
 def test_resource_policy_of_another_type_has_no_type() -> None:
@@ -315,7 +342,7 @@ _OPERATIONS: dict[str, tuple[dict[str, object], bool, FailureKind | None]] = {
 
 @pytest.mark.parametrize(("raw", "done", "kind"), _OPERATIONS.values(), ids=_OPERATIONS)
 def test_operation_is_read_with_its_outcome(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
-    found = resources.operation_of({"name": "operation-1", **raw}, ZONE)
+    found = resources.operation_of({"name": "operation-1", **raw})
     assert found.done is done
     assert (found.failure.kind if found.failure else None) is kind
 
@@ -328,9 +355,8 @@ def test_name_of_the_target_does_not_affect_the_kind_of_failure() -> None:
         "targetLink": "projects/p/global/instanceTemplates/gce-quota-exceeded",
         "error": {"errors": [{"code": "NEW", "message": "The thing gce-quota-exceeded broke."}]},
     }
-    assert resources.operation_of(raw, ZONE) == Operation(
+    assert resources.operation_of(raw) == Operation(
         name=OperationName("operation-1"),
-        scope=ZONE,
         done=True,
         failure=Failure(kind=FailureKind.UNAVAILABLE, message="NEW: The thing gce-quota-exceeded broke."),
     )
@@ -375,7 +401,7 @@ def test_any_json_is_read_without_an_exception(raw: object) -> None:
     machines, token = resources.managed_instances_of(raw, ZONE)
     assert all(machine.name for machine in machines)
     assert isinstance(token, str)
-    operation = resources.operation_of(raw, ZONE)
+    operation = resources.operation_of(raw)
     assert operation.done or operation.failure is None
 
 

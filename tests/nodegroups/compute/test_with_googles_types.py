@@ -13,12 +13,13 @@ from provisioner.nodegroups.api import statuses
 from provisioner.nodegroups.api.specs import (
     FailureAction,
     InstanceConfig,
+    InstanceTemplateSpec,
     ProvisioningModel,
-    ServiceAccount,
     SizePolicyMode,
 )
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records, resources
-from provisioner.nodegroups.compute.records import DELETE, TERMINATE, Manager, ResourcePolicy, Template
+from tests.support.nodegroup_world import a_child
 
 #: Time-out longer than the default, because importing the library takes several seconds.
 pytestmark = pytest.mark.timeout(60)
@@ -31,53 +32,32 @@ def googles(name: str) -> Any:
     return operator.attrgetter(name)(compute_v1)
 
 
-TEMPLATE = Template(
-    name="g-template",
-    description="mark",
+TEMPLATE = a_child(Kind.INSTANCE_TEMPLATE)
+CONFIG = InstanceConfig(
     machine_type="ct6e-standard-4t",
     provisioning_model=ProvisioningModel.FLEX_START,
-    on_host_maintenance=TERMINATE,
-    termination_action=DELETE,
-    metadata={"a": "1"},
-    config=InstanceConfig(
-        machine_type="ct6e-standard-4t",
-        max_run_duration_seconds=3600,
-        reservation="r",
-        image="i",
-        boot_disk_size_gb=100,
-        disk_type="hyperdisk-balanced",
-        subnetwork="regions/us-east5/subnetworks/default",
-        network_tags=("t",),
-        service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
-    ),
+    max_run_duration_seconds=3600,
+    reservation_affinity="NO_RESERVATION",
+    secure_boot=True,
 )
-NO_RESERVATION = replace(TEMPLATE.config, reservation="", reservation_affinity="NO_RESERVATION", secure_boot=True)
-MANAGER = Manager(
-    name="g-mig",
-    description="mark",
-    template="t",
-    target_size=4,
-    mode=SizePolicyMode.BULK,
-    policy="p",
-    action_on_failure=FailureAction.DO_NOTHING,
-)
+NO_RESERVATION = replace(TEMPLATE, spec=InstanceTemplateSpec(project="p", config=CONFIG))
 
 
 @pytest.mark.parametrize(
     ("body", "name"),
     [
+        pytest.param(resources.insert_body(a_child(Kind.WORKLOAD_POLICY), "mark"), "ResourcePolicy", id="a policy"),
+        pytest.param(resources.insert_body(TEMPLATE, "mark"), "InstanceTemplate", id="a template"),
         pytest.param(
-            resources.policy_body(ResourcePolicy(name="g-policy", description="mark", topology="2x2x4")),
-            "ResourcePolicy",
-            id="a policy",
-        ),
-        pytest.param(resources.template_body(TEMPLATE), "InstanceTemplate", id="a template"),
-        pytest.param(
-            resources.template_body(replace(TEMPLATE, config=NO_RESERVATION)),
+            resources.insert_body(NO_RESERVATION, "mark"),
             "InstanceTemplate",
             id="a template without reservations",
         ),
-        pytest.param(resources.manager_body(MANAGER), "InstanceGroupManager", id="a manager"),
+        pytest.param(
+            resources.insert_body(a_child(Kind.MANAGED_INSTANCE_GROUP), "mark"),
+            "InstanceGroupManager",
+            id="a manager",
+        ),
         pytest.param(resources.metadata_body({"a": "1"}, "f"), "Metadata", id="metadata"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import Failure, FailureKind, Operation
 from provisioner.model.writes import (
     AnsweredCall,
     AnsweredWrite,
@@ -21,10 +21,11 @@ from provisioner.model.writes import (
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, ResourcePolicy, Scope, Template
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, ResourcePolicy, Scope, Template
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO, Memory, Reading, ResourceMemory, fold
 from provisioner.nodegroups.planning.resource import difference, external_problem
+from tests.support.nodegroup_world import a_child
 
 ASKED = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = ASKED + timedelta(seconds=5)
@@ -34,7 +35,7 @@ OF = {
 }
 POLICY = ResourcePolicy(name="policy", type="HIGH_THROUGHPUT", topology="4x4")
 MACHINE = ManagedInstance(name="m", scope=Scope(project="p", zone="z"), status="RUNNING", id="7")
-INSERT = actions.Insert(**OF, resource=POLICY, attempt=1, request_id="")
+INSERT = actions.Insert(**OF, child=a_child(Kind.WORKLOAD_POLICY), mark="", attempt=1, request_id="")
 DELETE = actions.Delete(**OF, attempt=1, request_id="")
 
 
@@ -108,7 +109,7 @@ def test_outdated_answer_changes_nothing() -> None:
     memory = Memory(resources={"u": known})
     assert answered(memory, actions.Read(**OF), result=POLICY) == memory
     poll = actions.Poll(**OF, operation="earlier", type=OperationType.CREATE)
-    assert answered(memory, poll, result=Operation(name="earlier", scope=OF["target"].scope, done=True)) == memory
+    assert answered(memory, poll, result=Operation(name="earlier", done=True)) == memory
 
 
 @pytest.mark.parametrize("found", [(), (Instance(name="m", id="8", items={"a": "b"}),)], ids=["gone", "another one"])

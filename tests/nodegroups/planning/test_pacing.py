@@ -10,7 +10,7 @@ from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.model.writes import AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
+from provisioner.nodegroups.compute.records import ManagedInstance, Scope
 from provisioner.nodegroups.planning.actions import (
     Call,
     Insert,
@@ -24,6 +24,7 @@ from provisioner.nodegroups.planning.actions import (
 from provisioner.nodegroups.planning.decide import pace
 from provisioner.nodegroups.planning.memory import Memory, fold
 from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
+from tests.support.nodegroup_world import a_child
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
@@ -37,8 +38,8 @@ def target(name: str, scope: Scope = ZONE) -> Target:
 
 
 def insert(name: str, scope: Scope = ZONE) -> Insert:
-    manager = Manager(name=name, template="t", target_size=1)
-    return Insert(target=target(name, scope), resource=manager, attempt=1, request_id="r")
+    child = a_child(Kind.MANAGED_INSTANCE_GROUP, name)
+    return Insert(target=target(name, scope), child=child, mark="", attempt=1, request_id="r")
 
 
 def set_metadata(name: str) -> SetMetadata:

@@ -13,10 +13,10 @@ import pytest
 from provisioner.kube.fields import format_time
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.specs import InstanceConfig
+from provisioner.nodegroups.api.specs import InstanceConfig, InstanceTemplateSpec
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
+from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.compute.records import ManagedInstance, Scope
 from provisioner.nodegroups.planning.actions import (
     ApplyDevicePlugin,
     ApproveRequest,
@@ -741,24 +741,21 @@ def test_lost_machine_that_cannot_join_again_is_reported_with_the_cause(
 _REQUESTS = uuid.UUID("00000000-0000-4000-8000-000000000001")
 
 
-def _insert_template(world: World, model: str = "STANDARD") -> None:
-    template = Template(
-        name="mine",
-        machine_type="ct6e-standard-4t",
-        provisioning_model=model,
-        on_host_maintenance="TERMINATE",
-        config=InstanceConfig(
-            machine_type="ct6e-standard-4t",
-            image="projects/project-1/global/images/tpu",
-            subnetwork="regions/us-central1/subnetworks/default",
-        ),
+def _insert_template(world: World, machine_type: str = "ct6e-standard-4t") -> None:
+    config = InstanceConfig(
+        machine_type=machine_type,
+        image="projects/project-1/global/images/tpu",
+        subnetwork="regions/us-central1/subnetworks/default",
     )
-    world.cloud.client.insert(Scope(project="project-1"), template, request_id=str(uuid.uuid5(_REQUESTS, model)))
+    spec = InstanceTemplateSpec(project="project-1", config=config)
+    template = InstanceTemplate(meta=ObjectMeta(namespace="", name="mine", uid=""), spec=spec)
+    request_id = str(uuid.uuid5(_REQUESTS, machine_type))
+    world.cloud.client.insert(Scope(project="project-1"), template, "", request_id=request_id)
 
 
-def _world_with_a_template_of_the_users(topology: str = "2x4", model: str = "STANDARD") -> World:
+def _world_with_a_template_of_the_users(topology: str = "2x4", machine_type: str = "ct6e-standard-4t") -> World:
     world = World()
-    _insert_template(world, model)
+    _insert_template(world, machine_type)
 
     def join(machine: MachineView) -> None:
         place = f"gce://project-1/{ZONE}/{machine.name}"
@@ -771,17 +768,17 @@ def _world_with_a_template_of_the_users(topology: str = "2x4", model: str = "STA
     uri = "projects/project-1/global/instanceTemplates/mine"
     spec = replace(group.spec, instance_config=None, bootstrap_kubernetes=None, instance_template_uri=uri)
     world.kube.create_group(replace(group, spec=spec))
-    if model == "STANDARD":
+    if machine_type.startswith("ct6e"):
         world.wait_until(lambda: world.is_ready("train"))
     world.wait(60.0)
     return world
 
 
 def test_corrected_template_of_a_user_is_noticed_within_minutes() -> None:
-    world = _world_with_a_template_of_the_users(model="SPOT")
+    world = _world_with_a_template_of_the_users(machine_type="n1-standard-1")
     assert not world.machines("train")
     scope, request_id = Scope(project="project-1"), str(uuid.uuid5(_REQUESTS, "delete"))
-    world.cloud.client.delete(Template, scope, "mine", request_id=request_id)
+    world.cloud.client.delete(Kind.INSTANCE_TEMPLATE, scope, "mine", request_id=request_id)
     world.wait(10.0)
     _insert_template(world)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)

@@ -18,6 +18,7 @@ from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Action, Group, Loss, MachineView, Member, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.compute import Wire
+from tests.support.nodegroup_world import a_child
 from tests.support.simulations.stage import Stage
 
 ZONE = "us-central1-b"
@@ -130,7 +131,10 @@ class Cloud:
         scope = records.Scope(project=group.scope.project, zone=group.scope.location)
         with contextlib.suppress(ComputeError):
             self.client.delete(
-                records.Manager, scope, group.name, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}"
+                Kind.MANAGED_INSTANCE_GROUP,
+                scope,
+                group.name,
+                request_id=f"00000000-0000-4000-8000-{self._foreign:012d}",
             )
 
     def forget_operations_after(self, seconds: float) -> None:
@@ -139,15 +143,15 @@ class Cloud:
     def hold(self, target: Target) -> None:
         """Create another user's workload policy with the name of `target`."""
         self._foreign += 1
-        policy = records.ResourcePolicy(name=target.name, topology="4x4")
-        self.client.insert(target.scope, policy, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
+        policy = a_child(Kind.WORKLOAD_POLICY, target.name)
+        self.client.insert(target.scope, policy, "", request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
 
     def release(self, target: Target) -> None:
         """Delete the workload policy that `hold` created, and repeat failed deletes."""
         self._foreign += 1
         try:
             self.client.delete(
-                records.ResourcePolicy,
+                Kind.WORKLOAD_POLICY,
                 target.scope,
                 target.name,
                 request_id=f"00000000-0000-4000-8000-{self._foreign:012d}",
