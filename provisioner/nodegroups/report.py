@@ -1,4 +1,4 @@
-"""Writes Events, log lines and metrics. Decides nothing. An Event about a status is written after the status."""
+"""Writes Events, log lines and metrics. Decides nothing. The Events of a status are written after the status."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -34,15 +34,12 @@ class Reporter(PlanReporter):
     clock: Callable[[], datetime] = wall_clock
     #: Reason of the condition Ready in the last round, and time since which the group has it, by UID of the group.
     _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Report a plan: exceptions, Events, orphaned resources and metrics."""
+        """Report a plan: exceptions, orphaned resources and metrics."""
         for crashed in plan.crashed:
             self._tell_crash(crashed)
-        if not self.dry_run:
-            self._tell_events(plan)
         self._tell_strays(plan.strays)
         self.metrics.set_events_dropped(self.recorder.dropped_total)
         self.metrics.show(values_of(plan.memory, snapshot, self._oldest(snapshot.groups)))
@@ -65,19 +62,6 @@ class Reporter(PlanReporter):
             if self._lasting.fails(stray.url, stray.description):
                 _log.warning("resource.orphaned", resource=stray.url, mark=stray.description)
 
-    def _tell_events(self, plan: Plan) -> None:
-        statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}
-        now: dict[str, list[actions.Event]] = {}
-        for event in plan.events:
-            key = statuses.get(event.object.uid)
-            if key is None:
-                self._tell_event(event)
-            else:
-                now.setdefault(key, []).append(event)
-        open_writes = {key for key, write in plan.memory.writes.items() if write.answered_at is None}
-        kept = {key: events for key, events in self._held.items() if key in open_writes}
-        self._held = kept | {key: tuple(events) for key, events in now.items()}
-
     def _tell_crash(self, crashed: Crashed) -> None:
         self.metrics.crashed.inc()
         left_out = self._repeats.left_out(place_of(crashed.error))
@@ -96,13 +80,13 @@ class Reporter(PlanReporter):
             self._tell_call(answer)
 
     def _tell_write(self, answer: actions.WriteAnswer) -> None:
-        events, label = self._held.pop(answer.write.key, ()), _label(answer.write)
+        write, label = answer.write, _label(answer.write)
         self._count_write(answer, label)
         if answer.failure is None:
             # Statuses are logged as debug, because they change often and their important changes have Events.
-            log = _log.debug if isinstance(answer.write, actions.PatchStatus) else _log.info
-            log("object.written", write=label, object=answer.write.key)
-            for event in events:
+            log = _log.debug if isinstance(write, actions.PatchStatus) else _log.info
+            log("object.written", write=label, object=write.key)
+            for event in write.events if isinstance(write, actions.PatchStatus) else ():
                 self._tell_event(event)
 
     def _tell_call(self, answer: actions.CallAnswer) -> None:

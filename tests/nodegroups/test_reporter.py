@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName
 from provisioner.model.waits import Backoff
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import AnsweredCall, AnsweredWrite, OpenWrite, WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
@@ -55,15 +55,17 @@ METADATA = SetMetadata(
     target=target(MIG), machine=a_machine(), items={"kubeadm-join-token": SECRET}, fingerprint="f", request_id="m"
 )
 READ = Read(target=target(POLICY))
-STATUS = PatchStatus(
-    record=TpuNodeGroup(meta=meta(), spec=TpuNodeGroupSpec(project="", node_location="")), new=TpuNodeGroupStatus()
-)
-REMOVE = DeleteNode(name="m-0", uid="u")
 EVENT = Event(
     object=ObjectRef(kind="TPUNodeGroup", api_version="v1", namespace="research", name="slice", uid="u1"),
     reason="Provisioned",
     message="4/4 nodes are ready",
 )
+STATUS = PatchStatus(
+    record=TpuNodeGroup(meta=meta(), spec=TpuNodeGroupSpec(project="", node_location="")),
+    new=TpuNodeGroupStatus(),
+    events=(EVENT,),
+)
+REMOVE = DeleteNode(name="m-0", uid="u")
 
 
 @pytest.fixture
@@ -140,7 +142,9 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
         ),
         pytest.param(failed(READ), ("warning", "compute.read_failed"), id="a read"),
         pytest.param(AnsweredWrite(write=REMOVE, at=NOW), ("info", "object.written"), id="a write"),
-        pytest.param(AnsweredWrite(write=STATUS, at=NOW), ("debug", "object.written"), id="a status"),
+        pytest.param(
+            AnsweredWrite(write=replace(STATUS, events=()), at=NOW), ("debug", "object.written"), id="a status"
+        ),
         pytest.param(refused(REMOVE, WriteFailure.CONFLICT), ("info", "write.postponed"), id="an object that changed"),
         pytest.param(refused(REMOVE, WriteFailure.NOT_NOW), ("info", "write.postponed"), id="a disruption budget"),
         pytest.param(refused(REMOVE, WriteFailure.REFUSED), ("warning", "write.refused"), id="a right that lacks"),
@@ -187,49 +191,22 @@ def test_problem_that_lasts_is_logged_once(
     assert len(told(reporter, bad)) == 1
 
 
-def tell(
-    reporter: Reporter, *events: Event, open_writes: tuple[Write, ...] = (), writes: tuple[Write, ...] = ()
-) -> list[str]:
-    opened = {write.key: OpenWrite(write=write, seen="", since=NOW) for write in (*open_writes, *writes)}
-    plan = Plan(memory=Memory(writes=opened), writes=writes, events=events)
-    reporter.tell(plan, Snapshot(cluster=Cluster(uid="c")))
-    return reasons(reporter)
-
-
 def reasons(reporter: Reporter) -> list[str]:
     recorder = reporter.recorder
     assert isinstance(recorder, FakeRecorder)
     return [event.reason for event in recorder.told]
 
 
-def test_event_without_a_status_is_recorded_immediately(reporter: Reporter) -> None:
-    assert tell(reporter, EVENT) == ["Provisioned"]
-    assert tell(reporter, EVENT, writes=(REMOVE,)) == ["Provisioned", "Provisioned"]
-
-
 def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Reporter) -> None:
-    """The status may be written over several rounds."""
-    assert tell(reporter, EVENT, writes=(STATUS,)) == []
-    assert tell(reporter, open_writes=(STATUS,)) == []
-    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
-    assert reasons(reporter) == ["Provisioned"]
+    reporter.tell(Plan(memory=Memory(), writes=(STATUS,)), Snapshot(cluster=Cluster(uid="c")))
+    assert reasons(reporter) == []
     reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == ["Provisioned"]
 
 
 def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
     """The next decision proposes the Event again, together with its status write."""
-    tell(reporter, EVENT, writes=(STATUS,))
     reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
-    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
-    assert reasons(reporter) == []
-
-
-def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
-    """The outcome of a lost write remains unknown, so the Event could report a wrong status."""
-    tell(reporter, EVENT, writes=(STATUS,))
-    tell(reporter)
-    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == []
 
 
@@ -276,7 +253,6 @@ def test_age_of_a_reason_is_that_of_the_group_that_has_had_it_longest() -> None:
 def test_dry_run_reports_only_reads() -> None:
     """In a dry run, the actor logs the omitted changes."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), dry_run=True)
-    assert tell(reporter, EVENT) == []
     for answer in (failed(INSERT), failed(METADATA), refused(REMOVE, WriteFailure.REFUSED)):
         assert told(reporter, answer) == []
     assert told(reporter, failed(READ)) == [("warning", "compute.read_failed")]

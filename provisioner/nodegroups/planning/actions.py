@@ -185,6 +185,16 @@ CallAnswer = AnsweredCall[Call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A Kubernetes Event that a decision requests."""
+
+    object: ObjectRef
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _OfRecord:
     record: Record
 
@@ -217,6 +227,8 @@ class PatchStatus(_OfRecord):
     """Patch the changed fields of an object's status, with the resource version as precondition."""
 
     new: ResourceStatus | TpuNodeGroupStatus
+    #: Events to record when the status has been written.
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,13 +342,3 @@ Write = (
 )
 WriteAnswer = AnsweredWrite[Write]
 Answer = CallAnswer | WriteAnswer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A Kubernetes Event that a decision requests."""
-
-    object: ObjectRef
-    reason: str
-    message: str
-    warning: bool = False

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from provisioner.model.turns import in_turns, with_turns
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import choose_writes, with_open, without_lost
+from provisioner.model.writes import Proposed, choose_writes, with_open, without_lost
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
@@ -37,7 +37,6 @@ from provisioner.nodegroups.planning.nodes import is_of_earlier
 from provisioner.nodegroups.planning.round import (
     NOTHING,
     PlanningSettings,
-    Proposed,
     Round,
     Snapshot,
     Step,
@@ -63,7 +62,6 @@ class Plan:
     memory: Memory
     calls: tuple[actions.Call, ...] = ()
     writes: tuple[actions.Write, ...] = ()
-    events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
     #: Managed instance groups that this cluster created and that have no object, by project that was listed recently.
     strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
@@ -102,7 +100,6 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         memory=paced.memory,
         calls=paced.calls,
         writes=tuple(proposal.write for proposal in proposed),
-        events=tuple(event for proposal in proposed for event in proposal.events),
         crashed=tuple(result.crashed for result in concluded.values() if result.crashed is not None),
         strays=strays.find(projects, ctx),
         wake_at=min((moment for moment in moments if moment > now), default=None),
@@ -181,7 +178,9 @@ def _apply_device_plugin(ctx: Round) -> Step:
     return to_write(actions.ApplyDevicePlugin(version=version), installed)
 
 
-def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
+def _with_few_tokens(
+    chosen: list[Proposed[actions.Write]], snapshot: Snapshot, memory: Memory
+) -> list[Proposed[actions.Write]]:
     """Leave out creates of tokens beyond `tokens.MOST`. Namespaces alternate, and so do the groups of a namespace."""
     creating = sum(
         isinstance(sent.write, actions.CreateToken) and sent.answered_at is None for sent in memory.writes.values()

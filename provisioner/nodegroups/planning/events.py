@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import Proposed
 from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
@@ -20,7 +21,7 @@ from provisioner.nodegroups.api.statuses import (
 )
 from provisioner.nodegroups.api.types import API_VERSION, Record
 from provisioner.nodegroups.planning.actions import Event, PatchStatus, SetFinalizers
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, to_write
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, to_write
 
 #: Compute Engine has begun to create a child's resource.
 PROVISIONING = "Provisioning"
@@ -80,8 +81,8 @@ def propose(
             pause = min(_PAUSE_SECONDS * len(status.machines), _MAX_PAUSE_SECONDS)
     elif isinstance(record.status, ResourceStatus) and isinstance(status, ResourceStatus):
         events = _of_child(reference(record), record.status, status)
-    write = PatchStatus(record=record, new=status)
-    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=events, pause_seconds=pause),))
+    write = PatchStatus(record=record, new=status, events=events)
+    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, pause_seconds=pause),))
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:

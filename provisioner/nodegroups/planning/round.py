@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from provisioner.constants import POOL_JOBSET_NAMESPACE, POOL_WORKLOAD_NAMESPACE
 from provisioner.model import waits
-from provisioner.model import writes as open_writes
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import Proposed, WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING, ConditionType, Reason, condition_of, is_true
 from provisioner.nodegroups.api.types import (
@@ -26,7 +25,7 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Link, parse_link
-from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Proof, Write
+from provisioner.nodegroups.planning.actions import Call, DeleteChild, Proof, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
 
@@ -190,19 +189,11 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed(open_writes.Proposed[Write]):
-    """A write that a step proposes."""
-
-    #: Events to record when the write has succeeded.
-    events: tuple[Event, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Calls, writes and times of a part of a decision. A plan has at most one write of each object."""
 
     calls: tuple[Wanted, ...] = ()
-    writes: tuple[Proposed, ...] = ()
+    writes: tuple[Proposed[Write], ...] = ()
     #: Times at which the next decision is due at the latest.
     moments: tuple[datetime, ...] = ()
 

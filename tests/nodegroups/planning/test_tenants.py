@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.model.writes import Proposed
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import (
@@ -31,7 +32,7 @@ from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import LONG_AGO, Memory, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import Node, Pod, Proposed, Snapshot, begin_round, place_of
+from provisioner.nodegroups.planning.round import Node, Pod, Snapshot, begin_round, place_of
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import FACTS, Kube

@@ -18,6 +18,7 @@ from provisioner.nodegroups.planning.actions import (
     Delete,
     Event,
     Insert,
+    PatchStatus,
     Proof,
     SetMetadata,
     Write,
@@ -99,9 +100,10 @@ class Process:
         snapshot = self.kube.snapshot(frozenset(self.live))
         plan = deciding.decide(snapshot, self.memory, self.settings, now)
         self.memory = plan.memory
-        self.events.extend(plan.events)
         self.crashed.extend(plan.crashed)
-        for event in plan.events:
+        events = [event for write in plan.writes if isinstance(write, PatchStatus) for event in write.events]
+        self.events.extend(events)
+        for event in events:
             self.stage.note("event", "%s %s: %s", event.object.name, event.reason, event.message)
         for call in plan.calls:
             self._begin(call.key, lambda call=call: self._call(call))
