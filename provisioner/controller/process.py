@@ -11,7 +11,7 @@ import structlog
 
 import provisioner
 from provisioner import constants
-from provisioner.controller.actor import CallingActor
+from provisioner.admission.files import CertificateLoop
 from provisioner.controller.loop import RoundLoop, Wake
 from provisioner.kube.api import KubeApi
 from provisioner.kube.events import EventRecorder
@@ -94,7 +94,6 @@ def make_replica(
 
 
 LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
-ActorT = TypeVar("ActorT", bound=CallingActor[Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +106,20 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controller(Generic[LoopT, ActorT]):
+class Controller(Generic[LoopT]):
     """All parts of a controller. No thread runs before `start`."""
 
     replica: Replica
     loop: LoopT
     watches: Mapping[str, Watch[Any]]
-    actor: ActorT
     server: HttpServer
-    #: Ends further parts of the controller, after the wait for calls in progress; None without such parts.
-    last: Callable[[], object] | None = None
+    #: Further parts, which start first and end after the wait for calls in progress.
+    parts: Sequence[HttpServer | CertificateLoop] = ()
 
     def start(self) -> None:
         """Start all parts except the loop. Raises ServerError if an address cannot be served."""
-        self.server.start()
+        for part in (*self.parts, self.server):
+            part.start()
         self.replica.recorder.start()
         for watch in self.watches.values():
             watch.start()
@@ -134,16 +133,15 @@ class Controller(Generic[LoopT, ActorT]):
 
     def shut_down(self) -> None:
         """End all parts after the loop. Waits for calls in progress, and releases the lease if no call is left."""
-        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
+        drained = self.loop.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
             watch.stop()
         if self.replica.elector is not None and drained:
             self.replica.elector.release()
         self.replica.recorder.stop()
-        if self.last is not None:
-            self.last()
-        self.server.stop()
+        for part in (*self.parts, self.server):
+            part.stop()
         _log.info("controller.stopped", calls_under_way=not drained)
         if not drained:
             # Threads that hang in a call must not prevent the end of the process.
@@ -176,14 +174,13 @@ class Controller(Generic[LoopT, ActorT]):
 def assemble(
     replica: Replica,
     loop: LoopT,
-    actor: ActorT,
     watches: Mapping[str, Watch[Any]],
     addresses: Addresses,
     *,
     problems: Callable[[], Sequence[str]],
     pages: Sequence[Page] = (),
-    last: Callable[[], object] | None = None,
-) -> Controller[LoopT, ActorT]:
+    parts: Sequence[HttpServer | CertificateLoop] = (),
+) -> Controller[LoopT]:
     """Combine parts with a server of metrics and probes. Raises ServerError for an invalid address."""
     server = make_status_server(
         "tpu-provisioner",
@@ -194,7 +191,7 @@ def assemble(
         problems=problems,
         pages=pages,
     )
-    return Controller(replica=replica, loop=loop, watches=watches, actor=actor, server=server, last=last)
+    return Controller(replica=replica, loop=loop, watches=watches, server=server, parts=parts)
 
 
 def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:

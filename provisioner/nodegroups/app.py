@@ -75,7 +75,7 @@ def build(
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
-) -> Controller[Loop, Actor]:
+) -> Controller[Loop]:
     """Assemble the controller. Raises ServerError if an address is invalid."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
@@ -119,7 +119,7 @@ def build(
         wake=replica.wake,
         stopping=replica.stopping,
     )
-    return assemble(replica, loop, actor, loop.watches.named(), addresses, problems=loop.problems)
+    return assemble(replica, loop, loop.watches.named(), addresses, problems=loop.problems)
 
 
 def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:

@@ -25,7 +25,7 @@ from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.report import Reporter
-from provisioner.partitions.rest.api import Rest, Sources, make_rest
+from provisioner.partitions.rest.api import Sources, make_rest
 from provisioner.partitions.vipu.cli import VipuCommand
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.resources import file_pages
@@ -98,8 +98,8 @@ def build(
     vipu: Mapping[str, VipuCommand],
     *,
     exit_process: Callable[[int], object],
-) -> tuple[Controller[Loop, Actor], Rest]:
-    """Assemble the controller and the REST API. Raises ServerError if an address is invalid."""
+) -> Controller[Loop]:
+    """Assemble the controller with the REST API. Raises ServerError if an address is invalid."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -147,18 +147,17 @@ def build(
         stopping=replica.stopping,
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
-    rest = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, _sources(loop, ledger, vipu))
-    controller = assemble(
+    sources = _sources(loop, ledger, vipu)
+    servers, certificate = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, sources)
+    return assemble(
         replica,
         loop,
-        actor,
         {"pods": loop.pods, "configmaps": ledger},
         addresses,
-        problems=lambda: (*loop.problems(), *rest.problems()),
+        problems=lambda: (*loop.problems(), *(certificate.problems() if certificate is not None else ())),
         pages=(*file_pages("provisioner.partitions"), loop.board.page()),
-        last=rest.stop,
+        parts=(certificate, *servers) if certificate is not None else servers,
     )
-    return controller, rest
 
 
 def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand]) -> Sources:
@@ -180,8 +179,6 @@ def run(
     exit_process: Callable[[int], object],
 ) -> int:
     """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError if an address cannot be served."""
-    controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
-    rest.start()
-    return controller.run(
+    return build(settings, addresses, api, vipu, exit_process=exit_process).run(
         api, servers=[server.address for server in settings.servers], leader_election=addresses.leader_elect
     )

@@ -66,7 +66,7 @@ def build(
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
-) -> Controller[Loop, Actor]:
+) -> Controller[Loop]:
     """Build the controller; only the supplier GKE requires `client`. Raises ServerError for invalid addresses."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
@@ -128,7 +128,7 @@ def build(
         stopping=replica.stopping,
     )
     pages = board_api.pages(board)
-    return assemble(replica, loop, actor, watches.named(), addresses, problems=loop.problems, pages=pages)
+    return assemble(replica, loop, watches.named(), addresses, problems=loop.problems, pages=pages)
 
 
 def make_gate(api: Api, clock: Callable[[], datetime], settings: Settings) -> Gate:

@@ -66,7 +66,7 @@ class Process:
             watch.stop()
         self.controller.replica.recorder.stop()
         self.controller.server.stop()
-        for threads in (self.controller.actor.executor, self.controller.actor.write_executor):
+        for threads in (self.controller.loop.actor.executor, self.controller.loop.actor.write_executor):
             threads.shutdown(wait=True)
 
 
@@ -79,11 +79,11 @@ def process() -> Iterator[Process]:
 
 def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
     loop = process.controller.loop
-    assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
+    assert (loop.is_leader(), process.controller.loop.actor.lease_seconds()) == (False, 0.0)
     process.controller.start()
     wait_for(loop.is_leader)
     assert process.kube.object(LEASE) is not None
-    assert 0 < process.controller.actor.lease_seconds() <= 30
+    assert 0 < process.controller.loop.actor.lease_seconds() <= 30
 
 
 def test_probes_and_metrics_are_served() -> None:
@@ -107,9 +107,9 @@ def test_probes_and_metrics_are_served() -> None:
 
 def test_dry_run_replaces_the_actor(process: Process) -> None:
     """A dry run needs no Lease, so that it can run next to the leader."""
-    assert type(process.controller.actor) is Actor
+    assert type(process.controller.loop.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
-    assert isinstance(dry.controller.actor, DryActor)
+    assert isinstance(dry.controller.loop.actor, DryActor)
     assert dry.controller.replica.elector is None
     assert dry.controller.loop.is_leader()
     dry.end()

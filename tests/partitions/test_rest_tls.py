@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import structlog
 
-from provisioner.admission.files import Files
+from provisioner.admission.files import CertificateLoop, Files
 from provisioner.admission.keeper import make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.partitions.client import Unreachable, sender
-from provisioner.partitions.rest.api import Rest, make_rest
+from provisioner.partitions.rest.api import make_rest
+from provisioner.runtime.http import HttpServer
 from tests.support.partitions_api import Ground
 from tests.support.waiting import wait_for
 
@@ -36,17 +37,31 @@ class Place:
         self.ground = Ground()
         self.files = Files(certificate=folder / "tls.crt", key=folder / "tls.key")
         self.authority = folder / "ca.crt"
-        self.rest: Rest | None = None
+        self.servers: list[HttpServer] = []
+        self.certificate: CertificateLoop | None = None
 
     def write(self, keys: Keys) -> None:
         self.files.certificate.write_text(keys.certificate_pem)
         self.files.key.write_text(keys.key_pem)
         self.authority.write_text(keys.authority_pem)
 
-    def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
-        self.rest = make_rest(api, api_tls, self.files if files else None, self.ground.kube, self.ground.sources())
-        self.rest.start()
-        return self.rest
+    def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> list[int]:
+        """Serve, and return the ports."""
+        given = self.files if files else None
+        self.servers, self.certificate = make_rest(api, api_tls, given, self.ground.kube, self.ground.sources())
+        if self.certificate is not None:
+            self.certificate.start()
+        for server in self.servers:
+            server.start()
+        return [server.ports[0] for server in self.servers]
+
+    def problems(self) -> Sequence[str]:
+        assert self.certificate is not None
+        return self.certificate.problems()
+
+    def stop(self) -> None:
+        for part in (*self.servers, *filter(None, [self.certificate])):
+            part.stop()
 
     def ask(self, port: int, *, scheme: str = "https", host: str = HOST) -> str:
         """Request a pod's partition as its init container does; return the configuration."""
@@ -65,18 +80,13 @@ class Place:
 def _place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
-    if made.rest is not None:
-        made.rest.stop()
-
-
-def ports(rest: Rest) -> list[int]:
-    return [server.ports[0] for server in rest.servers]
+    made.stop()
 
 
 def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
     """Pods that were created before the certificate existed still use the URL in plain HTTP."""
     place.write(make())
-    plain, encrypted = ports(place.start())
+    plain, encrypted = place.start()
     assert place.ask(encrypted) == place.ask(plain, scheme="http") == '{"partition": "the configuration"}'
 
 
@@ -93,9 +103,9 @@ def test_servers_follow_the_addresses_and_the_certificate(
     place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool
 ) -> None:
     place.write(make())
-    rest = place.start(**given)  # type: ignore[arg-type]
-    assert len(rest.servers) == count
-    for port in ports(rest):
+    ports = place.start(**given)  # type: ignore[arg-type]
+    assert len(ports) == count
+    for port in ports:
         place.ask(port, scheme="https" if is_encrypted else "http")
 
 
@@ -116,7 +126,7 @@ def test_client_sends_no_token_to_an_untrusted_server(
     """Otherwise an attacker between client and server would get the token."""
     place.write(make())
     spoil(place)
-    _, port = ports(place.start())
+    _, port = place.start()
     with pytest.raises(Unreachable, match=want):
         place.ask(port)
     assert place.ground.kube.reviews == []
@@ -124,7 +134,7 @@ def test_client_sends_no_token_to_an_untrusted_server(
 
 def test_client_with_an_https_url_sends_no_token_in_plain_http(place: Place) -> None:
     place.write(make())
-    plain, _ = ports(place.start())
+    plain, _ = place.start()
     with pytest.raises(Unreachable, match="does not answer"):
         place.ask(plain)
     assert place.ground.kube.reviews == []
@@ -136,14 +146,13 @@ def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     """A half-written pair of files has no effect."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     place.write(make())
-    rest = place.start()
-    _, port = ports(rest)
+    _, port = place.start()
     place.ask(port)
     with structlog.testing.capture_logs() as lines:
         place.files.key.write_text("half of")
         wait_for(lambda: [line for line in lines if line["event"] == "api_certificate.problem"], what="the problem")
         place.ask(port)
-        assert rest.problems() == ()
+        assert place.problems() == ()
         place.write(make())
         wait_for(lambda: [line for line in lines if line["event"] == "certificate.served"], what="the new one")
         place.ask(port)
@@ -155,14 +164,13 @@ def test_missing_certificate_is_reported_once_and_prevents_readiness(
     """The Secret with the certificate may be created later."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
-        rest = place.start()
-        assert ["cannot be served" in problem for problem in rest.problems()] == [True]
-        plain, port = ports(rest)
+        plain, port = place.start()
+        assert ["cannot be served" in problem for problem in place.problems()] == [True]
         with pytest.raises(Unreachable):
             place.ask(port, host="127.0.0.1")
         place.ask(plain, scheme="http")
         place.write(make())
-        wait_for(lambda: not rest.problems(), what="the certificate")
+        wait_for(lambda: not place.problems(), what="the certificate")
     place.ask(port)
     said = [line["problem"] for line in lines if line["event"] == "api_certificate.problem"]
     assert len(said) == len(set(said)) >= 1

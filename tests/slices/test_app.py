@@ -77,7 +77,7 @@ class Process:
         for watch in self.controller.loop.watches.named().values():
             watch.stop()
         self.controller.replica.recorder.stop()
-        self.controller.actor.executor.shutdown(wait=True)
+        self.controller.loop.actor.executor.shutdown(wait=True)
 
 
 @pytest.fixture
@@ -95,14 +95,14 @@ def test_single_candidate_acquires_the_lease_and_wakes_the_loop(process: Process
     never = threading.Event()
     # A watch may have woken the loop before the Lease was acquired, so the test polls for up to 5 s.
     assert any(process.controller.loop.is_leader() or never.wait(0.01) for _ in range(500))
-    assert 0 < process.controller.actor.lease_seconds() <= 30
+    assert 0 < process.controller.loop.actor.lease_seconds() <= 30
 
 
 def test_process_without_election_leads_from_the_start() -> None:
     process = Process(leader_elect=False)
     process.controller.start()
     assert process.controller.loop.is_leader()
-    assert process.controller.actor.lease_seconds() == float("inf")
+    assert process.controller.loop.actor.lease_seconds() == float("inf")
     assert process.kube.object(LEASE) is None
     process.end()
 
@@ -185,7 +185,7 @@ def test_hanging_call_at_shutdown_prevents_the_release_but_not_the_exit(
     elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
-    process.controller.actor.carry_out(Plan(memory=Memory(), look_ups=(LookUp(name=PoolName("a")),)))
+    process.controller.loop.actor.carry_out(Plan(memory=Memory(), look_ups=(LookUp(name=PoolName("a")),)))
     assert entered.wait(5)
     process.controller.stop()
     process.controller.shut_down()
@@ -211,7 +211,7 @@ def test_provider_gce_needs_no_cluster_proof_and_lists_node_groups() -> None:
         assert "CustomResourceDefinitions" in loop.pools.problem
         # Nodes are selected by the one label that tenants cannot choose for the nodes of their groups.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
-        assert process.controller.actor.gate.node_namespace == "slices"
+        assert process.controller.loop.actor.gate.node_namespace == "slices"
         loop.watches.nodes.step()
         assert trusted in process.kube.calls[-1].query["labelSelector"]
     finally:

@@ -374,43 +374,20 @@ def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
     return names.owner_of(entry.id) == owner and pod.partition_annotation in ("", entry.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """The REST API at its addresses, plain and with TLS. The limits (`_LIMITS`) apply to each address separately."""
+def make_rest(
+    plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources
+) -> tuple[list[HttpServer], CertificateLoop | None]:
+    """Return the servers for HTTP and, if `files` is set, for TLS with its certificate. Raises ServerError.
 
-    servers: tuple[HttpServer, ...]
-    #: Reloads the certificate of the server with TLS; None without TLS.
-    certificate: CertificateLoop | None = None
-
-    def start(self) -> None:
-        """Start to serve. Raises ServerError if an address cannot be served."""
-        if self.certificate is not None:
-            self.certificate.start()
-        for server in self.servers:
-            server.start()
-
-    def stop(self) -> None:
-        """Stop serving."""
-        for server in self.servers:
-            server.stop()
-        if self.certificate is not None:
-            self.certificate.stop()
-
-    def problems(self) -> Sequence[str]:
-        """Return the reasons why TLS cannot be served. While new files are invalid, the last certificate is served."""
-        return self.certificate.problems() if self.certificate is not None else ()
-
-
-def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API for HTTP and, if `files` is set, for TLS. Raises ServerError if an address is invalid."""
+    The limits (`_LIMITS`) apply to each address separately.
+    """
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
-    certificate = None
-    if tls_address is not None and files is not None:
-        context = server_context()
-        certificate = CertificateLoop(CertificateFiles(files, context), _tell)
-        servers.append(make_rest_server(tls_address, api, sources, tls=context))
-    return Rest(servers=tuple(servers), certificate=certificate)
+    if tls_address is None or files is None:
+        return servers, None
+    context = server_context()
+    servers.append(make_rest_server(tls_address, api, sources, tls=context))
+    return servers, CertificateLoop(CertificateFiles(files, context), _tell)
 
 
 def _tell(problem: str) -> None:
