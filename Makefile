@@ -183,9 +183,7 @@ docs: $(SETUP) ## Generate the pages of settings, metrics, Events, API and field
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
 	@$(BIN)/python docs/node_group_table.py > docs/node-groups/fields.md
-	@$(BIN)/python docs/events_table.py . > docs/events.md
-	@$(BIN)/python docs/events_table.py node-groups > docs/node-groups/events.md
-	@$(BIN)/python docs/events_table.py partitions > docs/partitions/events.md
+	@$(BIN)/python docs/events_table.py
 	@$(BIN)/python docs/diagram.py
 	@$(BIN)/python -m tests.docs.recording
 

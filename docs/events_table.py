@@ -1,46 +1,58 @@
-"""Prints the pages of Events from their reasons' comments and a text with the remedies: `make docs`.
+"""Writes the causes on the pages of Events from the comments of their reasons: `make docs`.
 
-The argument is the folder of the page: `.`, node-groups or partitions. In its events.in, a line `@NAME` stands for the
-reason's heading and cause, `| @NAME` for the reason's row in a table, and `@DeleteReason` for the table of its values.
+A page is written by hand except for the lines `- Cause:`, the meanings of Events that need no action, and the table of
+reasons for deletes.
 """
 
 import inspect
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from provisioner import constants
 from provisioner.nodegroups.planning import events as node_group_events
 from provisioner.partitions.planning import events as partition_events
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import DeleteReason
 
-_MODULES = {".": constants, "node-groups": node_group_events, "partitions": partition_events}
-_CAUSE = re.compile(r'(?m)((?:^ *#: .*\n)+) *([A-Z_]+) = "')
+_DOCS = Path(__file__).parent
+#: Class or module with the reasons of each page. Its source has a comment above each reason.
+SOURCES: dict[str, Any] = {
+    "events.md": EventReason,
+    "node-groups/events.md": node_group_events,
+    "partitions/events.md": partition_events,
+}
+_REASON = re.compile(r'(?m)((?:^ *#: .*\n)+) *[A-Z_]+ = "(\w+)"')
+_ENTRY = re.compile(r"(?m)^### `(?P<reason>\w+)`\n\n(?:- Cause: .*\n(?:  - .*\n)*)?")
+_ROW = re.compile(r"(?m)^\| `(?P<reason>[A-Z]\w+)` \|.*$")
+_DELETES = re.compile(r"(?m)^(  \| reason \| meaning \|\n  \|---\|---\|\n)(?:  \|.*\n)+")
 
 
-def page_of(folder: str) -> str:
-    """Return the text of a page. Raises KeyError if a reason has no comment."""
-    module = _MODULES[folder]
-    text = (Path(__file__).parent / folder / "events.in").read_text(encoding="utf-8")
-    causes = _causes(module)
+def page_of(name: str) -> str:
+    """Return the text of a page with the current causes. Raises SystemExit if the page has an unknown reason."""
+    causes = _causes(SOURCES[name])
 
-    def written(found: re.Match[str]) -> str:
-        reason, cause = getattr(module, found["name"]), causes[found["name"]]
-        if found["row"]:
-            return f"| `{reason}` | {_as_part(cause).removesuffix('.')} |"
-        return f"### `{reason}`\n\n- Cause: {_as_part(cause)}"
+    def cause(found: re.Match[str]) -> str:
+        try:
+            return causes[found["reason"]]
+        except KeyError:
+            source = SOURCES[name].__name__
+            raise SystemExit(f"docs/{name}: {found['reason']} has no comment in {source}; add it there") from None
 
-    text = text.replace("@DeleteReason\n", "".join(_delete_reasons()))
-    return re.sub(r"(?m)^(?P<row>\| )?@(?P<name>[A-Z_]+)$", written, text)
+    text = (_DOCS / name).read_text(encoding="utf-8")
+    text = _ENTRY.sub(lambda found: f"### `{found['reason']}`\n\n- Cause: {cause(found)}\n", text)
+    text = _ROW.sub(lambda found: f"| `{found['reason']}` | {cause(found).removesuffix('.')} |", text)
+    rows = (f"  | `{value.replace('_', ' ')}` | {text} |\n" for value, text in _causes(DeleteReason).items())
+    deletes = "".join(row.replace(". |", " |") for row in rows)
+    return _DELETES.sub(lambda found: found[1] + deletes, text)
 
 
 def _causes(source: Any) -> dict[str, str]:
-    """Return the comment of each constant that has a text as its value. Lines that begin with a hyphen are a list."""
+    """Return the comment of each reason. Lines that begin with a hyphen are a list."""
     return {
-        name: " ".join(line.strip().removeprefix("#: ") for line in lines.splitlines()).replace(" - ", "\n  - ")
-        for lines, name in _CAUSE.findall(inspect.getsource(source))
+        value: _as_part(" ".join(line.strip().removeprefix("#: ") for line in lines.splitlines())).replace(
+            " - ", "\n  - "
+        )
+        for lines, value in _REASON.findall(inspect.getsource(source))
     }
 
 
@@ -50,12 +62,6 @@ def _as_part(sentence: str) -> str:
     return sentence if word in ("GKE", "Google", "Compute") else sentence[0].lower() + sentence[1:]
 
 
-def _delete_reasons() -> Iterator[str]:
-    yield "  | reason | meaning |\n  |---|---|\n"
-    for name, cause in _causes(DeleteReason).items():
-        said = DeleteReason[name].value.replace("_", " ")
-        yield f"  | `{said}` | {_as_part(cause).removesuffix('.')} |\n"
-
-
 if __name__ == "__main__":
-    sys.stdout.write(page_of(sys.argv[1]))
+    for page in SOURCES:
+        (_DOCS / page).write_text(page_of(page), encoding="utf-8")

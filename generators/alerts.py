@@ -21,6 +21,7 @@ from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
 from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.metrics import PREFIX
 from provisioner.slices.observe import OPTIONAL
 from provisioner.webhook.app import PREFIX as WEBHOOK_PREFIX
@@ -145,7 +146,7 @@ RULES = (
     Rule(
         name="TPUProvisionerSliceStuck",
         slug="slice-stuck",
-        query=f"{metric('notices', reason=constants.STUCK)} > 0",
+        query=f"{metric('notices', reason=EventReason.STUCK)} > 0",
         minutes=10,
         severity=WARNING,
         summary="Pods stay unschedulable although their slice has a node pool.",

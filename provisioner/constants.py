@@ -1,4 +1,4 @@
-"""Labels, annotations, resources and Event reasons that the provisioner reads or writes, grouped by their owner."""
+"""Labels, annotations and resources that the provisioner reads or writes, grouped by their owner."""
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------
 #: Index of a pod in its Job: an annotation, since Kubernetes 1.28 also a label.
@@ -308,68 +308,3 @@ HINTS_CONFIGMAP_NAME = "tpu-provisioner-hints"
 #: While this ConfigMap exists, no node pools are created.
 PAUSE_CONFIGMAP_NAME = "tpu-provisioner-pause"
 DEFAULT_NAMESPACE = "tpu-provisioner-system"
-
-# --- Event reasons ----------------------------------------------------------------------------------------------------
-#: GKE accepted the create request.
-CREATION_STARTED = "NodePoolCreationStarted"
-#: All nodes of the pool are ready and report their chips.
-CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
-#: GKE rejects the request (`GKE rejects node pool`), or the pool ended in ERROR (`Node pool ... failed`).
-CREATION_FAILED = "NodePoolCreationFailed"
-#: GKE accepted the delete. The message ends with the reason.
-DELETION_STARTED = "NodePoolDeletionStarted"
-#: GKE no longer lists the pool.
-DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
-#: A delete was delayed. It is retried after 1 to 60 s.
-DELETION_FAILED = "NodePoolDeletionFailed"
-#: A user or GKE deleted the pool.
-POOL_NOT_FOUND = "NodePoolNotFound"
-#: No pool can be created for the pod, or some of its choices of capacity are skipped. The message names the field, its
-#: value, the mistake, and valid values.
-INVALID_REQUEST = "InvalidTPURequest"
-#: The pool cannot be created for now. The message names the obstacle: GKE's message for each choice and the time of
-#: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
-CREATION_WAITING = "NodePoolCreationWaiting"
-#: A condition below has lasted for ten minutes, unless it names another time:
-#: - Pods are unschedulable although their pool is ready.
-#: - Not all nodes of the pool are ready, or its creation takes 60 minutes, or its deletion or repair 30 minutes.
-#: - The slice has more pods than its pool has nodes.
-#: - The followers are unschedulable without a pool, and the leader is not.
-#: - For a minute, the scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
-#: PersistentVolumeClaims or gang and tolerate all taints. The pool is deleted; the workload gets another pool after 40
-#: minutes, doubled each time up to a day.
-STUCK = "SliceStuck"
-#: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice, so no slice is
-#: complete. The message names up to three of the pools.
-SLICE_SPLIT = "SliceSplit"
-#: The slice has fewer pods than hosts, or its pods request fewer chips than their hosts have.
-UNDERUSED = "SliceUnderused"
-#: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
-#: which the provisioner does not create.
-SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit or a pause of the administrator does not allow the pool. For a limit, the message usually has its use and
-#: the slice's place.
-LIMIT_REACHED = "NodePoolLimitReached"
-#: The topology follows Google's rule, but is in no list of Google. The pool is created.
-UNLISTED_TOPOLOGY = "TopologyNotListed"
-#: The pool is ready, and its all-or-nothing workload waits for other slices.
-HELD_FOR_OTHERS = "SliceHeldForOthers"
-#: The new nodes may not have a label that the pod selects. The pool is created.
-UNKNOWN_SELECTOR = "SelectorNotKnown"
-#: For at least a minute, GKE did not list the node pools, or the kubeconfig and `GCP_CLUSTER` were not proven to be the
-#: same cluster. No decisions are made.
-NOT_READY = "ProvisionerNotReady"
-#: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
-INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
-#: Exclusive placement delays followers until their leader is scheduled, and the scheduler delays the leader until its
-#: gang (PodGroup) is complete.
-NEVER_STARTS = "GangNeverStarts"
-#: Google takes a host of the pool down for maintenance, now or at the time in the message, and ends the slice's pods.
-#: No other workload gets the pool.
-HOST_MAINTENANCE = "HostMaintenance"
-#: The reservation of the slice ends, with its machines, within 45 minutes, or before the Job's deadline.
-RESERVATION_ENDS = "ReservationEnds"
-#: Worker pods lack KubeRay's label `ray.io/worker-group-replica-index`.
-NOT_NUMBERED = "PodsNotNumbered"
-#: The workload's slices should start together, but admission did not mark their pods. Each slice starts separately.
-NOT_MARKED = "PlacementNotAssigned"

@@ -22,6 +22,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.offline.controllers import template_of
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, jobs_together, templates_of
@@ -280,17 +281,17 @@ def _of_slices(
         # Owner references are left out, because this object controls its pods even if another controller created it.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     judged = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _shown(finding)]
-    if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in judged):
+    if of_pods and any(finding.reason == EventReason.INVALID_REQUEST for finding in judged):
         # `judge` does not know that too many pods are impossible, but `_shape_problems` does.
         if any(finding.impossible for finding in shapes):
-            judged = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in judged]
+            judged = [finding._replace(impossible=finding.reason == EventReason.INVALID_REQUEST) for finding in judged]
         shapes = []
     # Findings about requests that another provisioner could serve lose the reason InvalidRequest.
     judged = [
-        entry._replace(reason="") if entry.reason == constants.INVALID_REQUEST and not entry.impossible else entry
+        entry._replace(reason="") if entry.reason == EventReason.INVALID_REQUEST and not entry.impossible else entry
         for entry in judged
     ]
-    if any(finding.impossible or finding.reason == constants.UNDERUSED for finding in judged):
+    if any(finding.impossible or finding.reason == EventReason.UNDERUSED for finding in judged):
         return judged
     messages = [finding.message for finding in judged]
     return [*judged, *(finding for finding in shapes if not any(finding.message in message for message in messages))]

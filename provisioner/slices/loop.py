@@ -15,6 +15,7 @@ from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
 from provisioner.slices.planning.memory import answers
@@ -115,7 +116,7 @@ class Loop(RoundLoop[answers.Answer]):
         policy = policy_of(snapshot, self.settings)
         by_workload = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
         notices = tuple(
-            notice(slice_, constants.NOT_READY, message, key="not ready")
+            notice(slice_, EventReason.NOT_READY, message, key="not ready")
             for slice_ in all_slices(by_workload).values()
             if slice_.pending
         )

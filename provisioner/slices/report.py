@@ -9,13 +9,13 @@ from typing import cast
 
 import structlog
 
-from provisioner import constants
 from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.states import WHY_DELETED
 from provisioner.slices.messages.waits import note_of
 from provisioner.slices.metrics import TIMED_PHASES, Meter, Metrics
@@ -116,7 +116,7 @@ class Reporter:
                 f"Creating node pool {request.name}: {request.hosts} x {request.machine_type}, {choice_of(request)}"
             )
             self._write("create", message, answer.name)
-            self.recorder.emit(create.pod, constants.CREATION_STARTED, message)
+            self.recorder.emit(create.pod, EventReason.CREATION_STARTED, message)
 
     def _tell_delete(self, answer: DeleteAnswer) -> None:
         delete, log = self._deletes.get(answer.name), self._log_of(answer.name)
@@ -130,7 +130,7 @@ class Reporter:
             why_deleted = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
             message = f"Deleting node pool {answer.name}: {why_deleted}"
             self._write("delete", message, answer.name)
-            self._on_pool(answer.name, constants.DELETION_STARTED, message)
+            self._on_pool(answer.name, EventReason.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
             if answer.name not in self._needed:
@@ -145,7 +145,7 @@ class Reporter:
         beginning = f"Node pool {answer.name} is not deleted yet: "
         self._write("delete", f"{beginning}{answer.reason}", answer.name, warning=True)
         public = f"{beginning}{answer.public or answer.reason}"
-        self._on_pool(answer.name, constants.DELETION_FAILED, public, warning=True, key=f"{answer.name} {kind}")
+        self._on_pool(answer.name, EventReason.DELETION_FAILED, public, warning=True, key=f"{answer.name} {kind}")
 
     def _tell_transition(self, transition: Transition, plan: Plan) -> None:
         name, new = transition.pool, transition.new
@@ -175,14 +175,14 @@ class Reporter:
         made = transition.old is not None and (transition.old.planned or transition.old is Phase.PROVISIONING)
         if made and new is Phase.READY and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
-            self.recorder.emit(leader, constants.CREATION_SUCCEEDED, message)
+            self.recorder.emit(leader, EventReason.CREATION_SUCCEEDED, message)
         if new is Phase.FAILED:
             note = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
             when = " when the pods on it have ended" if state is not None and state.holders else ""
             message = f"Node pool {name} failed; it is deleted and replaced{when}: {note}"
             for ref in dict.fromkeys((leader, workload)):
                 if ref is not None:
-                    self.recorder.emit(ref, constants.CREATION_FAILED, message, warning=True, key=name)
+                    self.recorder.emit(ref, EventReason.CREATION_FAILED, message, warning=True, key=name)
         if new is Phase.GONE:
             self._tell_gone(transition, workload)
 
@@ -192,10 +192,10 @@ class Reporter:
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
         # A pool that vanished between two rounds after an accepted delete was never seen in the phase DELETING.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
-            self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
+            self._on_pool(name, EventReason.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
-            self.recorder.emit(workload, constants.POOL_NOT_FOUND, message, warning=True)
+            self.recorder.emit(workload, EventReason.POOL_NOT_FOUND, message, warning=True)
         self._deletes.pop(name, None)
         self._needed.discard(name)
         self._delete_accepted.discard(name)

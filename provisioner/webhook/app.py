@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import provisioner
-from provisioner import constants
 from provisioner.admission.files import CertificateFiles, CertificateLoop, Certificates, Files, server_context
 from provisioner.admission.hooks import Hook, Lanes, begin_of
 from provisioner.admission.keeper import Keeper
@@ -48,6 +47,7 @@ from provisioner.slices.admission import (
     review_workload,
 )
 from provisioner.slices.marking import review_placement
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers import rules_of
 from provisioner.workloads.jobset import JOBSET_TYPE
@@ -231,7 +231,7 @@ def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) ->
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     about = notice.about
-    recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
+    recorder.emit(about, EventReason.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
     # At most one notice of a namespace is logged in 60 s; otherwise a user of the namespace could fill the log.
     left_out = repeats.left_out(about.namespace)
     if left_out is not None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner import constants
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads import JOBSET
 from provisioner.workloads.capacity_requests import PROVISIONING_REQUEST
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
@@ -169,7 +170,7 @@ class Story(WorkloadStory):
                 yield from self._phase(record)
             elif record.get("event") == "slice.notice":
                 words = str(record["message"]).removeprefix("slice.notice: ")
-                if record.get("reason") == constants.INVALID_REQUEST:
+                if record.get("reason") == EventReason.INVALID_REQUEST:
                     self.invalid.append(f"{record['namespace']}/{record['name']}: {words}")
                 yield f"on {record['kind']} {record['namespace']}/{record['name']}: {words}"
             elif record.get("severity") in ("ERROR", "CRITICAL"):

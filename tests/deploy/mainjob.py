@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.slices.messages.notices import EventReason
 from rehearsal.demos import ProvisionerProcess, Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
 from tests.deploy.kit import (
@@ -45,7 +45,7 @@ def do_the_main_job(
     ground.await_gone()
     assert "NodePoolCreationStarted" in ground.reasons("Pod", "least-")
     ground.wait(
-        lambda: constants.DELETION_SUCCEEDED in ground.reasons("JobSet", "least") | ground.reasons("Node"),
+        lambda: EventReason.DELETION_SUCCEEDED in ground.reasons("JobSet", "least") | ground.reasons("Node"),
         "an Event tells of the end of the pool",
     )
     assert process.stop() == 0

@@ -12,6 +12,7 @@ import yaml
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.create import gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
 from tests.slices.planning.test_allowlists import CHECKS, written
@@ -32,7 +33,7 @@ def _refusal(**limit: Any) -> str:
     """Return the message of the Event on a pod whose slice exceeds a limit."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
-    (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
+    (*_, said) = (notice for notice in world.step().notices if notice.reason == EventReason.LIMIT_REACHED)
     return said.message.partition(" is not created: ")[2]
 
 
@@ -43,7 +44,7 @@ def _refusal_of_buffer(**limit: Any) -> str:
     world.templates = {("team-a", "template"): TEMPLATE}
     world.ask({**raw, "metadata": {**raw["metadata"], "namespace": "team-a"}})
     world.step()
-    (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
+    (*_, said) = (notice for notice in world.step().notices if notice.reason == EventReason.LIMIT_REACHED)
     return said.message.partition(" is not created: ")[2]
 
 

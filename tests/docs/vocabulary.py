@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from provisioner import constants
 from provisioner.nodegroups.planning import events as node_group_events
 from provisioner.partitions.planning import events as partition_events
+from provisioner.slices.messages.notices import EventReason
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
@@ -94,13 +94,7 @@ def _is_one_of(node: ast.AST, names: set[str]) -> bool:
 
 
 def reasons_of_slices() -> set[str]:
-    """Return the reasons of Events on slices: constants of two or more capitalized words that name no condition."""
-    conditions = {constants.BOOKING_EXPIRED, constants.CAPACITY_REVOKED, constants.READY_FOR_PROVISIONING}
-    return {
-        value
-        for name, value in vars(constants).items()
-        if name.isupper() and isinstance(value, str) and re.fullmatch(r"([A-Z]+[a-z]+){2,}[A-Za-z]*", value)
-    } - conditions
+    return {value for name, value in vars(EventReason).items() if name.isupper()}
 
 
 def event_reasons() -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.placement import MARKS, labels_of, slice_key
+from provisioner.slices.messages.notices import EventReason
 from tests.e2e.kit import EXCLUSIVE, Ground, jobset
 from tests.support.objects import Json
 
@@ -117,7 +118,7 @@ def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
 
 
 def await_rival(ground: Ground, name: str) -> None:
-    ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
+    ground.wait(lambda: EventReason.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
 
 
 def restart(ground: Ground, *names: str) -> None:

@@ -13,6 +13,7 @@ from provisioner import constants
 from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, labels_of, slice_key
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.story import is_ready
@@ -219,7 +220,7 @@ def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned
 
 
 def _held(ground: Ground) -> int:
-    held = [event for event in ground.events("Pod") if event["reason"] == constants.HELD_FOR_OTHERS]
+    held = [event for event in ground.events("Pod") if event["reason"] == EventReason.HELD_FOR_OTHERS]
     return len({event["involvedObject"]["name"] for event in held})
 
 

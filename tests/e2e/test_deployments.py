@@ -9,6 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import SHARED, labels_of
+from provisioner.slices.messages.notices import EventReason
 from rehearsal.localcluster import RUN_FOR
 from tests.e2e.kit import Ground
 from tests.support.objects import pod_spec
@@ -59,7 +60,7 @@ def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(assi
             ),
             "all pods have a deletion cost",
         )
-        assert constants.CREATION_STARTED in assigned.reasons("Pod", "web")
+        assert EventReason.CREATION_STARTED in assigned.reasons("Pod", "web")
     finally:
         scale(0)
     assigned.wait(lambda: not assigned.pods(), "all pods have ended")

@@ -10,6 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads import PLAIN_JOB
 from rehearsal.localcluster import RUN_FOR
 from tests.e2e.kit import Ground, told
@@ -78,9 +79,9 @@ def test_jobs_with_the_annotation_get_a_pool_until_they_end(alone: Ground) -> No
         alone.wait(lambda name=name: ended(alone, name), f"Job {name} has ended")
     alone.await_gone()
     assert alone.accepted("nodePools.create") == 4
-    (message,) = told(alone, constants.INVALID_REQUEST, "unordered", kind="Job")
+    (message,) = told(alone, EventReason.INVALID_REQUEST, "unordered", kind="Job")
     assert "create it again with completionMode: Indexed" in message
     assert not alone.reasons("Job", "silent")
     assert not alone.reasons("Pod", "silent")
-    assert constants.CREATION_STARTED in alone.reasons("Pod", "plain-0")
+    assert EventReason.CREATION_STARTED in alone.reasons("Pod", "plain-0")
     assert not ended(alone, "silent")

@@ -10,6 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.workloads import group_key
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads import LEADER_WORKER_SET
 from provisioner.workloads.parse_pod import parse_pod
 from rehearsal.demos import ProvisionerProcess
@@ -50,7 +51,7 @@ def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
             "LeaderWorkerSet",
             "serve",
         )
-    assert constants.CREATION_STARTED in ground.reasons("Pod", "serve-0")
+    assert EventReason.CREATION_STARTED in ground.reasons("Pod", "serve-0")
 
     before = running(ground)["serve-1"]
     ground.api.delete(object_path("pods", "serve-1", namespace=ground.namespace))

@@ -11,6 +11,7 @@ import yaml
 import provisioner as package
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.slices.messages.notices import EventReason
 from rehearsal.demos import ProvisionerProcess
 from tests.e2e.kit import Ground, told
 
@@ -42,8 +43,8 @@ def test_pause_by_configmap_stops_creates_until_it_is_deleted(alone: Ground) -> 
     alone.api.post(collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE), made)
     alone.provisioner()
     alone.apply("new", accelerator="tpu-v5-lite-podslice", topology="2x2", run_for="1s")
-    alone.wait(lambda: told(alone, constants.LIMIT_REACHED, "new"), "the new one is told")
-    (words, *_) = told(alone, constants.LIMIT_REACHED, "new")
+    alone.wait(lambda: told(alone, EventReason.LIMIT_REACHED, "new"), "the new one is told")
+    (words, *_) = told(alone, EventReason.LIMIT_REACHED, "new")
     assert re.search(r"Creation is paused since 20\d\d-\d\d-\d\d \d\d:\d\d UTC, by ConfigMap", words)
     assert alone.accepted("nodePools.create") == 0
     alone.api.delete(object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE))

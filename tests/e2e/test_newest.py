@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.slices.messages.notices import EventReason
 from rehearsal.demos import ProvisionerProcess
 from rehearsal.localcluster.recipes import VERSION_VARIABLES
 from tests.e2e.kit import EXCLUSIVE, Ground, jobset, told
@@ -69,7 +70,7 @@ def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
     pools = _pools_of_jobs(ground)
     assert [len(pool) for pool in pools.values()] == [1] * 4
     assert len(set().union(*pools.values())) == 4
-    assert constants.NEVER_STARTS not in ground.reasons("JobSet")
+    assert EventReason.NEVER_STARTS not in ground.reasons("JobSet")
     ground.await_completed("train")
     ground.await_gone()
     assert ground.accepted("nodePools.create") == 4
@@ -82,8 +83,8 @@ def test_gang_with_exclusive_placement_is_reported_on_the_jobset(ground: Ground)
     job["template"]["spec"] |= _GANG
     _create_gang(ground, 4)
     ground.post(body)
-    ground.wait(lambda: told(ground, constants.NEVER_STARTS, "train", kind="JobSet"), "the JobSet is told")
-    (message,) = told(ground, constants.NEVER_STARTS, "train", kind="JobSet")
+    ground.wait(lambda: told(ground, EventReason.NEVER_STARTS, "train", kind="JobSet"), "the JobSet is told")
+    (message,) = told(ground, EventReason.NEVER_STARTS, "train", kind="JobSet")
     assert "remove the annotation, or the gang" in message
     assert len(ground.pods_of("train")) == 2
     assert not any(pod["spec"].get("nodeName") for pod in ground.pods_of("train"))
@@ -138,6 +139,6 @@ def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provis
         ground.api.patch(ground._path("train"), {"spec": {"replicatedJobs": jobs}})
         ground.wait(lambda pods=pods: len(ground.pods_of("train")) == pods, f"it has {pods} pods")
         ground.wait(lambda pods=pods: ground.runs("train", pods=min(pods, 2)), "what has a host runs")
-    ground.wait(lambda: told(ground, constants.UNDERUSED, "train", kind="JobSet"), "the idle host is told")
+    ground.wait(lambda: told(ground, EventReason.UNDERUSED, "train", kind="JobSet"), "the idle host is told")
     assert [node_pool.name for node_pool in ground.living()] == [pool.name]
     assert (ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")) == (1, 0)

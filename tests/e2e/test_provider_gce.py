@@ -17,6 +17,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.settings.nodegroups import NodeGroupSettings
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, groups_path
 from rehearsal.demos import Rehearsal
 from rehearsal.simulators.compute import ComputeSimulator
@@ -182,7 +183,7 @@ def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -
     ground.apply("fallback", run_for="1s", annotations={constants.CAPACITY: "spot, on-demand"}, **_SLICE)
     cluster.await_completed("fallback")
     assert {labels(machine)[constants.PROVISIONING] for machine in cluster.machines("fallback")} == {"standard"}
-    words = " ".join(told(ground, constants.CREATION_FAILED, "fallback"))
+    words = " ".join(told(ground, EventReason.CREATION_FAILED, "fallback"))
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in words
 
     conditions = api.get(by_hand)["status"]["conditions"]

@@ -15,6 +15,7 @@ from provisioner import constants
 from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Node, PoolName
 from provisioner.model.workloads import ObjectRef, WorkloadKind
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
@@ -55,8 +56,8 @@ PROMPT_STALE_SECONDS = 45.0
 MAX_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-_WAITING = frozenset({constants.LIMIT_REACHED, constants.CREATION_WAITING})
-_VERDICTS = frozenset({constants.INVALID_REQUEST, constants.CREATION_FAILED, constants.STUCK})
+_WAITING = frozenset({EventReason.LIMIT_REACHED, EventReason.CREATION_WAITING})
+_VERDICTS = frozenset({EventReason.INVALID_REQUEST, EventReason.CREATION_FAILED, EventReason.STUCK})
 
 LEAK = "2 no pool without need survives"
 SERVE = "3 every feasible slice gets its pool, every infeasible one an Event"
@@ -193,7 +194,7 @@ class Checker:
         """Record an Event, and check that no Event about a waiting slice names workloads of another namespace."""
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
-        if reason == constants.CREATION_WAITING and self.simulation.hostile.present:
+        if reason == EventReason.CREATION_WAITING and self.simulation.hostile.present:
             others = {
                 workload.name
                 for workload in self.simulation.cluster.every_workload

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
-from provisioner import constants
+from provisioner.slices.messages.notices import EventReason
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.hostile import SLOW_CALL_SECONDS
 from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, WorkloadRun
@@ -121,7 +121,7 @@ class Fairness:
     def _judge_wait(self, workload: WorkloadRun, job: int) -> None:
         seconds, units = self._waited[workload, job]
         checker, limited = self._simulation.checker, self._hostile.limited
-        refused = limited and constants.LIMIT_REACHED in checker.told(workload, job)
+        refused = limited and EventReason.LIMIT_REACHED in checker.told(workload, job)
         # A resource other than the limit of a namespace is shared by two namespaces, which take turns.
         namespaces, turn_seconds = (1, TURN_SECONDS) if refused else (2, self._turn_seconds())
         bound = namespaces * units * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
@@ -248,7 +248,8 @@ class Fairness:
         plans = [process.board._published for process in self._simulation.processes if process.leads]
         alerts = [alert for plan in plans if plan is not None for alert in plan.plan.alerts]
         named = any(alert.kind == POOL_STUCK and pool.name in alert.message for alert in alerts)
-        return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
+        told = self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
+        return named or EventReason.STUCK in told
 
     def look_at_hostile(self) -> None:
         """Check that workloads whose first slice waits have Events, and that the memory of each process is bounded."""

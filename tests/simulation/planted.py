@@ -25,6 +25,7 @@ from provisioner.slices.demand import SliceId, capacity_requests
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.messages import statuses
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning import assignment, scale_in, seats, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
@@ -247,7 +248,7 @@ def _by_manager_alone(original: Any) -> Any:
 
 def _without_limits(original: Any) -> Any:
     def tell_notices(self: Any, notices: Any) -> None:
-        original(self, tuple(notice for notice in notices if notice.reason != constants.LIMIT_REACHED))
+        original(self, tuple(notice for notice in notices if notice.reason != EventReason.LIMIT_REACHED))
 
     return tell_notices
 

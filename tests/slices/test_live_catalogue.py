@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from provisioner import constants, tpu
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import NAMESPACE, FakeWatch, World, jobset_path, node_of
 from tests.support.machineconfigs import machine_config_path, raw_machine, raw_machine_config
@@ -52,7 +53,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     _put(world, spec, hosts=4)
     world.round()
     world.round(after_seconds=10)
-    assert (world.gke.pools, world.recorder.reasons("JobSet")) == ({}, [constants.INVALID_REQUEST])
+    assert (world.gke.pools, world.recorder.reasons("JobSet")) == ({}, [EventReason.INVALID_REQUEST])
     world.kube.put_object(machine_config_path(), raw_machine_config())
     world.rounds(2, every_seconds=5)
     (pool,) = world.gke.pools.values()
@@ -66,7 +67,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     world.rounds(50, every_seconds=15)
     assert [*world.gke.pools] == [pool.name]
     # An Event reports the selector, because the catalogue does not predict the label; the nodes have it anyway.
-    told = [event.message for event in world.recorder.told if event.reason == constants.UNKNOWN_SELECTOR]
+    told = [event.message for event in world.recorder.told if event.reason == EventReason.UNKNOWN_SELECTOR]
     assert any(f"{constants.ARCH}=arm64" in message for message in told) is selected
     world.complete()
     world.rounds(4, every_seconds=15)
@@ -121,7 +122,7 @@ def test_no_decision_uses_records_that_were_parsed_before_the_catalogue_was_comp
     world.rounds(20, every_seconds=5)
     assert world.loop.problems() == ()
     assert (world.gke.names_of("create_node_pool"), world.gke.names_of("delete_node_pool")) == ([pool], [])
-    assert not {constants.INVALID_REQUEST, constants.UNDERUSED} & {event.reason for event in world.recorder.told}
+    assert not {EventReason.INVALID_REQUEST, EventReason.UNDERUSED} & {event.reason for event in world.recorder.told}
 
 
 @pytest.mark.parametrize("list_seconds", [1, 70])
@@ -151,7 +152,7 @@ def test_pods_of_a_generation_that_the_catalogue_still_lacks_do_not_count_as_inv
     world.kube.put_object(machine_config_path(), raw_machine_config())
     _put(world, _spec("tpu9x", "4x4"), hosts=4)
     world.rounds(6, every_seconds=5)
-    assert (world.gke.pools, world.recorder.reasons("Pod")) == ({}, [constants.CREATION_WAITING])
+    assert (world.gke.pools, world.recorder.reasons("Pod")) == ({}, [EventReason.CREATION_WAITING])
     world.rounds(8, every_seconds=5)
     assert [pool.machine_type for pool in world.gke.pools.values()] == ["tpu9x-standard-4t"]
 
@@ -209,7 +210,7 @@ def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type
     lose(world)
     world.rounds(50, every_seconds=4)
     assert world.gke.names_of("delete_node_pool") == []
-    assert constants.INVALID_REQUEST not in world.recorder.reasons("JobSet")
+    assert EventReason.INVALID_REQUEST not in world.recorder.reasons("JobSet")
     world.vanish()
     world.rounds(30, every_seconds=15)
     assert world.gke.names_of("delete_node_pool") == [pool]
@@ -227,7 +228,7 @@ def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World
     world.put_jobset("more")
     world.rounds(3, every_seconds=5)
     assert [*world.gke.pools] == [pool]
-    assert constants.LIMIT_REACHED in world.recorder.reasons("JobSet")
+    assert EventReason.LIMIT_REACHED in world.recorder.reasons("JobSet")
 
 
 def test_no_decision_is_made_without_machine_configs_that_are_listed_in_the_same_round() -> None:

@@ -14,6 +14,7 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.workloads import KINDS
@@ -131,7 +132,7 @@ def test_restart_decides_nothing_until_the_hints_are_read(error: errors.ClusterE
     assert world.loop.problems() == ()
     assert world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": "hints"}) == 0
     assert len(world.gke.names_of("create_node_pool")) == 2
-    assert constants.LIMIT_REACHED in world.recorder.reasons("JobSet")
+    assert EventReason.LIMIT_REACHED in world.recorder.reasons("JobSet")
 
 
 @pytest.mark.timeout(120)  # 60 pools for many rounds
@@ -180,7 +181,7 @@ def gke_is_away() -> World:
 
 
 def told(world: World) -> list[Told]:
-    return [event for event in world.recorder.told if event.reason == constants.NOT_READY]
+    return [event for event in world.recorder.told if event.reason == EventReason.NOT_READY]
 
 
 def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.settings.forms import parse_prices
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.controller import World
 
@@ -87,7 +88,7 @@ _CASES = [
     pytest.param(_fail, "node_pool_failures_total", {"kind": "stockout"}, 1, id="failed pool"),
     pytest.param(_fail, "backoff_blocking", {"kind": "stockout"}, 1, id="back-off of the capacity"),
     pytest.param(_fail, "backoff_oldest_seconds", {"kind": "stockout"}, 3, id="age of the back-off"),
-    pytest.param(_limit, "notices", {"reason": constants.LIMIT_REACHED}, 1, id="notice to the owner"),
+    pytest.param(_limit, "notices", {"reason": EventReason.LIMIT_REACHED}, 1, id="notice to the owner"),
     pytest.param(_limit, "limit", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="value of a limit"),
     pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="use of a limit"),
     pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="slice that waits for a limit"),

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from provisioner import constants
 from provisioner.kube.errors import Forbidden
 from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.metrics import Metrics, values_of
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Alert, Notice, Plan
@@ -88,7 +88,7 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
     node = f"gke-test-{pool}-0"
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
     world.rounds(8, every_seconds=5)
-    failed = [event for event in world.recorder.told if event.reason == constants.DELETION_FAILED]
+    failed = [event for event in world.recorder.told if event.reason == EventReason.DELETION_FAILED]
     (message,) = {event.message for event in failed}
     assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
     assert {event.kind for event in failed} == {"Warning"}
@@ -107,7 +107,7 @@ def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> No
     world.complete()
     world.rounds(8, every_seconds=5)
     assert world.gke.names_of("delete_node_pool") == []
-    assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
+    assert EventReason.DELETION_FAILED not in world.recorder.reasons("JobSet")
     assert metric(world, "deletes_blocked 0.0")
     assert b"Its deletion waits: its nodes are cordoned" in world.board.everything()[1]
     world.rounds(12, every_seconds=5)
@@ -137,7 +137,7 @@ def test_pool_deleted_by_a_user_is_reported_on_the_jobset(world: World) -> None:
     world.remove_nodes(pool)
     world.put_leader()
     world.rounds(30, every_seconds=3)
-    assert constants.POOL_NOT_FOUND in world.recorder.reasons("JobSet")
+    assert EventReason.POOL_NOT_FOUND in world.recorder.reasons("JobSet")
 
 
 def test_metrics_follow_a_pool_from_create_to_delete(world: World) -> None:
@@ -215,12 +215,12 @@ def test_rejected_delete_is_counted_by_kind_and_reported(world: World) -> None:
     told = {
         (event.kind, event.message, event.key)
         for event in world.recorder.told
-        if event.ref.kind == "JobSet" and event.reason == constants.DELETION_FAILED
+        if event.ref.kind == "JobSet" and event.reason == EventReason.DELETION_FAILED
     }
     want = ("Warning", f"Node pool {pool} is not deleted yet: Required 'delete'.", f"{pool} permission")
     assert told == {want}
     assert metric(world, "deletes_blocked 1.0")
-    assert world.recorder.reasons("JobSet") == [constants.DELETION_FAILED]
+    assert world.recorder.reasons("JobSet") == [EventReason.DELETION_FAILED]
 
 
 def test_dropped_events_are_counted_once(world: World) -> None:
@@ -286,7 +286,7 @@ def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: W
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.round(after_seconds=60)
-    told = [event.message for event in world.recorder.told if event.reason == constants.CREATION_FAILED]
+    told = [event.message for event in world.recorder.told if event.reason == EventReason.CREATION_FAILED]
     when = "when the pods on it have ended"
     assert set(told) == {f"Node pool {pool} failed; it is deleted and replaced {when}: GKE gives no reason"}
 
@@ -308,7 +308,7 @@ def waiting(slices: int, ctx: int = 0) -> Plan:
     notices = (
         Notice(
             objects=(ref("Pod", number), ref("JobSet", number)),
-            reason=constants.CREATION_WAITING,
+            reason=EventReason.CREATION_WAITING,
             message=f"node pool j-{number} waits: out of stock, next try in {ctx} s",
             key=f"stockout j-{number}",
         )

@@ -11,6 +11,7 @@ from datetime import timedelta
 from provisioner import constants
 from provisioner.model.workloads import Workloads
 from provisioner.slices.messages import waits
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.states import RUNS
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
@@ -21,10 +22,10 @@ from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 #: Reasons of the notices that explain why a slice waits.
 _WAITS = frozenset(
     {
-        constants.CREATION_WAITING,
-        constants.CREATION_FAILED,
-        constants.INVALID_REQUEST,
-        constants.LIMIT_REACHED,
+        EventReason.CREATION_WAITING,
+        EventReason.CREATION_FAILED,
+        EventReason.INVALID_REQUEST,
+        EventReason.LIMIT_REACHED,
     }
 )
 #: Possible states of a slice whose leader is unschedulable, although other pods of the slice are on a pool.

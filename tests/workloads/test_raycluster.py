@@ -8,6 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Pod
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.raycluster import parse_raycluster, replicas_of
 from tests.support.objects import pod_spec, raw_raycluster, toleration
@@ -110,7 +111,7 @@ def test_pods_of_an_old_kuberay_cause_an_event_on_the_cluster() -> None:
     world.put_worker(raw_worker("tpus-a", None, 0))
     world.run(2)
     assert world.created == []
-    (said, *_) = world.told(constants.NOT_NUMBERED)
+    (said, *_) = world.told(EventReason.NOT_NUMBERED)
     assert (said.objects[0].kind, "KubeRay 1.6" in said.message) == ("RayCluster", True)
 
 

@@ -1,4 +1,4 @@
-"""Creates notices for owners of workloads and alerts for the administrator. Pure."""
+"""Lists the reasons of Events; creates notices for owners of workloads and alerts for the administrator. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -21,6 +21,75 @@ from provisioner.slices.planning.spec.specification import uncopied_labels
 from provisioner.slices.planning.split import Splits
 from provisioner.slices.planning.stuck import STUCK_SECONDS, Stuck, StuckKind, lacking_labels, unschedulable
 from provisioner.slices.supplier import PoolRules
+
+
+class EventReason:
+    """Reasons of Events on slices or their workloads. `make docs` writes the comments to docs/events.md."""
+
+    #: GKE accepted the create request.
+    CREATION_STARTED = "NodePoolCreationStarted"
+    #: All nodes of the pool are ready and report their chips.
+    CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
+    #: GKE rejects the request (`GKE rejects node pool`), or the pool ended in ERROR (`Node pool ... failed`).
+    CREATION_FAILED = "NodePoolCreationFailed"
+    #: GKE accepted the delete. The message ends with the reason.
+    DELETION_STARTED = "NodePoolDeletionStarted"
+    #: GKE no longer lists the pool.
+    DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
+    #: A delete was delayed. It is retried after 1 to 60 s.
+    DELETION_FAILED = "NodePoolDeletionFailed"
+    #: A user or GKE deleted the pool.
+    POOL_NOT_FOUND = "NodePoolNotFound"
+    #: No pool can be created for the pod, or some of its choices of capacity are skipped. The message names the field,
+    #: its value, the mistake, and valid values.
+    INVALID_REQUEST = "InvalidTPURequest"
+    #: The pool cannot be created for now. The message names the obstacle: GKE's message for each choice and the time of
+    #: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
+    CREATION_WAITING = "NodePoolCreationWaiting"
+    #: A condition below has lasted for ten minutes, unless it names another time:
+    #: - Pods are unschedulable although their pool is ready.
+    #: - Not all nodes of the pool are ready, or its creation takes 60 minutes, or its deletion or repair 30 minutes.
+    #: - The slice has more pods than its pool has nodes.
+    #: - The followers are unschedulable without a pool, and the leader is not.
+    #: - For a minute, the scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
+    #: PersistentVolumeClaims or gang and tolerate all taints. The pool is deleted; the workload gets another pool after
+    #: 40 minutes, doubled each time up to a day.
+    STUCK = "SliceStuck"
+    #: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice, so no
+    #: slice is complete. The message names up to three of the pools.
+    SLICE_SPLIT = "SliceSplit"
+    #: The slice has fewer pods than hosts, or its pods request fewer chips than their hosts have.
+    UNDERUSED = "SliceUnderused"
+    #: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
+    #: which the provisioner does not create.
+    SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
+    #: A limit or a pause of the administrator does not allow the pool. For a limit, the message usually has its use and
+    #: the slice's place.
+    LIMIT_REACHED = "NodePoolLimitReached"
+    #: The topology follows Google's rule, but is in no list of Google. The pool is created.
+    UNLISTED_TOPOLOGY = "TopologyNotListed"
+    #: The pool is ready, and its all-or-nothing workload waits for other slices.
+    HELD_FOR_OTHERS = "SliceHeldForOthers"
+    #: The new nodes may not have a label that the pod selects. The pool is created.
+    UNKNOWN_SELECTOR = "SelectorNotKnown"
+    #: For at least a minute, GKE did not list the node pools, or the kubeconfig and `GCP_CLUSTER` were not proven to be
+    #: the same cluster. No decisions are made.
+    NOT_READY = "ProvisionerNotReady"
+    #: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
+    INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
+    #: Exclusive placement delays followers until their leader is scheduled, and the scheduler delays the leader until
+    #: its gang (PodGroup) is complete.
+    NEVER_STARTS = "GangNeverStarts"
+    #: Google takes a host of the pool down for maintenance, now or at the time in the message, and ends the slice's
+    #: pods. No other workload gets the pool.
+    HOST_MAINTENANCE = "HostMaintenance"
+    #: The reservation of the slice ends, with its machines, within 45 minutes, or before the Job's deadline.
+    RESERVATION_ENDS = "ReservationEnds"
+    #: Worker pods lack KubeRay's label `ray.io/worker-group-replica-index`.
+    NOT_NUMBERED = "PodsNotNumbered"
+    #: The workload's slices should start together, but admission did not mark their pods. Each slice starts separately.
+    NOT_MARKED = "PlacementNotAssigned"
+
 
 #: Time for which a delete must have been postponed before it counts as overdue.
 _HELD_UP = timedelta(minutes=10)
@@ -50,7 +119,7 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
             f"{slice_.title} requests {used} of the {used + unused} chips of its {machine.name}: {unused} of them are "
             f"paid for but not used{smaller[0] if smaller else ''}"
         )
-    return (notice(slice_, constants.UNDERUSED, message),)
+    return (notice(slice_, EventReason.UNDERUSED, message),)
 
 
 def not_created(workload: Workload) -> str:
@@ -71,7 +140,7 @@ def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
         if workload.problem and any(
             policy.serves(workload, group.template) for group in workload.groups if group.template.chips
         ):
-            yield _of_workload(workload, constants.INVALID_REQUEST, not_created(workload))
+            yield _of_workload(workload, EventReason.INVALID_REQUEST, not_created(workload))
     for workload in served:
         if workload.lives and policy.leaves_to_slices(workload):
             marks = (*workload.labels.items(), *workload.annotations.items())
@@ -82,7 +151,7 @@ def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
                 "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
                 f"later, with ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
             )
-            yield _of_workload(workload, constants.SLICES_NOT_SERVED, message)
+            yield _of_workload(workload, EventReason.SLICES_NOT_SERVED, message)
     waiting = (pod for pod in ctx.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid)
     for uid in dict.fromkeys(filter(None, map(ctx.workloads.uid_of, waiting))):
         message = (
@@ -90,7 +159,7 @@ def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
             f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
             "RayMultiHostIndexing"
         )
-        yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
+        yield _of_workload(by_uid[uid], EventReason.NOT_NUMBERED, message)
     for found in ctx.found.values():
         if any(_waits_for_its_followers(slice_) for slice_ in found.slices.values()):
             message = (
@@ -98,7 +167,7 @@ def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
                 "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "
                 "all pods of its gang exist; remove the annotation, or the gang"
             )
-            yield _of_workload(found.workload, constants.NEVER_STARTS, message)
+            yield _of_workload(found.workload, EventReason.NEVER_STARTS, message)
 
 
 def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
@@ -116,10 +185,10 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Ro
     """Return the notices about a slice whose pool is created."""
     skipped = f"Some choices of capacity are skipped: {'; '.join(choices.rejected)}" if choices.rejected else ""
     reported = (
-        (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else "", ""),
-        (constants.INVALID_REQUEST, uncopied_labels(slice_, ctx.settings, ctx.rules), ""),
-        (constants.INVALID_REQUEST, skipped, ""),
-        (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, ctx.rules), request.name),
+        (EventReason.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else "", ""),
+        (EventReason.INVALID_REQUEST, uncopied_labels(slice_, ctx.settings, ctx.rules), ""),
+        (EventReason.INVALID_REQUEST, skipped, ""),
+        (EventReason.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, ctx.rules), request.name),
     )
     notices = (notice(slice_, reason, message, key=key) for reason, message, key in reported if message)
     return [*underused(slice_), *notices]
@@ -156,7 +225,7 @@ def not_marked(ctx: Round) -> Iterator[Notice]:
             f"install the placement policy, and label namespace {workload.namespace} "
             f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}"
         )
-        yield _of_workload(workload, constants.NOT_MARKED, message)
+        yield _of_workload(workload, EventReason.NOT_MARKED, message)
 
 
 def held_for_others(
@@ -171,7 +240,7 @@ def held_for_others(
                 f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
                 f"{ready} of {wanted} are ready"
             )
-            yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)
+            yield notice(slice_, EventReason.HELD_FOR_OTHERS, message, key=name, warning=False)
 
 
 def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
@@ -181,7 +250,7 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
         # The key is constant, so that a message with other pools repeats the Event and creates no second one.
-        yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
+        yield notice(slice_, EventReason.SLICE_SPLIT, message, key="split")
 
 
 def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
@@ -214,7 +283,7 @@ def of_stuck(found: Stuck, ctx: Round) -> Notice:
     """Return the notice about a stuck slice."""
     slice_, pool = ctx.slices[found.slice_id], ctx.owned[found.pool]
     key, message = _key_and_message(found, slice_, pool, ctx)
-    return notice(slice_, constants.STUCK, message, key=key)
+    return notice(slice_, EventReason.STUCK, message, key=key)
 
 
 def _key_and_message(found: Stuck, slice_: Slice, pool: OwnedPool, ctx: Round) -> tuple[str, str]:
@@ -283,7 +352,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
                 f"leader pod {where}; the scheduler's message for {first.name}: {first.unschedulable_message}; restart "
                 f"the whole {slice_.title} for a node pool"
             )
-            yield notice(slice_, constants.STUCK, message, key="leaderless")
+            yield notice(slice_, EventReason.STUCK, message, key="leaderless")
 
 
 def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
@@ -295,7 +364,7 @@ def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
         now = node.maintenance_at <= ctx.now
         when = "is under way" if now else f"begins at {node.maintenance_at:%Y-%m-%d %H:%M} UTC"
         message = f"Maintenance of the host of node {node.name} {when}; the pods on node pool {name} end with it"
-        yield notice(ctx.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}")
+        yield notice(ctx.slices[slice_id], EventReason.HOST_MAINTENANCE, message, key=f"{name} {when}")
 
 
 def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
@@ -310,7 +379,7 @@ def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
             when = f"{end:%Y-%m-%d %H:%M} UTC{', before activeDeadlineSeconds have passed' if early else ''}"
             message = f"The {choice_of(pool.pool)} ends at {when}; the pods on node pool {name} end with it"
             key = f"{name} {when} {pool.ends_soon}"
-            yield notice(slice_, constants.RESERVATION_ENDS, message, key=key)
+            yield notice(slice_, EventReason.RESERVATION_ENDS, message, key=key)
 
 
 def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
 from provisioner.model.fit import misfit
@@ -13,6 +12,7 @@ from provisioner.model.wording import clock
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.waits import OTHER_OPERATIONS, failure_in_words
 from provisioner.slices.planning.delete.failing import unready
 from provisioner.slices.planning.delete.unneeded import BRAKE_PAUSE
@@ -62,7 +62,7 @@ WHY_UNUSED = {
 }
 #: Reasons of Events whose messages explain the state of a slice that has a pool.
 _UNBOUND = frozenset(
-    {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
+    {EventReason.HELD_FOR_OTHERS, EventReason.STUCK, EventReason.HOST_MAINTENANCE, EventReason.RESERVATION_ENDS}
 )
 #: Age from which a ready node without chips and without pods of the slice counts as having lost its chips.
 _CHIPS_SHOWN = timedelta(minutes=10)
@@ -121,7 +121,7 @@ def of_split(events: Mapping[str, str]) -> str:
     """Return where the pods of a split slice are; `events` has messages by reason of the Event."""
     # `events` contains only Events on leader pods. Without a leader pod, the Event is on the workload.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
-    return events.get(constants.SLICE_SPLIT, unknown)
+    return events.get(EventReason.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:

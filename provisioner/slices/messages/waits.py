@@ -10,6 +10,7 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
 from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
@@ -40,9 +41,9 @@ _CAUSES: Mapping[WaitKind, str] = {
 }
 #: Reason of the Event, by kind of wait; other kinds have CREATION_WAITING, or CREATION_FAILED after a rejection.
 _EVENTS: Mapping[WaitKind, str] = {
-    WaitKind.REQUEST: constants.INVALID_REQUEST,
-    WaitKind.PAUSE: constants.LIMIT_REACHED,
-    WaitKind.LIMIT: constants.LIMIT_REACHED,
+    WaitKind.REQUEST: EventReason.INVALID_REQUEST,
+    WaitKind.PAUSE: EventReason.LIMIT_REACHED,
+    WaitKind.LIMIT: EventReason.LIMIT_REACHED,
 }
 #: Kinds of waits whose Events have no key if `WaitsFor.causes` is empty, so that each new text is a new Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
@@ -171,7 +172,7 @@ def notices(
         if slice_id not in joined or wait.silent:
             continue
         rejected = wait.kind is WaitKind.CHOICES and wait.final
-        event = constants.CREATION_FAILED if rejected else _EVENTS.get(wait.kind, constants.CREATION_WAITING)
+        event = EventReason.CREATION_FAILED if rejected else _EVENTS.get(wait.kind, EventReason.CREATION_WAITING)
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step and not text.endswith(step) else text
         key = _key(wait)

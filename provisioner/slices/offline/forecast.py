@@ -18,7 +18,7 @@ from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.capacity_requests import with_slices
 from provisioner.slices.demand.slices import read_preferences
-from provisioner.slices.messages.notices import not_created
+from provisioner.slices.messages.notices import EventReason, not_created
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
@@ -241,7 +241,7 @@ class _Remarks:
             if slice_.id in created:
                 severity = Severity.WARNING if notice.warning else Severity.NOTE
                 self._remark(slice_, notice.message, severity, reason=notice.reason)
-            elif notice.reason == constants.INVALID_REQUEST:
+            elif notice.reason == EventReason.INVALID_REQUEST:
                 self._remark_all(slice_, notice)
             else:
                 self._remark(slice_, notice.message, reason=notice.reason)

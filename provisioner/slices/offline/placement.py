@@ -12,6 +12,7 @@ from provisioner.kube import fields
 from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
+from provisioner.slices.messages.notices import EventReason
 from provisioner.workloads.kind import marked
 
 #: Start of the message about a slice whose pods may be bound to several node pools.
@@ -37,7 +38,7 @@ def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
         f"the placement policy assigns the slices of namespace {workload.namespace} (its label "
         f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN})"
     )
-    problem = f"{NOT_PLACED}{slice_.parallelism} pods of each slice on one node pool (Event {constants.SLICE_SPLIT})"
+    problem = f"{NOT_PLACED}{slice_.parallelism} pods of each slice on one node pool (Event {EventReason.SLICE_SPLIT})"
     if annotation := exclusive_annotation(workload):
         return f"{problem}; add the annotation {annotation}: {constants.NODE_POOL}, unless {condition}"
     if workload.kind is WorkloadKind.RAY_CLUSTER:

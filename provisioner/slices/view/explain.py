@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 
-from provisioner import constants
 from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.states import RUNS
 from provisioner.slices.messages.waits import NO_POOL, failure_in_words
 from provisioner.slices.view.timeline import Track
@@ -217,7 +217,7 @@ def _slice(view: View, slice_: SliceView, now: datetime, activity: Iterable[Entr
 
 
 def _is_repeated(notice: NoticeView, slice_: SliceView) -> bool:
-    return notice.reason == constants.CREATION_WAITING or _is_in_reason(notice.message, slice_)
+    return notice.reason == EventReason.CREATION_WAITING or _is_in_reason(notice.message, slice_)
 
 
 def _is_in_reason(message: str, slice_: SliceView) -> bool:

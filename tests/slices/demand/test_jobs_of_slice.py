@@ -12,6 +12,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.demand.slices import all_slices, find_by_workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
@@ -71,7 +72,7 @@ def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
     """In the past, eight child Jobs with one pod each got eight pools of eight hosts."""
     plan = planned(replicas, parallelism, annotations)
     assert [create.request.hosts for create in plan.creates] == [8] * pools
-    notices = [notice.message for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
+    notices = [notice.message for notice in plan.notices if notice.reason == EventReason.INVALID_REQUEST]
     assert bool(notices) is bool(problem)
     assert all(problem in notice for notice in notices)
 

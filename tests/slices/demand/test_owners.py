@@ -15,6 +15,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.demand.slices import all_slices, find_by_workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
@@ -75,7 +76,7 @@ def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
 ) -> None:
     plan = planned(*pods_of(owner, number, topology=topology))
     assert [create.request.hosts for create in plan.creates] == hosts
-    notices = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
+    notices = [notice for notice in plan.notices if notice.reason == EventReason.INVALID_REQUEST]
     assert bool(notices) is bool(problem)
     for notice in notices:
         assert problem in notice.message

@@ -22,6 +22,7 @@ from provisioner.settings import Settings
 from provisioner.slices.admission import judge
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.demand.slices import read_preferences
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice
@@ -146,8 +147,8 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     told, said = world.told_first(), told_by(found, settings_)
     assert not told - said, f"not said by the plan: {told - said}; said: {said - told}"
     # The plan reports all mistakes of a slice, the decision only the first.
-    wrong = constants.INVALID_REQUEST in {reason for reason, _ in told}
-    assert all(wrong and reason == constants.INVALID_REQUEST for reason, _ in said - told), said - told
+    wrong = EventReason.INVALID_REQUEST in {reason for reason, _ in told}
+    assert all(wrong and reason == EventReason.INVALID_REQUEST for reason, _ in said - told), said - told
     # After pools were created, only notices of workloads that get no pool may change.
     refused = {remark.subject for remark in found.remarks if remark.severity.refused}
     first = world.plans[0].notices

@@ -12,6 +12,7 @@ from provisioner.model.capacity import Network
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings, read_settings
 from provisioner.slices.demand import allowlists
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.supplier import UnmeetableError
 from tests.support.models import make_jobset, pool_request, slice_of
 from tests.support.settings import REQUIRED, settings
@@ -218,5 +219,5 @@ def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
     plan = world.look()
     assert [create.workload.namespace for create in plan.creates] == ["team-a"]
     (notice,) = plan.notices
-    assert notice.reason == constants.INVALID_REQUEST
+    assert notice.reason == EventReason.INVALID_REQUEST
     assert "namespace other is not among ALLOWED_NAMESPACES" in notice.message

@@ -12,6 +12,7 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool
 from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import Round, begin_round
@@ -389,7 +390,7 @@ def test_pool_is_not_kept_for_a_forged_mark() -> None:
     world.finish(TRAIN)
     world.live(60)
     assert (world.pools, len(world.created)) == ({}, 1)
-    assert "tpu-provisioner/slice" in world.told(constants.INVALID_REQUEST)[-1].message
+    assert "tpu-provisioner/slice" in world.told(EventReason.INVALID_REQUEST)[-1].message
 
 
 def without_rival(world: World) -> None:

@@ -15,6 +15,7 @@ from provisioner.model.fit import misfit
 from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.planning.spec.capacity import choices_of
 from provisioner.slices.planning.spec.specification import HELD_LATE_TAINT
@@ -317,7 +318,7 @@ def test_impossible_choice_is_skipped_and_reported(
     plan = World(workload, settings_=settings(**changes)).look()
     assert str(choice_of(plan.creates[0].request)) == f"{want[0]} in us-central2-b"
     (notice,) = plan.notices
-    assert notice.reason == constants.INVALID_REQUEST
+    assert notice.reason == EventReason.INVALID_REQUEST
     assert words in notice.message
 
 
@@ -325,7 +326,7 @@ def test_label_that_is_not_copied_is_reported_although_a_pool_is_created() -> No
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
-    (told,) = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
+    (told,) = [notice for notice in plan.notices if notice.reason == EventReason.INVALID_REQUEST]
     assert f"names {key}: labels of google.com, kubernetes.io" in told.message
 
 
@@ -338,7 +339,7 @@ def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
 def test_notice_has_the_reasons_of_all_choices_if_none_fits() -> None:
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
     (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
-    assert notice.reason == constants.INVALID_REQUEST
+    assert notice.reason == EventReason.INVALID_REQUEST
     assert f"the node has {constants.PROVISIONING}=spot" in notice.message
     assert f"the node has {constants.PROVISIONING}=flex-start" in notice.message
 
@@ -359,7 +360,7 @@ def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: st
     assert [create.workload.name for create in plan.creates] == ["good"]
     assert len(plan.notices) == 2
     for notice in plan.notices:
-        assert notice.reason == constants.INVALID_REQUEST
+        assert notice.reason == EventReason.INVALID_REQUEST
         assert f"annotation {key}={text!r}" in notice.message
         assert [object_.kind for object_ in notice.objects] == ["Pod", "JobSet"]
 
@@ -441,7 +442,7 @@ def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
     world.run(2)
     plan = world.look()
     (notice,) = plan.notices
-    assert notice.reason == constants.CREATION_WAITING
+    assert notice.reason == EventReason.CREATION_WAITING
     assert plan.creates == ()
     for backoff in world.memory.backoffs.values():
         assert f"next try {backoff.until:%H:%M:%S} UTC" in notice.message
@@ -456,7 +457,7 @@ def test_next_choice_is_used_after_the_first_was_rejected() -> None:
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
     world.run(3)
     (notice,) = world.look().notices
-    assert notice.reason == constants.CREATION_WAITING
+    assert notice.reason == EventReason.CREATION_WAITING
     assert "No such disk" in notice.message
     assert "(rejected, next try " in notice.message
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
@@ -469,7 +470,7 @@ def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
     (notice,) = world.look().notices
-    assert notice.reason == constants.CREATION_FAILED
+    assert notice.reason == EventReason.CREATION_FAILED
     assert "Not on-demand" in notice.message
     assert "Not spot" in notice.message
 
@@ -514,7 +515,7 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     assert zones_bought(world) == ["us-central2-a"]
     waiting = world.plans[-1].notices
     assert len(waiting) == 2
-    assert all(notice.reason == constants.CREATION_WAITING for notice in waiting)
+    assert all(notice.reason == EventReason.CREATION_WAITING for notice in waiting)
     world.refuse_create = lambda _: None
     world.live(100)
     assert zones_bought(world) == ["us-central2-a"] * 3
@@ -549,7 +550,7 @@ def test_pod_that_selects_another_zone_than_its_jobset_is_reported() -> None:
     selector = {**pinned.requirements.node_selector, constants.ZONE: "us-central2-b"}
     world.put(replace(pinned, requirements=replace(pinned.requirements, node_selector=selector)))
     (notice,) = world.look().notices
-    assert notice.reason == constants.INVALID_REQUEST
+    assert notice.reason == EventReason.INVALID_REQUEST
     assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in notice.message
 
 

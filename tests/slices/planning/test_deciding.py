@@ -10,6 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.slices.demand import group_key
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.waits import note_of
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import DeleteReason
@@ -33,7 +34,7 @@ def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> N
     world.pods = {uid: replace(pod, gated=True) for uid, pod in world.pods.items()}
     world.step()
     assert len(world.pools) == 5
-    assert [notice.objects[0].name for notice in world.told(constants.NEVER_STARTS)] == ["apart"]
+    assert [notice.objects[0].name for notice in world.told(EventReason.NEVER_STARTS)] == ["apart"]
 
 
 def test_jobset_passes_all_phases_and_leaves_the_memory_empty() -> None:
@@ -138,7 +139,7 @@ def test_unused_pool_whose_nodes_keep_an_unknown_taint_is_deleted_after_10_minut
     world.run(58, seconds=10)
     assert not any(plan.notices for plan in world.plans)
     world.run(10, seconds=10)
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert "0/9 nodes are available: 9 Insufficient google.com/tpu." in message
     world.run(20, seconds=60)
     assert (len(world.created), world.deleted) == (1, world.created)
@@ -173,7 +174,7 @@ def test_unserved_or_newly_served_slice_is_not_reported_as_stuck(changes: dict[s
     assert world.look().notices == ()
     world.finish_creates()
     assert world.look().deletes == ()
-    assert world.told(constants.STUCK) == []
+    assert world.told(EventReason.STUCK) == []
 
 
 def test_pools_are_polled_more_often_while_changes_are_expected() -> None:

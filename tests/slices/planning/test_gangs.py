@@ -18,6 +18,7 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.placement import FREE
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
 from tests.slices.planning.test_capacity_requests import Asking
@@ -77,12 +78,12 @@ def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
     world.live(100)
     world.refuse_create = room_for(world, 2)
     world.live(150, seconds=10)
-    said = world.told(constants.HELD_FOR_OTHERS)
+    said = world.told(EventReason.HELD_FOR_OTHERS)
     assert {notice.key for notice in said} == set(world.pools)
     assert not any(notice.warning for notice in said)
     assert "1 of 3 are" in said[0].message
     assert "2 of 3 are" in said[-1].message
-    assert world.told(constants.STUCK) == []
+    assert world.told(EventReason.STUCK) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready()
     assert len(world.created) == 1
     assert world.pools == {}
     queued = world.plans[-1].notices
-    assert [notice.reason for notice in queued] == [constants.CREATION_WAITING] * 2
+    assert [notice.reason for notice in queued] == [EventReason.CREATION_WAITING] * 2
     assert all("were released because not all of them were available; next try" in notice.message for notice in queued)
     assert world.plans[-1].wake_at is not None
     world.refuse_create = lambda _: None
@@ -237,9 +238,9 @@ def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() 
     assert [create.workload.name for create in plan.creates] == ["apart"]
     said = {notice.objects[0].name.removesuffix("-0-abcde"): notice for notice in plan.notices}
     assert said.keys() == {"together-slice-0", "together-slice-1", "apart-slice-1"}
-    assert said["together-slice-1"].reason == constants.INVALID_REQUEST
+    assert said["together-slice-1"].reason == EventReason.INVALID_REQUEST
     waits = said["together-slice-0"]
-    assert waits.reason == constants.CREATION_WAITING
+    assert waits.reason == EventReason.CREATION_WAITING
     assert (
         "the slices of JobSet together start together: no choice of capacity is available for slice together-slice-1"
         in waits.message
@@ -262,7 +263,7 @@ def test_slice_that_gke_always_rejects_ends_the_creates_for_the_other_slices() -
     assert tried == [[refused]] * len(tried)
     assert len(tried) >= 3
     plan = world.plans[-1]
-    assert {notice.reason for notice in plan.notices} == {constants.CREATION_WAITING, constants.CREATION_FAILED}
+    assert {notice.reason for notice in plan.notices} == {EventReason.CREATION_WAITING, EventReason.CREATION_FAILED}
     assert all("Gang size is 8." in notice.message for notice in plan.notices)
 
 
@@ -478,14 +479,14 @@ def test_ended_slice_is_not_reported_as_held() -> None:
     world.put(make_pod(workload, job=1, unschedulable_since=world.now))
     plan = world.look()
     assert [create.request.name for create in plan.creates] == [lost]
-    assert constants.HELD_FOR_OTHERS not in {notice.reason for notice in plan.notices}
+    assert EventReason.HELD_FOR_OTHERS not in {notice.reason for notice in plan.notices}
 
 
 def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -> None:
     for marked, told in ((False, 1), (True, 0)):
         world = World(gang("train"), marked=marked)
         plan = world.step()
-        found = [notice for notice in plan.notices if notice.reason == constants.NOT_MARKED]
+        found = [notice for notice in plan.notices if notice.reason == EventReason.NOT_MARKED]
         assert len(found) == told
         assert all(f"label namespace default {constants.PLACEMENT}=assign" in notice.message for notice in found)
         assert len(plan.creates) == 2
@@ -540,7 +541,7 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
             if held_until_now and state == Gang(queues=True):
                 releases += 1
                 assert plan.creates == ()
-                (said,) = (notice for notice in plan.notices if notice.reason == constants.CREATION_WAITING)
+                (said,) = (notice for notice in plan.notices if notice.reason == EventReason.CREATION_WAITING)
                 assert "were released because not all of them were available" in said.message
     assert releases >= 2
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.placement import with_job_nodes
 from provisioner.model.workloads import Requirements, Toleration, Workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.spec.capacity import choices_of
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
@@ -108,7 +108,7 @@ def test_forged_job_gets_no_pool_and_is_an_invalid_request(workload: Workload, v
     world.put(make_pod(workload, requirements=asked))
     plan = world.step()
     assert plan.creates == ()
-    (notice,) = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
+    (notice,) = [notice for notice in plan.notices if notice.reason == EventReason.INVALID_REQUEST]
     assert f"the pod selects {_LABEL}={value}, the node has no label" in notice.message
 
 

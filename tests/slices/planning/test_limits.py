@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
@@ -108,7 +109,7 @@ def test_creates_beyond_a_limit_are_reported_and_not_sent(
     assert creates(plan) == want
     assert len(plan.notices) == 4 - len(want)
     for notice in plan.notices:
-        assert notice.reason == constants.LIMIT_REACHED
+        assert notice.reason == EventReason.LIMIT_REACHED
         assert notice.warning
         assert notice.key.startswith(f"{limit} ")
         assert limit in notice.message
@@ -165,7 +166,7 @@ def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
     assert len(plan.creates) == 1
-    assert plan.notices[-1].reason == constants.LIMIT_REACHED
+    assert plan.notices[-1].reason == EventReason.LIMIT_REACHED
 
 
 def test_flex_start_pool_without_nodes_counts_with_all_its_chips() -> None:

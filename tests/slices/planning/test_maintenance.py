@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, Taint
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.view.explain import explain
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
@@ -50,7 +51,7 @@ def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
         other = next(node for node in reversed(world.nodes.values()) if node.pool_name == name)
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
-    told = world.told(constants.HOST_MAINTENANCE)
+    told = world.told(EventReason.HOST_MAINTENANCE)
     assert [words in notice.message for notice in told] == [True] * len(told)
     assert bool(told) is bool(words)
     assert words in view_of(world).slices[0].reason

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import Node
 from provisioner.model.fit import NodeView, misfit, trusted
 from provisioner.model.workloads import Expression, Workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import Plan
 from tests.support.models import make_jobset, make_requirements
 from tests.support.settings import settings
@@ -44,9 +45,9 @@ def _told(plan: Plan, reason: str) -> list[str]:
 )
 def test_labels_that_gke_is_known_to_set_are_predicted(key: str, value: str) -> None:
     plan = World(_jobset(**{key: value})).step()
-    assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
+    assert (len(plan.creates), _told(plan, EventReason.UNKNOWN_SELECTOR)) == (1, [])
     plan = World(_jobset(**{key: "other"})).step()
-    assert (len(plan.creates), len(_told(plan, constants.INVALID_REQUEST))) == (0, 1)
+    assert (len(plan.creates), len(_told(plan, EventReason.INVALID_REQUEST))) == (0, 1)
 
 
 def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
@@ -54,7 +55,7 @@ def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
     workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
         plan = World(workload, settings_=settings(node_disk_type=setting)).step()
-        assert (len(plan.creates), len(_told(plan, constants.UNKNOWN_SELECTOR))) == (creates, warnings)
+        assert (len(plan.creates), len(_told(plan, EventReason.UNKNOWN_SELECTOR))) == (creates, warnings)
 
 
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
@@ -78,7 +79,7 @@ def test_older_zone_label_selects_the_zone(key: str) -> None:
 def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> None:
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
-    (message,) = _told(plan, constants.INVALID_REQUEST)
+    (message,) = _told(plan, EventReason.INVALID_REQUEST)
     assert f"the pod selects {key}=x, the node has no label {key}" in message
 
 
@@ -88,7 +89,7 @@ def test_selector_on_an_unknown_google_label_gets_a_pool_with_a_warning(key: str
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
     assert key not in create.request.labels
-    (message,) = _told(plan, constants.UNKNOWN_SELECTOR)
+    (message,) = _told(plan, EventReason.UNKNOWN_SELECTOR)
     assert f"{key}=x" in message
     assert create.request.name in message
 
@@ -139,7 +140,7 @@ def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, r
         world.step(seconds=60)
     assert len(world.created) == 1
     assert world.deleted == world.created
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert f"its nodes do not have {_STRANGE}=x: remove that selector" in message
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import NodePool
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.supplier import informed
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
@@ -51,7 +52,7 @@ def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, An
     world = World(make_jobset(parallelism=4, template=make_requirements(**V6E, **amounts)))
     world.live(130, seconds=1)
     assert world.created == []
-    (message,) = {notice.message for notice in world.told(constants.INVALID_REQUEST)}
+    (message,) = {notice.message for notice in world.told(EventReason.INVALID_REQUEST)}
     assert words in message
 
 
@@ -83,7 +84,7 @@ def test_annotation_permits_requests_beyond_the_estimate_up_to_the_machine(
     world.step(seconds=5)
     created = tight or (ignored and place != "")
     assert bool(world.created) is created
-    told = {notice.message for notice in world.told(constants.INVALID_REQUEST)}
+    told = {notice.message for notice in world.told(EventReason.INVALID_REQUEST)}
     assert bool(told) is not created
     assert all((WAY_OUT in message) is ignored for message in told)
     # The pool is kept while it has no nodes, and serves the slice if its nodes offer enough.
@@ -125,7 +126,7 @@ def test_node_setting_adds_to_the_offer(changes: dict[str, Any], asked: dict[str
     for settings_, created in ((settings(), 0), (settings(**changes), 1)):
         world = World(make_jobset(parallelism=4, template=template), settings_=settings_)
         world.live(3)
-        assert (len(world.created), world.told(constants.STUCK)) == (created, [])
+        assert (len(world.created), world.told(EventReason.STUCK)) == (created, [])
         assert all(world.bound(workload) == created for workload in world.workloads.values())
 
 

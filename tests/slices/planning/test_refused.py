@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus, Taint
 from provisioner.model.sources import CLAIMS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.workloads import Volumes
 from provisioner.slices import hints
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
@@ -53,10 +53,10 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     world = World(make_jobset(), settings_=settings(**changes))
     assert live(world, 180) <= 2 * 120
     assert (len(world.created), world.deleted, world.pools) == (1, world.created, {})
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert f": 0/11 {REFUSAL}" in message
     assert message.endswith("; the node pool is deleted, and another one is tried later")
-    waits = [notice.message for notice in world.told(constants.CREATION_WAITING)]
+    waits = [notice.message for notice in world.told(EventReason.CREATION_WAITING)]
     assert any("unschedulable since" in wait and REFUSAL in wait for wait in waits)
     view = view_of(world)
     (found,) = explain(view, view.at, (), (), "train-slice-0")
@@ -258,7 +258,7 @@ def test_pools_of_a_gang_are_kept_until_its_last_pool_is_ready(late: int, *, rep
     wait(world, late)
     bring_up(world, last)
     wait(world, 480)
-    assert (len(world.created), world.deleted, world.told(constants.STUCK)) == (4, [], [])
+    assert (len(world.created), world.deleted, world.told(EventReason.STUCK)) == (4, [], [])
 
 
 def test_gang_gets_its_last_pool_after_a_stockout() -> None:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import DeleteReason
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.board import view_of
@@ -46,7 +46,7 @@ def test_owner_of_a_slice_gets_an_event_on_the_end_of_its_reservation(hours: flo
     (name,) = world.pools
     end(world, name, NOW + timedelta(hours=hours))
     world.run(2)
-    told = world.told(constants.RESERVATION_ENDS)
+    told = world.told(EventReason.RESERVATION_ENDS)
     assert [words in notice.message for notice in told] == [True] * len(told)
     assert bool(told) is bool(words)
     assert words in view_of(world).slices[0].reason
@@ -58,7 +58,7 @@ def test_owner_gets_a_second_event_shortly_before_the_reservation_ends() -> None
     end(world, name, NOW + timedelta(hours=2))
     for rounds, events in ((60, 1), (30, 2)):
         world.run(rounds, seconds=60)
-        assert len({notice.key for notice in world.told(constants.RESERVATION_ENDS)}) == events
+        assert len({notice.key for notice in world.told(EventReason.RESERVATION_ENDS)}) == events
 
 
 @pytest.mark.parametrize(("hours", "pools"), [(0.6, 2), (2.0, 1)])

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import NodePool
 from provisioner.model.placement import labels_of
 from provisioner.model.workloads import Pod, Workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.view.types import State
 from tests.support.board import view_of
@@ -35,7 +36,7 @@ def _mixed(first: Workload, second: Workload) -> World:
 
 
 def _splits(plan: Plan) -> list[Notice]:
-    return [notice for notice in plan.notices if notice.reason == constants.SLICE_SPLIT]
+    return [notice for notice in plan.notices if notice.reason == EventReason.SLICE_SPLIT]
 
 
 def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> None:

@@ -11,6 +11,7 @@ from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.demand import group_key
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason
@@ -46,9 +47,9 @@ def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolSta
     (name,) = world.created
     lose_half(world, workload, status)
     world.run(10, seconds=60)
-    assert world.told(constants.STUCK) == []
+    assert world.told(EventReason.STUCK) == []
     world.run(5, seconds=60)
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert f"node pool {name}, which has status {status.value}" in message
     assert "only 1 of 2 nodes are ready with all their chips; nodes missing: 1" in message
     assert world.deleted == []
@@ -74,9 +75,9 @@ def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, whe
         world.put(make_pod(workload, node=node))
     world.put(make_pod(workload, index=1, unschedulable=True, unschedulable_since=world.now))
     world.run(9, seconds=60)
-    assert world.told(constants.STUCK) == []
+    assert world.told(EventReason.STUCK) == []
     world.run(3, seconds=60)
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert message.startswith(
         f"1 pod(s) of job train-slice-0 are unschedulable, and no node pool is created for them: its leader pod {where}"
     )
@@ -169,7 +170,7 @@ def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: 
         world.put(make_pod(job, index=index, unschedulable=True, unschedulable_since=world.now))
     world.run(60 * 5, seconds=60)
     assert (world.created, world.deleted, world.pools[pool.name].hosts) == ([pool.name], [], 2)
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert message == (
         f"job sweep now has parallelism 4, for 4 nodes, and its node pool {pool.name} has 2; for a Job that runs, no "
         "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
@@ -200,7 +201,7 @@ def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -
         world.put(make_pod(workload, index=index, unschedulable=True, unschedulable_since=world.now))
     world.run(30, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
-    (message,) = {notice.message for notice in (*world.told(constants.STUCK), *world.told(constants.UNDERUSED))}
+    (message,) = {notice.message for notice in (*world.told(EventReason.STUCK), *world.told(EventReason.UNDERUSED))}
     assert message == (
         "job train-slice-0 now has parallelism 4, and its slice of topology 2x2x2 has 2 hosts with one pod each; set "
         "parallelism back to 2"
@@ -257,7 +258,7 @@ def test_running_slice_of_pods_keeps_its_pool_if_a_further_pod_is_unschedulable(
     world.put(replace(world.nodes[node], **broken))  # type: ignore[arg-type]
     world.run(40, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
-    (message,) = {notice.message for notice in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
     assert message == (
         f"{kind} web now has {field} 3, and its slice of topology 2x2x2 has 2 hosts with one pod each; set {field} "
         "back to 2"
@@ -333,7 +334,7 @@ def test_unused_chips_of_single_hosts_are_reported(
     asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips)
     world = World(make_jobset(parallelism=parallelism, template=asked))
     world.live(5)
-    found = {notice.message for notice in world.told(constants.UNDERUSED)}
+    found = {notice.message for notice in world.told(EventReason.UNDERUSED)}
     assert found == ({f"job train-slice-0 {words}"} if words else set())
 
 
@@ -347,7 +348,7 @@ def test_running_single_host_pod_keeps_the_pool_while_another_is_stuck(*, lost: 
     world.put(make_pod(job, index=1, unschedulable=True, unschedulable_since=world.now))
     world.run(60, seconds=60)
     assert world.deleted == []
-    assert world.told(constants.STUCK) != []
+    assert world.told(EventReason.STUCK) != []
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_pool_that_hangs_in_a_status_raises_an_alert(
     assert alert.message == (
         f"Node pool {pool.name} has had {words} since {since:%H:%M:%S} UTC; look at it and at its operations in GKE"
     )
-    events = {notice.message for notice in world.plans[-1].notices if notice.reason == constants.STUCK}
+    events = {notice.message for notice in world.plans[-1].notices if notice.reason == EventReason.STUCK}
     assert bool(events) is used
     assert all(words in message and pool.name in message for message in events)
     world.put(replace(pool, status=PoolStatus.RUNNING))
@@ -401,7 +402,7 @@ def test_pool_in_creation_within_capacity_wait_does_not_count_as_hanging() -> No
     world.run(24 * 12, seconds=300)
     assert (world.created, world.deleted) == ([], [])
     assert not any(plan.alerts for plan in world.plans)
-    assert world.told(constants.STUCK) == []
+    assert world.told(EventReason.STUCK) == []
 
 
 def test_time_in_a_status_starts_when_the_status_changes() -> None:
@@ -448,7 +449,7 @@ def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")
     world.put_pool(make_pool(jobset, status=PoolStatus.PROVISIONING, failure=limit))
     world.run(62, seconds=60)
-    assert {f"({limit.message})" in notice.message for notice in world.told(constants.STUCK)} == {True}
+    assert {f"({limit.message})" in notice.message for notice in world.told(EventReason.STUCK)} == {True}
 
 
 def test_accepted_delete_without_effect_raises_an_alert() -> None:

@@ -11,6 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, NodePool
 from provisioner.model.workloads import Workload
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
@@ -150,7 +151,7 @@ def test_pool_of_a_suspended_jobset_counts_in_limits_and_is_kept() -> None:
     world.add(make_jobset("large", template=template, parallelism=4))
     world.run(50, seconds=60)
     assert (world.created, world.deleted, list(world.pools)) == ([], [], [pool.name])
-    (said, *_) = world.told(constants.LIMIT_REACHED)
+    (said, *_) = world.told(EventReason.LIMIT_REACHED)
     assert "Limit of all node pools: 8 of 16 chips in use" in said.message
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Volumes
+from provisioner.slices.messages.notices import EventReason
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_request
@@ -34,22 +35,22 @@ def test_pool_is_created_in_the_zone_of_the_volumes() -> None:
     [
         pytest.param(
             Volumes(zones=("us-central2-a",)),
-            constants.INVALID_REQUEST,
+            EventReason.INVALID_REQUEST,
             "the pod's volumes are in zone us-central2-a, the node is in us-central2-b",
             id="volume outside of the zones (09)",
         ),
         pytest.param(
-            Volumes(zones=()), constants.INVALID_REQUEST, "volumes have no zone in common", id="volumes in two zones"
+            Volumes(zones=()), EventReason.INVALID_REQUEST, "volumes have no zone in common", id="volumes in two zones"
         ),
         pytest.param(
             Volumes(disks=("hyperdisk-ml", "pd-balanced")),
-            constants.INVALID_REQUEST,
+            EventReason.INVALID_REQUEST,
             "a volume of the pod is a disk of type pd-balanced, which ct6e-standard-4t cannot attach",
             id="Persistent Disk on v6e",
         ),
         pytest.param(
             Volumes(problem="PersistentVolumeClaim default/x does not exist; create it"),
-            constants.CREATION_WAITING,
+            EventReason.CREATION_WAITING,
             "waits: PersistentVolumeClaim default/x does not exist; create it.",
             id="missing claim",
         ),
