@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, node_forms, nodegroups, options
+from provisioner.settings import Option, forms, node_fields, node_forms, nodegroups, options
 from provisioner.tpu.catalogue import ACCELERATORS, GENERATION_LABEL
 
 Property = dict[str, Any]
@@ -165,7 +165,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     # A plain text has no pattern, because only Google knows the valid names.
     str: _ANY,
     **dict.fromkeys((node_forms.ADMIN_LABELS, node_forms.ADMIN_TAINTS), _ANY),
-    **dict.fromkeys((node_forms.resource_labels, node_forms.allowed_settings), _ANY),
+    **dict.fromkeys((node_forms.resource_labels, node_fields.allowed_settings), _ANY),
     forms.go_bool: {"enum": [True, False, *_TRUTH, ""]},
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),

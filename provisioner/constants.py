@@ -190,36 +190,8 @@ POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotation of pods or their workload; "true" requests a slice although the pods are estimated not to fit its nodes.
 IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
-#: Prefix of the annotations that choose node settings, and names of these settings in ALLOWED_NODE_SETTINGS.
+#: Prefix of the annotations that choose node settings (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
-NODE_SETTINGS = (
-    *("node-disk-size", "node-disk-type", "node-image-type", "node-kubelet-config", "node-labels", "node-linux-config"),
-    *("node-max-run-duration", "node-pod-range", "node-private", "node-sandbox", "node-tags", "node-taints"),
-)
-NODE_SETTING_KEYS = frozenset(NODE_SETTING_PREFIX + name.removeprefix("node-") for name in NODE_SETTINGS)
-#: Annotations of pods and workloads that are kept in memory, because decisions depend on them.
-READ_ANNOTATIONS = (
-    *sorted(NODE_SETTING_KEYS),
-    DISABLE,
-    COPY_LABELS,
-    ADDITIONAL_NODE_NETWORKS,
-    NODE_SERVICE_ACCOUNT,
-    CAPACITY,
-    ZONES,
-    SAME_ZONE,
-    MAX_RUN_DURATION,
-    ALL_OR_NOTHING,
-    ALLOW_UNUSED_HOSTS,
-    IGNORE_NODE_ESTIMATE,
-    POD_DELETION_COST,
-    SLICE_TOPOLOGY,
-    SLICE_AUTOPROVISIONING,
-    CONSUMES_REQUEST,
-    EXCLUSIVE_TOPOLOGY,
-    NODE_SELECTOR_STRATEGY,
-    LWS_EXCLUSIVE_TOPOLOGY,
-    LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY,
-)
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
 MANAGER = "tpu-provisioner"

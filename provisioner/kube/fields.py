@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from provisioner import constants
 from provisioner.model import bounds
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
@@ -70,9 +69,9 @@ class BoundedReader:
             if isinstance(key, str) and isinstance(value, str)
         }
 
-    def annotations(self, raw: object) -> dict[str, str]:
-        """Return the annotations whose keys are in READ_ANNOTATIONS."""
-        texts = ((key, mapping(raw).get(key)) for key in constants.READ_ANNOTATIONS)
+    def annotations(self, raw: object, *, keep: Iterable[str]) -> dict[str, str]:
+        """Return the annotations whose keys are in `keep`."""
+        texts = ((key, mapping(raw).get(key)) for key in keep)
         return {
             key: self.text(f"annotation {key}", value, limit=bounds.ANNOTATION)
             for key, value in texts

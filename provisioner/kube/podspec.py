@@ -11,6 +11,7 @@ from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
+from provisioner.settings import node_fields
 
 #: Term that matches no node. Replaces the terms of an affinity if all are empty, or if the affinity is too large.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
@@ -18,6 +19,24 @@ MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
+#: Annotations of pods and workloads that are kept in memory, because decisions depend on them.
+READ_ANNOTATIONS = (
+    *sorted(node_fields.NODE_SETTING_KEYS),
+    constants.DISABLE,
+    constants.COPY_LABELS,
+    constants.ADDITIONAL_NODE_NETWORKS,
+    constants.NODE_SERVICE_ACCOUNT,
+    constants.CAPACITY,
+    constants.ZONES,
+    constants.SAME_ZONE,
+    constants.MAX_RUN_DURATION,
+    constants.ALL_OR_NOTHING,
+    *(constants.ALLOW_UNUSED_HOSTS, constants.IGNORE_NODE_ESTIMATE, constants.POD_DELETION_COST),
+    *(constants.SLICE_TOPOLOGY, constants.SLICE_AUTOPROVISIONING),
+    constants.CONSUMES_REQUEST,
+    *(constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY),
+    *(constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY),
+)
 #: Prefix of the resources with which a pod requests devices of a DeviceClass without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. Node pools have huge pages only on request.
@@ -187,7 +206,7 @@ def requirements(
         volumes=_volumes(reader, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
-        annotations=reader.annotations(metadata.get("annotations")),
+        annotations=reader.annotations(metadata.get("annotations"), keep=READ_ANNOTATIONS),
         tolerations=tuple(
             Toleration(
                 key=reader.text("a toleration's key", entry.get("key")),

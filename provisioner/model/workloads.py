@@ -144,7 +144,7 @@ class Requirements:
     affinity_terms: tuple[Term, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
+    #: Annotations whose keys are in `kube.podspec.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Message about an exceeded limit of `model.bounds`, because of which other fields are incomplete; empty if none.
     problem: str = ""

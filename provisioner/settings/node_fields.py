@@ -13,6 +13,7 @@ from typing import Any
 from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import Network, NodePoolRequest, Taint
+from provisioner.model.choices import comma_items
 from provisioner.settings import forms, node_forms
 from provisioner.settings.node_forms import Entries
 from provisioner.settings.option import Group
@@ -218,7 +219,17 @@ ROWS: Mapping[str, Row] = {field_.name: field_.metadata["row"] for field_ in fie
 
 
 _ANNOTATIONS = {row.annotation for row in ROWS.values() if row.annotation}
+#: Annotations that ALLOWED_NODE_SETTINGS can allow. Other settings allow service accounts and networks.
+NODE_SETTING_KEYS = _ANNOTATIONS - {constants.NODE_SERVICE_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS}
 _SELECTORS = {constants.SANDBOX_RUNTIME, constants.MAX_RUN_SECONDS}
+
+
+def allowed_settings(text: str) -> Entries:
+    """Read the node settings that workloads may choose, such as "node-disk-size=500, node-labels=team=*"."""
+    names = sorted(key.rpartition("/")[2] for key in NODE_SETTING_KEYS)
+    listed = () if text.strip() == forms.NONE else comma_items(text, noun="settings", limit=bounds.NODE_ENTRIES)
+    split = [[part.strip() for part in item.partition("=")] for item in listed]
+    return tuple((node_forms.valid_name(name, names), pattern or forms.OTHERS) for name, _, pattern in split)
 
 
 def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) -> str:

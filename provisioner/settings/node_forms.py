@@ -71,7 +71,8 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _valid_name(name: str, names: Collection[str]) -> str:
+def valid_name(name: str, names: Collection[str]) -> str:
+    """Return a name that is in `names`. Raises ValueError with the nearest valid name."""
     if name not in names:
         raise ValueError(f"has {bounds.quoted(name)}, which may not be set; did you mean {forms.nearest(name, names)}?")
     return name
@@ -81,7 +82,7 @@ def named(readers: Mapping[str, Callable[[str], Any]]) -> Callable[[str], Entrie
     """Return a reader of "name=value" entries. `readers` has the reader of the value for each valid name."""
 
     def read(text: str) -> Entries:
-        pairs = {name: (readers[_valid_name(name, readers)], value) for name, value in _pairs(text).items()}
+        pairs = {name: (readers[valid_name(name, readers)], value) for name, value in _pairs(text).items()}
         try:
             return tuple((name, form(value)) for name, (form, value) in pairs.items())
         except ValueError as error:
@@ -142,10 +143,3 @@ def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
         values[form] = labels.get(key) or labels.get(old_key, "")
     values_by_key = {key: values.get(form, "" if form.startswith("{") else form) for key, form in entries}
     return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in values_by_key.items() if value}
-
-
-def allowed_settings(text: str) -> Entries:
-    """Read the node settings that workloads may choose, such as "node-disk-size=500, node-labels=team=*"."""
-    listed = () if text.strip() == forms.NONE else comma_items(text, noun="settings", limit=bounds.NODE_ENTRIES)
-    split = [[part.strip() for part in item.partition("=")] for item in listed]
-    return tuple((_valid_name(name, constants.NODE_SETTINGS), pattern or forms.OTHERS) for name, _, pattern in split)

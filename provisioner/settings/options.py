@@ -11,7 +11,7 @@ from provisioner.model.capacity import ClusterName, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings import forms, node_forms
 from provisioner.settings.forms import ACCELERATOR, GCE, Prices, check_accelerator, parse_prices
-from provisioner.settings.node_fields import NodeFields
+from provisioner.settings.node_fields import NodeFields, allowed_settings
 from provisioner.settings.option import MAX_CONCURRENCY, Group, options_of
 
 IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")
@@ -135,7 +135,7 @@ class Settings(NodeFields):
         "The same for keys of node labels that a pod sets by selector or copy-labels. Those in GCP_POD_TO_NODE_LABELS "
         "are always allowed.")
     allowed_node_settings: node_forms.Entries = _limits(
-        "ALLOWED_NODE_SETTINGS", node_forms.allowed_settings, (),
+        "ALLOWED_NODE_SETTINGS", allowed_settings, (),
         'Comma-separated annotations by which workloads may choose node settings, such as "node-disk-size=500, '
         'node-image-type, node-labels=team=*". Empty: none.')
     pause_creation: bool = _limits(

@@ -122,7 +122,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
         terminal_state=fields.name(status.get("terminalState")) or _terminal_state(conditions),
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
-        annotations=reader.annotations(metadata.get("annotations")),
+        annotations=reader.annotations(metadata.get("annotations"), keep=podspec.READ_ANNOTATIONS),
         managed_by="" if managed_by == controller else managed_by,
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
         suspension_changed_at=fields.parse_timestamp(conditions.get("Suspended", {}).get("lastTransitionTime")),

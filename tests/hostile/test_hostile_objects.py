@@ -17,6 +17,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.podspec import READ_ANNOTATIONS
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.workloads import Pod, Workload
@@ -361,7 +362,7 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
     while True:
         places = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         if isinstance(holder, dict) and rng.random() < 0.2:
-            places = [*constants.READ_ANNOTATIONS, constants.TPU_TOPOLOGY, "affinity", "tolerations", "initContainers"]
+            places = [*READ_ANNOTATIONS, constants.TPU_TOPOLOGY, "affinity", "tolerations", "initContainers"]
         if not places:
             return
         place = rng.choice(places)

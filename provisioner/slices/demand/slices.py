@@ -30,6 +30,7 @@ from provisioner.model.workloads import (
     WorkloadUid,
 )
 from provisioner.settings.forms import go_bool, go_duration_seconds
+from provisioner.settings.node_fields import NODE_SETTING_KEYS
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.groups import ListedGroup, SliceId, Wanted, listed_groups, representatives
 from provisioner.workloads.plain import misfit_of
@@ -41,7 +42,7 @@ _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
 _KEYS = (constants.SAME_ZONE, constants.ALL_OR_NOTHING, constants.CAPACITY, constants.ZONES, constants.MAX_RUN_DURATION)
 #: Annotations of a workload that apply to its pods, unless a pod has the annotation itself.
-_INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
+_INHERITED = NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from provisioner import constants
-from provisioner.kube import fields
+from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import nearest
@@ -20,7 +20,7 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 #: Prefix of the labels and annotations of pods with IPUs, which are not checked here.
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
-_ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
+_ANNOTATIONS = (*_LABELS, *podspec.READ_ANNOTATIONS, constants.SERVE)
 #: Kinds whose own metadata may contain INJECT_KEYS; for other kinds, these keys are read only on the pod template.
 _INJECT_KINDS = (WorkloadKind.POD, "StatefulSet")
 #: Valid values by key. Other values have no effect. Keys whose invalid values an Event reports are not listed here.
