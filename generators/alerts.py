@@ -23,7 +23,7 @@ from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
 from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.metrics import PREFIX
-from provisioner.slices.observe import OPTIONAL
+from provisioner.slices.observe import REQUIRED
 from provisioner.webhook.app import PREFIX as WEBHOOK_PREFIX
 
 _DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -85,7 +85,7 @@ RULES = (
         name="TPUProvisionerWatchStale",
         slug="watch-stale",
         query=f"max by ({EACH}, pod, resource) ({PREFIX}watch_last_contact_age_seconds"
-        f'{{resource!~"{"|".join(sorted(OPTIONAL))}"}}) > {MAX_SILENCE_SECONDS:.0f}',
+        f'{{resource=~"{"|".join(sorted(REQUIRED))}"}}) > {MAX_SILENCE_SECONDS:.0f}',
         minutes=5,
         severity=CRITICAL,
         labels=("pod", "resource"),

@@ -17,7 +17,7 @@ from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.metrics import Metrics
-from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
+from provisioner.slices.observe import REQUIRED, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
@@ -79,7 +79,8 @@ class Loop(RoundLoop[answers.Answer]):
 
     def round(self) -> float:
         """Do one round; return the maximum pause in seconds before the next one."""
-        leading = self.begin(self.watches.named(), optional=OPTIONAL)
+        watches = self.watches.named()
+        leading = self.begin(watches, optional=watches.keys() - REQUIRED)
         unknown = unknown_in(read_sources(self.watches))
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if self._hints is None else set())

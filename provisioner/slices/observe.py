@@ -70,15 +70,9 @@ _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
 _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
 _NAMESPACES = Collection(name="namespaces", resource="namespaces")
-#: Names of the watches without which decisions are possible.
-OPTIONAL = frozenset(
-    (
-        *(
-            collection.resource
-            for collection in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)
-        ),
-        *(kind.resource for kind in KINDS.values() if kind.optional),
-    )
+#: Names of the watches without which no decision is possible, if they exist. All other watches are optional.
+REQUIRED = frozenset(
+    ("pods", "nodes", "namespaces", "configmaps", *(kind.resource for kind in KINDS.values() if not kind.optional))
 )
 #: Seconds for which a CRD must be missing before its workloads count as deleted: a starting API server may answer 404.
 _GONE_AFTER_SECONDS = 86_400.0
@@ -260,14 +254,14 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
     doubts = (
         doubt_of(name, watch)
         for name, watch in watches.named().items()
-        if not (name in OPTIONAL and (watch.synced or watch.problem))
+        if name in REQUIRED or not (watch.synced or watch.problem)
     )
     return tuple(filter(None, doubts))
 
 
 def read_sources(watches: Watches) -> dict[str, Knowledge]:
     """Return the state of each optional source that is watched, by name."""
-    return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
+    return {name: knowledge_of(watch) for name, watch in watches.named().items() if name not in REQUIRED}
 
 
 def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from provisioner.kube.protocol import PAGE_SIZE
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.observe import OPTIONAL, make_watches
+from provisioner.slices.observe import REQUIRED, make_watches
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
@@ -528,7 +528,7 @@ def test_start_without_the_optional_apis_logs_no_warning() -> None:
     kube = FakeKube()
     watches = make_watches(kube, settings(), lambda: None).named()
     # Kubernetes serves PodTemplates in each cluster, so this kind is never missing.
-    optional = [watch for name, watch in watches.items() if name in OPTIONAL - {"podtemplates"}]
+    optional = [watch for name, watch in watches.items() if name not in REQUIRED | {"podtemplates"}]
     parts = [part for watch in optional for part in getattr(watch, "parts", (watch,))]
     for part in parts:
         kube.uninstall(part.path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
-from provisioner.slices.observe import OPTIONAL
+from provisioner.slices.observe import REQUIRED
 from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import PoolStatus
@@ -127,8 +127,8 @@ class Chaos:
         self.stage.stormy = False
         self.stage.note("calm", "the storm is over, everything is mended")
         if self.refuses_sources:
-            self.stage.store.forbidden.difference_update(OPTIONAL)
-            self.stage.store.absent.difference_update(OPTIONAL)
+            self.stage.store.forbidden.intersection_update(REQUIRED)
+            self.stage.store.absent.intersection_update(REQUIRED)
         world = self.simulation.cloud.world
         self.simulation.cloud.limit_operations(None)
         for pool in list(self.simulation.cloud.pools.values()):
@@ -397,7 +397,7 @@ class Chaos:
             return
         rng, store = self._sources, self.stage.store
         processes = [process for process in self.simulation.processes if not process.dead]
-        resources = sorted({feed.resource for process in processes for feed in process.feeds} & OPTIONAL)
+        resources = sorted({feed.resource for process in processes for feed in process.feeds} - REQUIRED)
         if resources:
             refused, resource = rng.choice((store.forbidden, store.absent)), rng.choice(resources)
             self.stage.fault("source refused", resource)
