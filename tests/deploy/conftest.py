@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from generators import overlay
-from provisioner.workloads import LEADER_WORKER_SET, RAY_CLUSTER
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
-from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy, disable_component
+from tests.deploy.kit import FOREIGN_KINDS, OPTIONAL_KINDS, VALUES, copy_of_deploy, disable_component
 from tests.e2e.kit import Ground, has_mutating_policies, simulator_settings
 
 #: Time-out of a test in seconds: the first test that uses a tool, such as helm, builds the tool, which takes minutes.
@@ -30,12 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """The local control plane with CRDs of Prometheus, cert-manager, LeaderWorkerSet and KubeRay."""
+    """The local control plane with CRDs of Prometheus, cert-manager and the OPTIONAL_KINDS."""
     directory = tmp_path_factory.mktemp("deploy") / "cluster"
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
         for plural, kind, group in FOREIGN_KINDS:
             _define(rehearsal, plural, kind, group)
-        for kind in (LEADER_WORKER_SET, RAY_CLUSTER):
+        for kind in OPTIONAL_KINDS:
             _define(rehearsal, kind.resource, str(kind.kind), kind.api_group)
         yield rehearsal
 

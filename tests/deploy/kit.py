@@ -27,6 +27,7 @@ from provisioner.kube.events import EventRecorder
 from provisioner.kube.protocol import object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right
+from provisioner.workloads import KINDS
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from rehearsal.localcluster.ports import HOST
@@ -53,6 +54,8 @@ FOREIGN_KINDS = (
     ("issuers", "Issuer", "cert-manager.io"),
     ("certificates", "Certificate", "cert-manager.io"),
 )
+#: Kinds of workloads with pods whose CRD a cluster may lack. The tests define CRDs for them as well.
+OPTIONAL_KINDS = [kind for kind in KINDS.values() if kind.kind.has_pods and kind.installation and kind.optional]
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[0-9a-z]+(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?"

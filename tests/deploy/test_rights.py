@@ -16,7 +16,6 @@ from provisioner.kube.lease import LeaseElector
 from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
-from provisioner.model.workloads import WorkloadKind
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.reading import API_ROOT
 from provisioner.slices.preflight import Status
@@ -25,7 +24,7 @@ from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import get_workload
 from rehearsal.demos import Rehearsal
-from tests.deploy.kit import NAMESPACE, Recorder, rights, try_events
+from tests.deploy.kit import NAMESPACE, OPTIONAL_KINDS, Recorder, rights, try_events
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
 from tests.support.settings import settings
@@ -75,8 +74,8 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
         try_events(api)
         _cordon(api, rehearsal)
         # The run had only a JobSet, so workloads of the other kinds are read here.
-        for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
-            assert get_workload(api, kind, "default", "absent") is None
+        for kind in OPTIONAL_KINDS:
+            assert get_workload(api, kind.kind, "default", "absent") is None
         with contextlib.suppress(NotFound):
             api.patch(object_path("pods", "absent", namespace="default"), {})
         _ask(api)
@@ -85,7 +84,8 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
 
     assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
-        "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
+        "pods", "nodes", "jobsets", *(kind.resource for kind in OPTIONAL_KINDS), "events", "leases", "configmaps",
+        "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
         "resourceslices", "deviceclasses", "tpunodegroups", "machineconfigs", "namespaces",
         "persistentvolumeclaims", "persistentvolumes", "storageclasses",

@@ -117,11 +117,7 @@ def test_old_list_is_kept_but_not_used_for_decisions_while_lists_fail() -> None:
 
 
 _ALWAYS = {
-    "jobsets",
-    "leaderworkersets",
-    "rayclusters",
-    "provisioningrequests",
-    "capacitybuffers",
+    *(kind.resource for kind in KINDS.values() if not kind.on_request),
     "podtemplates",
     "machineconfigs",
     "pods",

@@ -6,11 +6,11 @@ arguments replace a whole part of the object. An empty `namespace`, or an empty 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from provisioner import constants
-from provisioner.model.workloads import group_key
+from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.workloads import LEADER_WORKER_SET
 
 Json = dict[str, Any]
@@ -279,3 +279,14 @@ def raw_node(
     amounts = {constants.TPU_RESOURCE: "4", "cpu": "239830m", "memory": "405Gi"}
     status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
     return {**_object("v1", "Node", name, "", f"uid-of-{name}", shown), "spec": spec, "status": status, **parts}
+
+
+#: Returns an object of each kind that has objects; the smallest that is served.
+RAW_OF_KIND: Mapping[WorkloadKind, Callable[[], Json]] = {
+    WorkloadKind.JOBSET: raw_jobset,
+    WorkloadKind.LEADER_WORKER_SET: raw_lws,
+    WorkloadKind.RAY_CLUSTER: raw_raycluster,
+    WorkloadKind.JOB: raw_job,
+    WorkloadKind.PROVISIONING_REQUEST: lambda: raw_request("req", 4, 2),
+    WorkloadKind.CAPACITY_BUFFER: lambda: raw_buffer(replicas=1, percentage=10, limits={constants.TPU_RESOURCE: "8"}),
+}

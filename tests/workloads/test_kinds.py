@@ -13,11 +13,12 @@ from provisioner import constants
 from provisioner.kube.fields import MalformedObject, mapping
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.offline.documents import value_at
 from provisioner.slices.offline.expand import templates_of
 from provisioner.workloads import KINDS, PLAIN_JOB, Kind, kinds_served
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.parse_pod import claim_of
-from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
+from tests.support.objects import RAW_OF_KIND, job_reference, raw_jobset
 from tests.support.settings import settings
 from tests.workloads.test_leaderworkerset import recorded
 
@@ -28,6 +29,7 @@ STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-",
 def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
     """Plain Jobs come last, because pods of other kinds may also belong to a Job. Kind POD is read from pods only."""
     assert KINDS.keys() == {*WorkloadKind} - {WorkloadKind.POD}
+    assert RAW_OF_KIND.keys() == KINDS.keys(), "tests/support/objects.py lacks an object of a kind"
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
@@ -37,10 +39,13 @@ def test_kinds_on_request_are_not_served_by_default_settings() -> None:
     assert {kind for kind, described in KINDS.items() if described.on_request} == not_served
 
 
-def test_templates_of_every_kind_are_found() -> None:
-    kinds = [kind for kind in KINDS if kind.has_pods]
-    paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}], "workerGroupSpecs": [{}]}})[0].path for kind in kinds}
-    assert len(paths) == len(kinds)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.kind.has_pods], ids=lambda kind: kind.kind)
+def test_templates_of_every_kind_are_found(kind: Kind) -> None:
+    raw = RAW_OF_KIND[kind.kind]()
+    workload, templates = kind.parse(raw), templates_of(kind.kind, raw)
+    assert workload is not None
+    assert [template.name for template in templates] == [group.name for group in workload.groups]
+    assert all(mapping(value_at(raw, template.path)) for template in templates), "expand.py lacks a case for this kind"
 
 
 @pytest.mark.parametrize(("completions", "pods"), [(None, 8), (2, 2), (16, 8)])
@@ -68,16 +73,8 @@ def _said(kind: Kind, raw: Any) -> str:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
 def test_any_value_in_an_object_results_in_a_record_or_an_error(kind: Kind) -> None:
-    asks = {constants.SERVE: "true"}
-    references = [job_reference("nightly", kind="CronJob")]
-    whole = {
-        WorkloadKind.JOBSET: raw_jobset(),
-        WorkloadKind.LEADER_WORKER_SET: recorded("LeaderWorkerSet", "serve"),
-        WorkloadKind.JOB: raw_job("sweep", metadata={"ownerReferences": references, "annotations": asks}),
-        WorkloadKind.RAY_CLUSTER: raw_raycluster(),
-        WorkloadKind.PROVISIONING_REQUEST: raw_request("req", 4, 2),
-        WorkloadKind.CAPACITY_BUFFER: raw_buffer(replicas=1, percentage=10, limits={constants.TPU_RESOURCE: "8"}),
-    }[kind.kind]
+    whole = RAW_OF_KIND[kind.kind]()
+    whole["metadata"]["ownerReferences"] = [job_reference("nightly", kind="CronJob")]
     whole["status"] = {"conditions": [{"type": "Complete", "status": "False"}]}
     for raw in (whole, recorded("Pod", "serve-1-1")):
         for path in _places(raw):

@@ -20,7 +20,7 @@ from provisioner.slices.preflight.checking import log_findings, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, named_reservations
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, kinds_served
 from provisioner.workloads.capacity_requests import CAPACITY_BUFFER
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, described
@@ -30,16 +30,14 @@ Change = Callable[[World], object]
 #: Names of the checks that run in every cluster.
 IN_KUBERNETES = (
     "API server",
-    "JobSet",
-    "LeaderWorkerSet",
-    "RayCluster",
-    "ProvisioningRequest",
-    "CapacityBuffer",
+    *(kind.value for kind in kinds_served(settings())),
     "rights in Kubernetes",
     "placement",
     "pause",
     "Go provisioner",
 )
+#: Number of permissions that are checked. With SERVE_JOBS, get, list and watch of Jobs are checked as well.
+_RIGHTS = len({*rights_used(settings())})
 PAUSE = object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
 
 
@@ -119,13 +117,13 @@ CASES = [
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
-        "rights in Kubernetes", FAILED, "1 of 53 permissions are missing: list podtemplates",
+        "rights in Kubernetes", FAILED, f"1 of {_RIGHTS} permissions are missing: list podtemplates",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 53 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        f"2 of {_RIGHTS} permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -287,14 +285,14 @@ def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             FAILED,
-            "2 of 56 permissions are missing: watch leaderworkersets, list jobs",
+            f"2 of {_RIGHTS + 3} permissions are missing: watch leaderworkersets, list jobs",
             id="no right to Jobs",
         ),
         pytest.param(
             lambda world: world.kube.denied.add(("list", "machineconfigs")),
             "rights in Kubernetes",
             FAILED,
-            "1 of 56 permissions are missing: list machineconfigs",
+            f"1 of {_RIGHTS + 3} permissions are missing: list machineconfigs",
             id="no right to MachineConfigs",
         ),
     ],
@@ -312,7 +310,7 @@ def test_rights_on_workloads_are_limited_to_served_namespaces() -> None:
     """Pods are watched in the served namespaces only, but the gate lists the pods of all namespaces."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
-    read = ("jobsets", "leaderworkersets", "rayclusters", "provisioningrequests", "capacitybuffers")
+    read = [kind.resource for kind in kinds_served(settings()).values()]
     assert {str(right) for right in narrow - wide} == {
         *(
             f"{what} in {namespace}"
@@ -379,7 +377,7 @@ def test_run_logs_each_finding_once() -> None:
         ("info", "check.done", None),
     ]
     assert logs[1]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (15, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (10 + len(kinds_served(settings())), 2, 2)
 
 
 GROUPS = groups_path("slices")

@@ -19,11 +19,11 @@ from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
 from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
-from provisioner.workloads import JOBSET
+from provisioner.workloads import JOBSET, kinds_served
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.preflight import ORIGINAL_LEASE, PLACEMENT_OBJECTS, World
-from tests.support.settings import REQUIRED
+from tests.support.settings import REQUIRED, settings
 from tests.support.wire_server import WireServer, as_json, running
 
 #: Time-out in seconds: most of the tests start Python with all of Google's libraries, which is slow on a busy machine.
@@ -84,7 +84,7 @@ def test_check_of_a_correct_installation_is_ok(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 22
+    assert len(lines) == 17 + len(kinds_served(settings()))
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",
