@@ -41,6 +41,8 @@ def running(ground: Ground) -> dict[str, str]:
 def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
+    # tests/docs/test_examples.py shows the pools of the example.
+    ground.rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "-n", ground.namespace, "-f", str(EXAMPLE))
     path = apply(ground, "serve")
     ground.wait(lambda: len(running(ground)) == 4, "all pods of both groups run")
     pools = {pool.name for pool in ground.living("serve-")}
@@ -69,16 +71,6 @@ def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
     ground.api.delete(path)
     ground.await_gone("serve-")
     ground.wait(lambda: not ground.nodes(), "all nodes are gone")
-
-
-def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
-    ground: Ground, provisioner: ProvisionerProcess
-) -> None:
-    """A real API server accepts the example, and each of its two pools has four hosts."""
-    ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, "-f", str(EXAMPLE))
-    ground.wait(lambda: len(running(ground)) == 8, "all pods of both groups run")
-    pools = ground.living("serve-v6e-4x4-")
-    assert [(pool.machine_type, len(pool.nodes)) for pool in pools] == [("ct6e-standard-4t", 4)] * 2
 
 
 def places(ground: Ground) -> dict[tuple[str, str], set[str]]:
