@@ -70,6 +70,11 @@ _COMPLETE = (
 )
 
 
+def _dumped(documents: list[Json]) -> str:
+    # The dumper in C takes a tenth of the time.
+    return str(yaml.dump_all(documents, Dumper=yaml.CSafeDumper))
+
+
 def _render(name: str, folder: Path) -> list[Json]:
     if name in _CHARTS:
         chart, values = _CHARTS[name]
@@ -151,7 +156,7 @@ def test_kubeconform_accepts_each_object(
 ) -> None:
     """Fields of operators' kinds are not checked, because their CRDs in the tests allow any fields."""
     path = tmp_path / "objects.yaml"
-    path.write_text(yaml.safe_dump_all(rendered[0]), encoding="utf-8")
+    path.write_text(_dumped(rendered[0]), encoding="utf-8")
     printed = tools.run(
         "kubeconform", "-strict", "-summary", "-output=json", f"-schema-location={locations}", str(path)
     )
@@ -187,14 +192,14 @@ def _synced(
     _write_as_controllers(rehearsal, documents, None)
     left = [raw for raw in documents if key_of(raw) not in kept and raw["kind"] != "CustomResourceDefinition"]
     if left:
-        rehearsal.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(left))
-    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))
+        rehearsal.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=_dumped(left))
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=_dumped(installed))
 
 
 def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str, force: bool = True) -> list[Json]:
     """Send a server-side apply; return the objects of the response. Without `force`, a conflict is an error."""
     command = ("apply", "--server-side", "-f", "-", "-o", "json", *(("--force-conflicts",) if force else ()))
-    answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=yaml.safe_dump_all(documents)))
+    answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=_dumped(documents)))
     items: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
     return items
 
@@ -223,7 +228,7 @@ def _comparable(raw: Json) -> Json:
 
 
 def _live(rehearsal: Rehearsal, documents: list[Json]) -> list[Json]:
-    answer = json.loads(rehearsal.kubectl("get", "-o", "json", "-f", "-", stdin=yaml.safe_dump_all(documents)))
+    answer = json.loads(rehearsal.kubectl("get", "-o", "json", "-f", "-", stdin=_dumped(documents)))
     live: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
     return live
 
@@ -268,4 +273,4 @@ def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) 
     rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)
     (changed,) = _drift(rehearsal, installed)
     assert [document["spec"]["replicas"] for document in changed] == [3, 1]
-    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=_dumped(installed))

@@ -70,7 +70,8 @@ def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(text) if document]
+    # The loader in C takes a tenth of the time.
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:
