@@ -167,6 +167,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """Build the image, by pip, which takes 20 s. CI builds and starts it with Docker, so these tests run at night."""
     scratch = tmp_path_factory.mktemp("image")
     build(stages[1], REPOSITORY, scratch)
     finish(stages[2], scratch)
@@ -183,6 +184,7 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
@@ -196,6 +198,7 @@ def test_installed_package_is_complete_and_has_no_development_files(image: Image
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_start_reads_only_compiled_modules(image: Image) -> None:
     """The image is read-only, so modules without bytecode would be compiled again at each start."""
     process = image.run("--help", environment={"PYTHONVERBOSE": "1"})
@@ -208,6 +211,7 @@ def test_start_reads_only_compiled_modules(image: Image) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
