@@ -200,7 +200,10 @@ def _too_early(choices: tuple[str, ...]) -> str:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("choices", [_KUSTOMIZE, _HELM], ids=["kustomize", "Helm"])
+# Helm differs in few commands; test_upgrade.py installs the chart, and test_chart.py applies its objects.
+@pytest.mark.parametrize(
+    "choices", [_KUSTOMIZE, pytest.param(_HELM, marks=pytest.mark.nightly)], ids=["kustomize", "Helm"]
+)
 def test_pages_install_and_uninstall_everything_with_pools_in_use(
     choices: tuple[str, ...], reader: Reader, bare: Rehearsal
 ) -> None:

@@ -1,4 +1,8 @@
-"""Tests of the provisioner with the admission policies of placement: each group of pods runs on its own pool."""
+"""Tests of the provisioner with the admission policies of placement: each group of pods runs on its own pool.
+
+The nightly tests repeat checks of lower levels on a real control plane: those of tests/simulation (`assigned.py` and
+`guests.py`), of tests/slices/planning/test_assignment.py for decisions, and of test_placement_policy.py for marks.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,6 @@ pytestmark = [
 ]
 
 _TOLERATES_ALL = [{"operator": "Exists"}]
-#: A rival may take a node in any restart, so more restarts are tried at night.
-_RESTARTS = pytest.mark.parametrize("restarts", [3, pytest.param(RESTARTS, marks=pytest.mark.nightly)])
 
 
 def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
@@ -87,6 +89,7 @@ def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehears
 # --- With the policies ---
 
 
+@pytest.mark.nightly
 def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
     """Without assignment, pods of a JobSet without exclusive placement would run on the pools of other JobSets."""
     assigned.provisioner()
@@ -97,7 +100,8 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
     assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
 
 
-@_RESTARTS
+# A rival may take a node in any restart, so more restarts are tried at night.
+@pytest.mark.parametrize("restarts", [3, pytest.param(RESTARTS, marks=pytest.mark.nightly)])
 def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground, restarts: int) -> None:
     """During a restart, the pools have no pods, so the rival would fit on each pool."""
     assigned.provisioner(environment={"MAX_CHIPS": "32"})
@@ -121,6 +125,7 @@ def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground, 
     assert assigned.accepted("nodePools.create") == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("leaderworkersets")
 def test_leader_without_chips_takes_no_pool_of_another_namespace(assigned: Ground) -> None:
     """The leader selects and tolerates the nodes of a TPU slice, and any node has room for a pod without chips."""
@@ -153,9 +158,9 @@ def test_leader_without_chips_takes_no_pool_of_another_namespace(assigned: Groun
     assigned.wait(lambda: any("nodeName" in pod["spec"] for pod in waiting()), "a leader runs on a pool of its own")
 
 
-@_RESTARTS
+@pytest.mark.nightly
 @pytest.mark.usefixtures("leaderworkersets")
-def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground, restarts: int) -> None:
+def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
     """Only the marks separate the groups of the LeaderWorkerSet, which has no exclusive placement."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
@@ -174,7 +179,7 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
     (of_job, _) = running(assigned, **{constants.CONTROLLER_UID: uid})
     remove(assigned, of_job)
     expected = {key: names for key, names in before.items() if key != f"b-{uid}"}
-    for number in range(restarts):
+    for number in range(RESTARTS):
         pods = running(assigned, **{constants.LWS_NAME: "serve"})
         old = {pod["metadata"]["uid"] for pod in pods}
         for pod in pods:
@@ -310,6 +315,7 @@ def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned: Ground) -> None:
     """The pool was created for an earlier JobSet, so a recreated node begins with the labels of that JobSet."""
     environment = {"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "60s"}
