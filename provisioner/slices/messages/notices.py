@@ -248,7 +248,8 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
     for slice_id in sorted(splits.affected):
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
-        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
+        remedy = remedy_of_split(slice_, is_split=slice_id in splits.slices)
+        message = f"{_where(slice_, pools, shared=shared)}; {remedy}"
         # The key is constant, so that a message with other pools repeats the Event and creates no second one.
         yield notice(slice_, EventReason.SLICE_SPLIT, message, key="split")
 
@@ -260,7 +261,8 @@ def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
     return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
 
 
-def _remedy(slice_: Slice, *, is_split: bool) -> str:
+def remedy_of_split(slice_: Slice, *, is_split: bool) -> str:
+    """Return the next step of a slice without a pool to itself; `is_split` if its pods are on several pools."""
     workload = slice_.workload
     restart = f"restart the {workload.owner_kind}"
     annotation = exclusive_annotation(workload)

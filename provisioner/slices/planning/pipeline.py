@@ -133,7 +133,7 @@ def _plan(decision: Decision, look_ups: tuple[LookUp, ...], limits: tuple[LimitU
         ),
         transitions=phases.transitions,
         pools=phases.states,
-        split_slices=splits.affected,
+        split_slices={slice_id: slice_id in splits.slices for slice_id in splits.affected},
         limits=limits,
         round=ctx,
         poll_seconds=wake.poll_seconds(ctx, unneeded.deletes, creates=bool(launches.creates), waits=decision.waits),

@@ -228,8 +228,8 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
-    #: Slices of several hosts that do not have one pool to themselves.
-    split_slices: frozenset[SliceId] = frozenset()
+    #: Slices of several hosts that do not have one pool to themselves, with whether the pods are on several pools.
+    split_slices: Mapping[SliceId, bool] = field(default_factory=dict)
     limits: tuple[LimitUse, ...] = ()
     #: Inputs of this decision or, if no decision was possible, of the last one; None before the first decision.
     round: Round | None = field(default=None, repr=False, compare=False)

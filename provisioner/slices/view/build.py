@@ -17,6 +17,7 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.messages import states as texts
 from provisioner.slices.messages import waits
+from provisioner.slices.messages.notices import remedy_of_split
 from provisioner.slices.planning.contention.usage import ALL, LimitScope, ScopeKind
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
@@ -240,7 +241,7 @@ class _Round(texts.Known):
     prices: Prices
     #: Names of nodes with unfinished pods that request chips.
     occupied: Collection[str]
-    split: Collection[SliceId]
+    split: Mapping[SliceId, bool]
     #: Why this snapshot led to no decision; empty if it led to one.
     undecided: str
 
@@ -253,7 +254,7 @@ class _Round(texts.Known):
         cause = waits.cause(wait) if wait is not None else ""
         if slice_.id in self.split:
             shown, reason = State.SPLIT, texts.of_split(self._events_of(slice_))
-            brief = waits.joined("", reason.rpartition("; ")[2])
+            brief = waits.joined("", remedy_of_split(slice_, is_split=self.split[slice_.id]))
         elif state is not None:
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
             if shown in _WITH_PODS and slice_.share is not None and slice_.id not in state.holders:

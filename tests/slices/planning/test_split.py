@@ -62,6 +62,7 @@ def test_split_slice_is_never_shown_as_running() -> None:
     view = view_of(_mixed(make_jobset("a"), make_jobset("b")))
     assert {slice_.state for slice_ in (*view.slices, *view.pools)} == {State.SPLIT}
     assert all("are on 2 node pools" in slice_.reason for slice_ in (*view.slices, *view.pools))
+    assert all(slice_.brief.startswith("Restart the JobSet with the annotation") for slice_ in view.slices)
     assert (view.capacity.chips["split"], view.capacity.chips["running"]) == (16, 0)
 
 
