@@ -131,7 +131,8 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
             f"{key.title} has no spec.serviceName, so its pods have no host names; name a headless Service there"
         )
     if len(service) > bounds.LABEL_VALUE:
-        raise NumberingError(f"{key.title}: {bounds.too_long('spec.serviceName', service, bounds.LABEL_VALUE)}")
+        problem = bounds.too_long(f"{key.title}: spec.serviceName", service, bounds.LABEL_VALUE)
+        raise NumberingError("; ".join(problem))
     ordinal = fields.index(pod.marks.get(constants.POD_INDEX, "") or pod.name.removeprefix(f"{key.name}-"))
     if ordinal is None or ordinal < first:
         raise NumberingError(
@@ -214,7 +215,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))
     if listed > bounds.REPLICATED_JOBS:
-        raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', listed, bounds.REPLICATED_JOBS)}")
+        raise NumberingError("; ".join(bounds.too_many("replicated jobs", listed, bounds.REPLICATED_JOBS, key.title)))
     entries = _slices_of(pod, spec)
     names = [fields.name(entry.get("name")) for entry in entries]
     if own not in names or number is None:

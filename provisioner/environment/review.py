@@ -200,16 +200,15 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
             problems += filter(None, (numbering.problem,))
             several = not numbering.slices
             if layout is not None and (numbering.pods % layout.pods or not (several or numbering.pods == layout.pods)):
-                problems.append(
-                    tpu.not_whole_slices(
-                        layout.accelerator,
-                        layout.topology,
-                        pods=layout.pods,
-                        chips_per_pod=pod.chips,
-                        wanted=numbering.pods,
-                        several=several,
-                    )
+                problem = tpu.not_whole_slices(
+                    layout.accelerator,
+                    layout.topology,
+                    pods=layout.pods,
+                    chips_per_pod=pod.chips,
+                    wanted=numbering.pods,
+                    several=several,
                 )
+                problems.append("; ".join(problem))
         except NumberingError as error:
             # If another controller may number the pod, there is a warning only if the pod requests variables.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"

@@ -24,13 +24,13 @@ class BoundedReader:
     """Reads texts and limits the sum of their characters. The reader `within` also counts and limits them."""
 
     def __init__(self, title: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
-        self.problem = ""
+        self.problem: tuple[str, ...] = ()
         self.title = title
         self._left = self.max_characters = max_characters
         self._within = within
 
-    def refuse(self, problem: str) -> None:
-        """Set `problem`, the message about an exceeded limit, unless it is set already."""
+    def refuse(self, *problem: str) -> None:
+        """Set `problem`, the clauses about an exceeded limit, unless it is set already."""
         self.problem = self.problem or problem
 
     def text(self, part: str, raw: object, *, limit: int = bounds.LABEL_KEY) -> str:
@@ -38,14 +38,15 @@ class BoundedReader:
         if not isinstance(raw, str):
             return ""
         if len(raw) > limit:
-            self.refuse(bounds.too_long(part, raw, limit))
+            self.refuse(*bounds.too_long(part, raw, limit))
             return bounds.cut(raw)
         full = self.count(len(raw))
         if full is None:
             return shared(raw)
         self.refuse(
             f"labels, selectors, tolerations, affinity and annotations of {full.title} have more than "
-            f"{full.max_characters:,} characters, and no more are read; use fewer"
+            f"{full.max_characters:,} characters, and no more are read",
+            "use fewer",
         )
         return ""
 
@@ -61,7 +62,7 @@ class BoundedReader:
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
-            self.refuse(f"{part} {bounds.too_many('entries', len(raw), bounds.MAP_ENTRIES)}")
+            self.refuse(*bounds.too_many("entries", len(raw), bounds.MAP_ENTRIES, part))
             raw = {key: raw[key] for key in keep if key in raw}
         return {
             self.text(f"a key of {part}", key): self.text(f"{part} {bounds.cut(key)}", value, limit=bounds.LABEL_VALUE)
@@ -83,7 +84,7 @@ class BoundedReader:
         if not isinstance(raw, list):
             return []
         if len(raw) > limit:
-            self.refuse(f"{part} {bounds.too_many('entries', len(raw), limit)}")
+            self.refuse(*bounds.too_many("entries", len(raw), limit, part))
             return []
         return [entry for entry in raw if isinstance(entry, dict)]
 

@@ -35,17 +35,17 @@ class NamespaceBound(Generic[T]):
     #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
     #: Returns the reduced record that replaces a full record. Takes the full record and `problem`.
-    reduce: Callable[[T, str], T]
+    reduce: Callable[[T, tuple[str, ...]], T]
     is_finished: Callable[[T], bool] = lambda _: False
 
     @property
-    def problem(self) -> str:
-        """Message for users in reduced records: the namespace exceeds its bound."""
+    def problem(self) -> tuple[str, ...]:
+        """Clauses for users in reduced records: the namespace exceeds its bound."""
         limits = f"{self.max_bytes >> 20} MiB of memory"
         limits += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
-            f"the {self.plural} of its namespace exceed {limits}, and only the oldest are read; delete {self.plural} "
-            "that are not needed"
+            f"the {self.plural} of its namespace exceed {limits}, and only the oldest are read",
+            f"delete {self.plural} that are not needed",
         )
 
 

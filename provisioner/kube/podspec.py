@@ -237,7 +237,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
     return Volumes(claims=claims) if claims else None
 
 
-def reduced(full: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
+def reduced(full: Requirements, problem: tuple[str, ...], labels: Iterable[str] = ()) -> Requirements:
     """Return only `labels`, a problem, and fields that identify a slice or determine whether the slice is served."""
     return Requirements(
         chips=full.chips,
@@ -273,7 +273,8 @@ def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, .
         if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:
             reader.refuse(
                 f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
-                f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
+                f"{bounds.EXPRESSION_VALUES:,} values, and no more are read",
+                "use fewer",
             )
             return (MATCHES_NOTHING,)
         if parts:

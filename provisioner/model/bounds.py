@@ -137,11 +137,11 @@ def quoted(text: str) -> str:
     return repr(cut(text))
 
 
-def too_many(noun: str, count: int, limit: int) -> str:
-    """Return a message that a count exceeds its limit."""
-    return f"has {count:,} {noun}, and at most {limit:,} are read; use fewer"
+def too_many(noun: str, count: int, limit: int, title: str = "") -> tuple[str, str]:
+    """Return the problem that a count exceeds its limit, and the next step."""
+    return f"{title} has {count:,} {noun}, and at most {limit:,} are read".lstrip(), "use fewer"
 
 
-def too_long(title: str, text: str, limit: int) -> str:
-    """Return a message that a text exceeds its limit."""
-    return f"{title} {quoted(text)} has {len(text):,} characters, and at most {limit:,} are read; shorten it"
+def too_long(title: str, text: str, limit: int) -> tuple[str, str]:
+    """Return the problem that a text exceeds its limit, and the next step."""
+    return f"{title} {quoted(text)} has {len(text):,} characters, and at most {limit:,} are read", "shorten it"

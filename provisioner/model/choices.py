@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from provisioner import constants
-from provisioner.model import bounds
+from provisioner.model import bounds, wording
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Zone
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -25,9 +25,9 @@ _MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 #: Time before the end of a reservation in which the reservation gets no new pools, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
-QUEUED_NOT_SERVED = (
-    "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
-    f"{constants.PROVISIONING_CLASS}"
+NO_QUEUED = (
+    "queued capacity is not supported",
+    f"use flex-start, or let Kueue request slices by ProvisioningRequests of class {constants.PROVISIONING_CLASS}",
 )
 
 
@@ -53,7 +53,7 @@ def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
     for part in comma_items(text, noun="choices", limit=bounds.CHOICES):
         choice = _choice(part)
         if choice in choices:
-            raise ValueError(f"has {bounds.quoted(part)} twice; name each choice once, best first")
+            raise wording.ProblemError(f"has {bounds.quoted(part)} twice", "name each choice once, best first")
         choices[choice] = None
     return tuple(choices)
 
@@ -113,7 +113,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
 def comma_items(text: str, *, noun: str = "", limit: int | None = None) -> tuple[str, ...]:
     """Return the stripped, non-empty items of a comma-separated list. Raises ValueError with `limit` or more commas."""
     if limit is not None and (count := text.count(",") + 1) > limit:
-        raise ValueError(bounds.too_many(noun, count, limit))
+        raise wording.ProblemError(*bounds.too_many(noun, count, limit))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
 
 
@@ -128,7 +128,7 @@ def _choice(text: str) -> CapacityChoice:
     if kind is CapacityKind.RESERVATION:
         return CapacityChoice(kind=kind, reservation=_reservation(reservation_text, text), zone=Zone(zone))
     if name == "queued":
-        raise ValueError(f"has {bounds.quoted(text)}, and {QUEUED_NOT_SERVED}")
+        raise wording.ProblemError(f"has {bounds.quoted(text)}, and {NO_QUEUED[0]}", NO_QUEUED[1])
     if kind is None or slash:
         valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)
         raise ValueError(f"has {bounds.quoted(text)}, which is not one of {valid}, {_RESERVATION_FORM}")
@@ -142,9 +142,9 @@ def _reservation(path: str, text: str) -> str:
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
     if project and not PROJECT.fullmatch(project):
-        raise ValueError(
-            f"has {bounds.quoted(text)}, where {bounds.quoted(project)} is not a project id; the form is "
-            f"{_RESERVATION_FORM}"
+        raise wording.ProblemError(
+            f"has {bounds.quoted(text)}, where {bounds.quoted(project)} is not a project id",
+            f"the form is {_RESERVATION_FORM}",
         )
     for name in names:
         if not _NAME.fullmatch(name):

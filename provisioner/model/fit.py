@@ -34,10 +34,10 @@ _KNOWN = frozenset(
         constants.HOSTNAME,
     )
 )
-#: End of the message about a selector that no new node matches, by key of the selector.
+#: Next step about a selector that no new node matches, by key of the selector.
 _ADVICE = {
-    constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
-    constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
+    constants.NODE_POOL: "new node pools get names of their own, so remove the selector",
+    constants.COMPUTE_CLASS: "GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
 #: Matches integers in the form of Go's strconv.ParseInt. At most 300 digits, because int() rejects thousands.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
@@ -102,38 +102,38 @@ def demand_key(requirements: Requirements) -> Hashable:
     )
 
 
-def misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why a pod cannot run on a node; empty if it can."""
+def misfit(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
+    """Return the first reason why a pod cannot run on a node, and the next step if known; empty if the pod can."""
     reason = volume_misfit(requirements, view) or label_misfit(requirements, view)
     if reason:
         return reason
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not tolerated(taint, requirements.tolerations):
-            return f"the pod does not tolerate the taint {taint}"
+            return (f"the pod does not tolerate the taint {taint}",)
     return room_misfit(requirements, view)
 
 
-def volume_misfit(requirements: Requirements, view: NodeView) -> str:
+def volume_misfit(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
     """Return why a pod's volumes cannot be attached to a node; empty if they can, or if that is unknown."""
     volumes, zone = requirements.volumes, view.labels.get(constants.ZONE)
     if volumes is None or volumes.problem:
-        return volumes.problem if volumes is not None else ""
+        return (volumes.problem,) if volumes is not None else ()
     if volumes.zones is None or zone is None or zone in volumes.zones:
-        return ""
+        return ()
     where = f"are in zone {' or '.join(volumes.zones)}" if volumes.zones else "have no zone in common"
-    return f"the pod's volumes {where}, the node is in {zone}"
+    return (f"the pod's volumes {where}, the node is in {zone}",)
 
 
-def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return a message about the first resource of which an empty node has too little for a pod; empty if none."""
+def room_misfit(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
+    """Return the problem with the first resource of which an empty node has too little for a pod; empty if none."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
             machine = view.labels.get(constants.INSTANCE_TYPE, "")
             node = f"a node of {machine}" if machine else "the node"
             want, have = quantity(resource, amount, ceil), quantity(resource, offers[resource], floor)
-            return f"the pod requests {want} {resource}, {node} offers {have} to pods"
-    return ""
+            return (f"the pod requests {want} {resource}, {node} offers {have} to pods",)
+    return ()
 
 
 def requested(requirements: Requirements) -> list[tuple[str, int]]:
@@ -161,21 +161,21 @@ def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str
     return f"{rounded(amount / size * 10) / 10:.1f}".removesuffix(".0") + unit
 
 
-def label_misfit(requirements: Requirements, view: NodeView) -> str:
+def label_misfit(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
     """Return why a node's labels do not match a pod's selectors, affinity or way to request chips; empty if they do."""
     driver = constants.TPU_DRA_DRIVER
     if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
-        return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
+        return (f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}",)
     for key, value in requirements.node_selector.items():
         if view.labels.get(key) != value and not view.may_carry(key):
             label = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
-            label += _ADVICE.get(key, "") if view.predicted else ""
-            return f"the pod selects {key}={value}, the node has {label}"
+            advice = (_ADVICE[key],) if view.predicted and key in _ADVICE else ()
+            return (f"the pod selects {key}={value}, the node has {label}", *advice)
     if requirements.affinity_terms and not any(
         all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
     ):
-        return "no term of the pod's required node affinity matches the node"
-    return ""
+        return ("no term of the pod's required node affinity matches the node",)
+    return ()
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:

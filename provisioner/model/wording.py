@@ -1,4 +1,4 @@
-"""Helpers for texts in messages, and the base class of errors whose message is written for users."""
+"""Helpers for texts in messages, and the base classes of errors whose messages are written for users."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,6 +8,13 @@ _NAMED = 3
 
 class UserError(Exception):
     """Error that ends a command. The message contains the problem and the remedy for the user."""
+
+
+class ProblemError(ValueError):
+    """Error in a request. `args` are the clauses of its message: the problem first, the next step last if known."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 def first_of(items: Sequence[str], separator: str = ", ") -> str:

@@ -146,8 +146,8 @@ class Requirements:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: Annotations whose keys are in `kube.podspec.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Message about an exceeded limit of `model.bounds`, because of which other fields are incomplete; empty if none.
-    problem: str = ""
+    #: Clauses about an exceeded limit of `model.bounds`, because of which other fields are incomplete; empty if none.
+    problem: tuple[str, ...] = ()
 
     @property
     def has_chips(self) -> bool:
@@ -274,8 +274,8 @@ class Workload:
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Value of spec.managedBy if another controller than the usual one of the kind runs the workload; otherwise empty.
     managed_by: str = ""
-    #: Reason in the object for which no slice is served, such as an exceeded limit; empty if slices can be served.
-    problem: str = ""
+    #: Clauses of the problem for which no slice is served, the next step last; empty if slices can be served.
+    problem: tuple[str, ...] = ()
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Time of the last change of `suspended`, by the clock of the workload's controller; None if never or unknown.
     suspension_changed_at: datetime | None = None

@@ -217,7 +217,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
     if containers > bounds.IPU_CONTAINERS:
-        yield f"it {bounds.too_many('containers', containers, bounds.IPU_CONTAINERS)}."
+        yield f"it {'; '.join(bounds.too_many('containers', containers, bounds.IPU_CONTAINERS))}."
     if node := fields.text(spec.get("nodeName")):
         yield (
             f"spec.nodeName is {bounds.quoted(node)}, so the pod cannot wait for its partition; "

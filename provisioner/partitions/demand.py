@@ -162,7 +162,7 @@ def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[st
     reader = reader_of_pod()
     selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)
     if reader.problem:
-        raise Wrong(f"The pod is not served: {reader.problem}.")
+        raise Wrong(f"The pod is not served: {'; '.join(reader.problem)}.")
     allowed = frozenset(server.address for server in servers if _allows(server, selector, terms))
     return None if len(allowed) == len(servers) else allowed
 

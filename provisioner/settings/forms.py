@@ -7,7 +7,7 @@ from math import inf
 from typing import TypeVar
 
 from provisioner import tpu
-from provisioner.model import bounds
+from provisioner.model import bounds, wording
 from provisioner.model.capacity import CapacityKind, Network
 from provisioner.model.choices import PROJECT, comma_items
 from provisioner.tpu.catalogue import GENERATION_LABEL
@@ -62,7 +62,7 @@ def go_duration_seconds(text: str) -> float:
     body = text.removeprefix("+")
     parts = _GO_DURATION.findall(body)
     if not parts or "".join(number + unit for number, unit in parts) != body:
-        raise ValueError('is not a duration; use the format of Go: "30s", "1m30s", "2h"')
+        raise wording.ProblemError("is not a duration", 'use the format of Go: "30s", "1m30s", "2h"')
     seconds = float(sum(float(number) * _SECONDS[unit] for number, unit in parts))
     if seconds >= _MAX_SECONDS:
         raise ValueError("is longer than any duration in Go, 292 years")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from provisioner import constants
-from provisioner.model import bounds
+from provisioner.model import bounds, wording
 from provisioner.model.capacity import Taint
 from provisioner.model.choices import comma_items
 from provisioner.model.fit import is_system
@@ -74,7 +74,8 @@ def _pairs(text: str) -> dict[str, str]:
 def valid_name(name: str, names: Collection[str]) -> str:
     """Return a name that is in `names`. Raises ValueError with the nearest valid name."""
     if name not in names:
-        raise ValueError(f"has {bounds.quoted(name)}, which may not be set; did you mean {forms.nearest(name, names)}?")
+        near = forms.nearest(name, names)
+        raise wording.ProblemError(f"has {bounds.quoted(name)}, which may not be set", f"did you mean {near}?")
     return name
 
 

@@ -86,7 +86,7 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, opted_out:
         except (fields.MalformedObject, tpu.ShapeError) as error:
             message, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
-            message, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
+            message, path = "; ".join(_misfit(document.raw, kind, pods, shape)), pods.template.pods_path
             # Too many pods cannot be served. Too few can, because other pods may use the remaining hosts.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
@@ -158,15 +158,15 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     return ""
 
 
-def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
+def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> tuple[str, ...]:
     """Return why the pods do not fill whole multi-host slices; empty if no reason is found."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     if pods.number is None or not shape.multi_host:
-        return ""
+        return ()
     hosts = shape.nodes(1)
     if kind == WorkloadKind.JOBSET.value and pods.number * jobs_together(raw, pods.template, hosts) == hosts:
-        return ""
+        return ()
     return shape.pods_problem(pods.number, several=pods.several)
 
 
@@ -300,7 +300,7 @@ def _of_slices(
 def _shown(finding: Finding) -> bool:
     """Return whether the owner can correct the cause of a finding, and the API server does not report the finding."""
     if finding.severity is Severity.NOT_SERVED:
-        return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
+        return finding.message.removeprefix(NOT_SERVED) in map("; ".join, (NO_TOPOLOGY.why, NO_SELECTORS.why))
     return bool(finding.subject) and finding.severity is not Severity.NOTE
 
 

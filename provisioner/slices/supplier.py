@@ -34,6 +34,7 @@ from provisioner.model.capacity import (
     PoolName,
 )
 from provisioner.model.fit import NodeView
+from provisioner.model.wording import ProblemError
 from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
@@ -58,7 +59,7 @@ def with_remedy(error: Exception, message: str = "") -> str:
     return f"{message.rstrip('.')}. {remedy}" if remedy else message
 
 
-class UnmeetableError(ValueError):
+class UnmeetableError(ProblemError):
     """No node pool can serve the slice unless the slice changes; the message has the reason and the remedy."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from provisioner import constants
-from provisioner.model import bounds
+from provisioner.model import bounds, wording
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
@@ -17,7 +17,7 @@ _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
 
-class ShapeError(ValueError):
+class ShapeError(wording.ProblemError):
     """A pod requests no valid slice. The message has the invalid value and the reason."""
 
 
@@ -63,11 +63,11 @@ class Shape:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
-    def pods_problem(self, pods: int, *, several: bool) -> str:
+    def pods_problem(self, pods: int, *, several: bool) -> tuple[str, ...]:
         """Return why `pods` pods do not fill one slice or, with `several`, whole slices; empty if they do, or for 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
-            return ""
+            return ()
         chips = self.chips_per_pod
         return not_whole_slices(label, self.topology, pods=hosts, chips_per_pod=chips, wanted=pods, several=several)
 
@@ -86,7 +86,7 @@ def find_accelerator(label: str) -> Accelerator:
         # Labels that are too long are not compared with valid labels, because the time grows with their length squared.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
-            f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
+            f"there is no TPU accelerator {bounds.quoted(label)}{nearest}", f"valid are {', '.join(ACCELERATORS)}"
         )
     return offer
 
@@ -104,11 +104,11 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
     """Return the shape that a pod requests; `only_on_request` types need a `machine_type`. Raises ShapeError."""
     for title, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
-            raise ShapeError(bounds.too_long(title, text, bounds.LABEL_VALUE))
+            raise ShapeError(*bounds.too_long(title, text, bounds.LABEL_VALUE))
     outcome = _outcome(accelerator, topology, chips_per_pod, machine_type)
     if isinstance(outcome, Shape):
         return outcome
-    raise ShapeError(outcome)
+    raise ShapeError(*outcome)
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
@@ -134,22 +134,22 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 
 
 def not_whole_slices(
-    accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
-) -> str:
-    """Return a message that there are `wanted` pods instead of `pods` or, with `several`, a multiple of `pods`."""
+    label: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
+) -> tuple[str, str]:
+    """Return the problem that there are `wanted` pods instead of `pods` or, with `several`, a multiple of `pods`."""
     return (
-        f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
-        f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
+        f"a {label} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are {wanted}",
+        f"make it {'a multiple of ' if several else ''}{pods}",
     )
 
 
 @lru_cache(maxsize=4096)
-def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
-    """Return the shape or the error message, which is also cached, because each decision repeats invalid requests."""
+def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | tuple[str, ...]:
+    """Return the shape or the clauses of the error, also cached, because each decision repeats invalid requests."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:
-        return str(error)
+        return error.args
 
 
 def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape:
@@ -158,7 +158,8 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
     names = [machine.name for machine in offer.machine_types]
     if machine_type and machine_type not in names:
         raise ShapeError(
-            f"accelerator {accelerator} has no machine type {bounds.quoted(machine_type)}; valid are {', '.join(names)}"
+            f"accelerator {accelerator} has no machine type {bounds.quoted(machine_type)}",
+            f"valid are {', '.join(names)}",
         )
     shapes = list(shapes_of(offer, grid))
     possible = [
@@ -175,8 +176,8 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
             return shape
     valid = sorted({shape.chips_per_pod for shape in possible}, key=lambda chips: abs(chips - chips_per_pod))
     raise ShapeError(
-        f"a pod requests {chips_per_pod} chips, and no host of a {accelerator} slice of topology {grid} offers that; "
-        f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips per pod"
+        f"a pod requests {chips_per_pod} chips, and no host of a {accelerator} slice of topology {grid} offers that",
+        f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips per pod",
     )
 
 
@@ -194,7 +195,7 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
     try:
         grid = Topology.parse(text)
     except TopologyError as error:
-        raise ShapeError(f"topology {error}{_nearest_topologies(offer, _numbers(text))}") from error
+        raise ShapeError(f"topology {error}", _nearest_topologies(offer, _numbers(text))) from error
     valid = offer.topologies()
     if grid in valid:
         return grid
@@ -214,7 +215,7 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
     else:
         reason = "it is not among the sizes that Google offers"
     raise ShapeError(
-        f"topology {text} is not valid for {offer.label}: {reason}{_nearest_topologies(offer, grid.dimensions)}"
+        f"topology {text} is not valid for {offer.label}: {reason}", _nearest_topologies(offer, grid.dimensions)
     )
 
 
@@ -232,7 +233,7 @@ def _nearest_topologies(offer: Accelerator, target: tuple[int, ...]) -> str:
             return abs(topology.chips - math.prod(target)), -equal_axes
 
         valid = tuple(sorted(valid, key=distance))
-    return f"; nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))}"
+    return f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))}"
 
 
 def _nearest_labels(text: str) -> str:

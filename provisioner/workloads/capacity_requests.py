@@ -53,7 +53,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
     percentage = fields.count(spec["percentage"], default=0) if spec.get("percentage") is not None else None
     chips = fields.parse_quantity(limits.get(constants.TPU_RESOURCE))
     others = sorted(map(str, limits.keys() - {constants.TPU_RESOURCE}))
-    problem = f"spec.limits names {bounds.cut(others[0])}, and only {constants.TPU_RESOURCE} is read" if others else ""
+    problem = tuple(f"spec.limits names {bounds.cut(key)}, and only {constants.TPU_RESOURCE} is read" for key in others)
     request = CapacityRequest(
         resource_version=_version(raw),
         pod_sets=((_referent(spec), replicas),),
@@ -62,7 +62,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
         max_chips=int(chips) if chips is not None else None,
         conditions=_conditions(status),
     )
-    return replace(workload, terminal_state="", problem=reader.problem or problem, capacity_request=request)
+    return replace(workload, terminal_state="", problem=reader.problem or problem[:1], capacity_request=request)
 
 
 def parse_pod_template(raw: object) -> Requirements:

@@ -61,17 +61,17 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     return Claim(kind=WorkloadKind.JOB, name=owner.name, uid=owner.uid, group_name=owner.name, index=index)
 
 
-def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
+def _not_served(spec: dict[str, Any], owner_kind: str) -> tuple[str, ...]:
     if owner_kind:
-        return f"a {bounds.cut(owner_kind)} controls it; annotate only Jobs that no other object controls"
+        return f"a {bounds.cut(owner_kind)} controls it", "annotate only Jobs that no other object controls"
     if spec.get("completionMode") != "Indexed":
         return (
-            "its completionMode is not Indexed, so its pods have no completion index; create it again with "
-            "completionMode: Indexed"
+            "its completionMode is not Indexed, so its pods have no completion index",
+            "create it again with completionMode: Indexed",
         )
     if marked(fields.at(spec, "template", "metadata"), constants.JOBSET_NAME):
-        return f"its pod template has {constants.JOBSET_NAME}, so its pods count as a JobSet's; remove that"
-    return ""
+        return f"its pod template has {constants.JOBSET_NAME}, so its pods count as a JobSet's", "remove that"
+    return ()
 
 
 PLAIN_JOB = Kind(

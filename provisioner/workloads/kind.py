@@ -139,7 +139,7 @@ def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[s
     """Return at most REPLICATED_JOBS entries of a list. A longer list is recorded as the reader's problem."""
     entries = fields.mappings(raw)
     if len(entries) > bounds.REPLICATED_JOBS:
-        reader.refuse(f"{part} {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
+        reader.refuse(*bounds.too_many("entries", len(entries), bounds.REPLICATED_JOBS, part))
     return entries[: bounds.REPLICATED_JOBS]
 
 
@@ -150,28 +150,27 @@ def template_of(title: str, raw: object, reader: BoundedReader) -> Requirements:
     return podspec.requirements(title, spec, metadata, reader=reader)
 
 
-def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
-    """Return a message about the first limit that the groups with chips exceed; empty if they exceed none."""
+def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> tuple[str, ...]:
+    """Return the problem with the first limit that the groups with chips exceed; empty if they exceed none."""
     with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
         where = f"{part} {bounds.cut(group.name)}: " if part and group.name else ""
         if group.template.problem:
-            return f"{where}{group.template.problem}"
+            problem, *step = group.template.problem
+            return f"{where}{problem}", *step
         if group.parallelism > bounds.PARALLELISM:
-            return (
-                f"{where}{kind.size_field} is {group.parallelism:,}, and at most {bounds.PARALLELISM:,} pods of a "
-                f"{kind.group_title} are served; no slice has more hosts"
-            )
+            served = f"at most {bounds.PARALLELISM:,} pods of a {kind.group_title} are served"
+            return f"{where}{kind.size_field} is {group.parallelism:,}, and {served}", "no slice has more hosts"
     replicas = sum(group.replicas for group in with_chips)
     if replicas > bounds.CHILD_JOBS:
         return (
-            f"it has {replicas:,} {kind.group_title}s that request chips, and at most {bounds.CHILD_JOBS:,} are served;"
-            f" split it into several {kind}s"
+            f"it has {replicas:,} {kind.group_title}s that request chips, and at most {bounds.CHILD_JOBS:,} are served",
+            f"split it into several {kind}s",
         )
-    return ""
+    return ()
 
 
-def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
+def reduced(workload: Workload, problem: tuple[str, ...], labels: Collection[str]) -> Workload:
     """Return a workload with `problem`, few labels and annotations, and one small group if it requests chips."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []

@@ -98,7 +98,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
         reader.problem
         or too_much(workload.kind, groups)
         or _not_slices(leader, worker, pods, workload.annotations, slices)
-        or (_never_starts(leader, spec, workload.annotations) if chipless else "")
+        or (_never_starts(leader, spec, workload.annotations) if chipless else ())
         or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
     return replace(workload, groups=groups, problem=problem)
@@ -152,65 +152,68 @@ def _not_slices(
     template: dict[str, Any],
     annotations: Mapping[str, str],
     slices: Mapping[str, range],
-) -> str:
+) -> tuple[str, ...]:
     """Return why the pods of a group that request chips are not the hosts of its slices; empty if they are."""
     size, subgroup_size, _ = _sizes(template)
     if size == 1 or worker.chips == 0 == leader.chips:
-        return ""
+        return ()
     if problem := leader.problem or worker.problem:
         return problem
     if (leader.chips not in (0, worker.chips) and _LEADER not in slices) or worker.chips == 0:
-        return (
-            f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
-            f"created only for groups whose pods are the hosts of one slice, and request the same number of chips"
+        return f"its leader template requests {leader.chips} chips and its worker template {worker.chips}", (
+            "they are created only for groups whose pods are the hosts of one slice, and request the same number of "
+            "chips"
         )
     if subgroup_size and size % subgroup_size and (size - 1) % subgroup_size:
-        return f"its subGroupSize {subgroup_size} divides neither its size {size} nor size - 1; change one of them"
+        return f"its subGroupSize {subgroup_size} divides neither its size {size} nor size - 1", "change one of them"
     if len(slices) > bounds.REPLICATED_JOBS:
-        return f"each of its groups {bounds.too_many('subgroups', len(slices), bounds.REPLICATED_JOBS)}"
+        return bounds.too_many("subgroups", len(slices), bounds.REPLICATED_JOBS, "each of its groups")
     if len(slices) > 1 and annotations.get(constants.LWS_EXCLUSIVE_TOPOLOGY) == constants.NODE_POOL:
-        return (
+        fact = (
             f"the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY} binds all subgroups of a group to one node pool, and "
-            f"each gets a node pool of its own; use {constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY} in its place"
+            f"each gets a node pool of its own"
         )
+        return fact, f"use {constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY} in its place"
     first, hosts = len(slices.get("subgroup-0", ())), hosts_of(worker)
     if first > max(subgroup_size, hosts) and hosts > 1 and subgroup_size:
         return (
-            f"its leader requests chips and is one more pod of subgroup 0, which has {first} pods for {hosts} hosts; "
-            f"set size to a multiple of subGroupSize, or let the leader request no chips"
+            f"its leader requests chips and is one more pod of subgroup 0, which has {first} pods for {hosts} hosts",
+            "set size to a multiple of subGroupSize, or let the leader request no chips",
         )
-    return ""
+    return ()
 
 
-def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mapping[str, str]) -> str:
+def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return why workers can never be bound to TPU nodes if their leader requests no chips; empty if they can."""
     on_slice = constants.TPU_ACCELERATOR in leader.node_selector
     if spec.get("startupPolicy") == "LeaderReady" and on_slice:
-        return "its leader waits for a node of its slice, workers for the leader; set startupPolicy LeaderCreated"
+        return "its leader waits for a node of its slice, workers for the leader", "set startupPolicy LeaderCreated"
     *_, excluded = _sizes(fields.mapping(spec.get("leaderWorkerTemplate")))
     keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, *(() if excluded else (constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY,)))
     key = next((key for key in keys if key in annotations), "")
     if key and (excluded or not on_slice):
-        return (
+        fact = (
             f"its leader requests no chips and {'is in no subgroup' if excluded else 'selects no TPU node'}, and "
-            f"exclusive placement binds the workers to the node pool of the leader; let the leader select "
-            f"{constants.TPU_ACCELERATOR} and {constants.TPU_TOPOLOGY}, or remove the annotation {key}"
+            f"exclusive placement binds the workers to the node pool of the leader"
         )
-    return ""
+        selectors = f"{constants.TPU_ACCELERATOR} and {constants.TPU_TOPOLOGY}"
+        return fact, f"let the leader select {selectors}, or remove the annotation {key}"
+    return ()
 
 
-def _shares_pools(template: dict[str, Any]) -> str:
+def _shares_pools(template: dict[str, Any]) -> tuple[str, ...]:
     """Return a message if a DisaggregatedSet's pod affinity binds several groups to one node pool; otherwise empty."""
     affinity = fields.at(template, "spec", "affinity", "podAffinity")
     for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
         rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))
         keys = {fields.name(rule.get("key")) for rule in rules}
         if term.get("topologyKey") == constants.NODE_POOL and constants.DISAGGREGATED_SET in keys:
-            return (
+            fact = (
                 "placementPolicy of its DisaggregatedSet puts groups of several roles on one node pool, and each group "
-                f"gets a node pool of its own; set its topology to {constants.ZONE}, or remove the policy"
+                "gets a node pool of its own"
             )
-    return ""
+            return fact, f"set its topology to {constants.ZONE}, or remove the policy"
+    return ()
 
 
 def _surge(spec: dict[str, Any], replicas: int) -> int:

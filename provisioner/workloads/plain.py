@@ -150,27 +150,27 @@ def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
         )
 
 
-def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
+def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> tuple[str, ...]:
     """Return why pods of kind POD do not fill one slice; empty if they do, on single hosts, or if a pod has a node."""
     pods = tuple(pods)
     hosts = shape.nodes(1)
     if not shape.multi_host or any(pod.node_name for pod in pods):
-        return ""
+        return ()
     fact = f"a slice of topology {shape.topology} has {hosts} hosts"
     advice = "use a JobSet or a LeaderWorkerSet"
     if owner is None or all(pod.group_name == pod.name for pod in pods):
         subject = f"pods of a {bounds.cut(owner.kind)}" if owner is not None else "pods without a controller"
         if owner is not None and owner.kind in ("Job", "CronJob"):
             advice = f"set completionMode to Indexed, or {advice}"
-        return f"{fact}, and {subject} have no index, so nothing shows which host of a slice a pod is; {advice}"
+        return f"{fact}, and {subject} have no index, so nothing shows which host of a slice a pod is", advice
     count = len({pod.completion_index for pod in pods if pod.deletion_deadline is None})
     of_set = owner.type == STATEFUL_SET_TYPE
     field = "replicas" if of_set else "completions and parallelism"
     if count > hosts:
-        return f"set {field} to {hosts}, or {advice} for several slices: {fact}, and the {owner.kind} has more pods"
+        return (f"set {field} to {hosts}, or {advice} for several slices: {fact}, and the {owner.kind} has more pods",)
     parallel = ", and podManagementPolicy to Parallel" if of_set else ""
     wanted = f"set {field} to {hosts}{parallel}"
-    return f"{wanted}: {fact}, and the {owner.kind} has pods for {count}" if count < hosts else ""
+    return (f"{wanted}: {fact}, and the {owner.kind} has pods for {count}",) if count < hosts else ()
 
 
 def hosts_of(requirements: Requirements) -> int:

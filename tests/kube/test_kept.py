@@ -36,7 +36,7 @@ class Thing:
 
     text: str
     age: int
-    problem: str = ""
+    problem: tuple[str, ...] = ()
 
 
 def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[Thing]:
@@ -157,7 +157,7 @@ def watches_of(kube: FakeKube) -> Watches:
     return make_watches(kube, settings(), lambda: None, options=WatchOptions(page_size=20))
 
 
-def problems(watches: Watches) -> dict[str, str]:
+def problems(watches: Watches) -> dict[str, tuple[str, ...]]:
     return {name: record.problem for (_, name), record in watches.workloads[WorkloadKind.JOBSET].records().items()}
 
 
@@ -186,8 +186,8 @@ def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     assert beyond == [f"m{number:04}" for number in range(100 - len(beyond), 100)]
     assert 10 < len(beyond) < 90
     assert found["m0099"] == (
-        f"the JobSets of its namespace exceed {small >> 20} MiB of memory, and only the oldest are read; delete "
-        "JobSets that are not needed"
+        f"the JobSets of its namespace exceed {small >> 20} MiB of memory, and only the oldest are read",
+        "delete JobSets that are not needed",
     )
 
 
@@ -217,7 +217,7 @@ def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) 
     step(watches)
     assert problems(watches)[last]
     step(watches)
-    assert set(problems(watches).values()) == {""}
+    assert set(problems(watches).values()) == {()}
 
 
 def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> None:
@@ -243,7 +243,7 @@ def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> Non
     )
     watches = watches_of(kube)
     step(watches)
-    assert set(problems(watches).values()) == {""}
+    assert set(problems(watches).values()) == {()}
     kube.script(f"{JOBSETS}/jobsets", *({"type": "ADDED", "object": large_jobset(number)} for number in (30, 31)))
     step(watches)
     beyond = {name for name, problem in problems(watches).items() if problem}
@@ -297,9 +297,9 @@ def test_pod_beyond_the_bound_keeps_its_node_and_its_marks() -> None:
     assert isinstance(pod, Pod)
     bound = watches_of(FakeKube()).pods.parts[0]._bound  # type: ignore[union-attr]
     assert bound is not None
-    found = bound.reduce(pod, "too many")
+    found = bound.reduce(pod, ("too many",))
     assert found == replace(pod, requirements=found.requirements, unschedulable_message="")
-    assert (found.requirements.chips, found.requirements.problem) == (4, "too many")
+    assert (found.requirements.chips, found.requirements.problem) == (4, ("too many",))
     assert found.requirements.node_selector == {
         key: value for key, value in pod.requirements.node_selector.items() if key != "x"
     }
@@ -318,4 +318,4 @@ def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) ->
     assert sum(map(len, added)) == 3
     reduced = kept.bound.reduce(first, kept.bound.problem)
     assert reduced.capacity_request == first.capacity_request
-    assert "exceed 16 MiB of memory or 4,096 objects" in reduced.problem
+    assert "exceed 16 MiB of memory or 4,096 objects" in reduced.problem[0]

@@ -37,7 +37,7 @@ def test_job_is_a_workload_with_one_group() -> None:
     assert (group.replicas, group.surge, group.parallelism) == (1, 0, 4)
     assert (group.numbered, group.lowest_leads) == (False, True)
     assert (group.template.chips, group.template.node_selector[constants.TPU_TOPOLOGY]) == (4, "2x2x4")
-    assert (found.problem, found.lives) == ("", True)
+    assert (found.problem, found.lives) == ((), True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_job_that_cannot_be_served_has_a_problem(changes: dict[str, Any], words:
     """The problem is the message of an Event on the Job."""
     if "metadata" in changes and "annotations" not in changes["metadata"]:
         changes = {**changes, "metadata": {**changes["metadata"], "annotations": SERVED}}
-    assert words in parsed(sweep(**changes)).problem
+    assert words in "; ".join(parsed(sweep(**changes)).problem)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_job_whose_pods_count_for_a_jobset_has_a_problem(place: str) -> None:
     """Otherwise the Job's pods would not be served, and no message would report why."""
     raw = sweep()
     raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
-    assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem
+    assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem[0]
 
 
 def test_job_without_chips_has_no_problem() -> None:
     found = parsed(sweep(chips=0, completionMode="NonIndexed"))
-    assert (found.problem, found.groups[0].template.chips) == ("", 0)
+    assert (found.problem, found.groups[0].template.chips) == ((), 0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def _said(kind: Kind, raw: Any) -> str:
         found = kind.parse(raw)
     except MalformedObject as error:
         return str(error)
-    return found.problem if found is not None else ""
+    return "; ".join(found.problem) if found is not None else ""
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])

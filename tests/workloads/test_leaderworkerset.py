@@ -80,7 +80,7 @@ def test_recorded_set_is_read_completely() -> None:
     assert (group.name, group.replicas, group.surge, group.parallelism) == ("", 2, 0, 2)
     assert group.template.chips == 4
     assert group.template.node_selector[constants.TPU_TOPOLOGY] == "2x4"
-    assert (found.deleting, found.problem) == (False, "")
+    assert (found.deleting, found.problem) == (False, ())
 
 
 def test_every_recorded_pod_has_its_group_and_index() -> None:
@@ -184,15 +184,15 @@ def test_set_above_a_limit_has_a_problem(change: dict[str, Any], words: str) -> 
     template = raw["spec"]["leaderWorkerTemplate"]
     template["size"] = change.get("size", 2)
     template["workerTemplate"]["spec"]["nodeSelector"] |= change.get("selector", {})
-    assert parse_leaderworkerset(raw).problem.startswith(words)
+    assert parse_leaderworkerset(raw).problem[0].startswith(words)
     del template["workerTemplate"]["spec"]["containers"][0]["resources"]
-    assert parse_leaderworkerset(raw).problem == "", "a set without chips is no work"
+    assert parse_leaderworkerset(raw).problem == (), "a set without chips is no work"
 
 
 def test_set_at_its_limits_is_served_and_missing_numbers_are_one() -> None:
     raw = raw_set(replicas=bounds.CHILD_JOBS)
     raw["spec"]["leaderWorkerTemplate"]["size"] = bounds.PARALLELISM
-    assert parse_leaderworkerset(raw).problem == ""
+    assert parse_leaderworkerset(raw).problem == ()
     raw = raw_set(replicas=None)
     del raw["spec"]["leaderWorkerTemplate"]["size"]
     (group,) = parse_leaderworkerset(raw).groups
@@ -206,9 +206,9 @@ def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
     template["leaderTemplate"] = copy.deepcopy(template["workerTemplate"])
     template["workerTemplate"]["spec"]["nodeSelector"] |= {f"k{n}": "v" for n in range(200)}
     template["size"] = 1
-    assert parse_leaderworkerset(raw).problem == ""
+    assert parse_leaderworkerset(raw).problem == ()
     template["size"] = 2
-    assert parse_leaderworkerset(raw).problem != ""
+    assert parse_leaderworkerset(raw).problem
 
 
 _V4_16 = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
@@ -250,7 +250,7 @@ def divided(
 def test_group_whose_pods_are_no_hosts_of_slices_has_a_problem(
     chips: tuple[int, int], subgroup_size: int, want: str
 ) -> None:
-    problem = parse_leaderworkerset(divided(chips, 2, subgroup_size)).problem
+    problem = "; ".join(parse_leaderworkerset(divided(chips, 2, subgroup_size)).problem)
     assert want in problem
     assert bool(want) == bool(problem)
 
@@ -288,7 +288,7 @@ def test_each_subgroup_with_chips_is_a_slice(
 ) -> None:
     """The set and its pods give the same slices, as LeaderWorkerSet's webhook (getSubGroupIndex) numbers the pods."""
     workload = parse_leaderworkerset(divided(chips, size, subgroup_size, policy_type))
-    assert workload.problem == ""
+    assert workload.problem == ()
     assert {group.name: group.parallelism for group in workload.groups} == {
         name: len(pods) for name, pods in slices.items()
     }
@@ -337,7 +337,8 @@ def test_each_subgroup_with_chips_is_a_slice(
 )
 def test_subgroups_that_are_no_slices_have_a_problem(raw: dict[str, Any], annotation: str, want: str) -> None:
     keys = {f"leaderworkerset.sigs.k8s.io/{annotation}-topology": constants.NODE_POOL} if annotation else {}
-    problem = parse_leaderworkerset({**raw, "metadata": {**raw["metadata"], "annotations": keys}}).problem
+    clauses = parse_leaderworkerset({**raw, "metadata": {**raw["metadata"], "annotations": keys}}).problem
+    problem = "; ".join(clauses)
     assert want in problem
     assert bool(want) == bool(problem)
 
@@ -379,7 +380,7 @@ def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
     term = {"labelSelector": {"matchExpressions": rules}, "topologyKey": key}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["affinity"] = affinity
-    problem = parse_leaderworkerset(raw).problem
+    problem = "; ".join(parse_leaderworkerset(raw).problem)
     assert ("placementPolicy" in problem) is not served
 
 
@@ -434,7 +435,7 @@ def test_workers_of_a_leader_without_chips_are_the_hosts(
     }
     raw["spec"] |= {"leaderWorkerTemplate": body, "startupPolicy": startup}
     workload = parse_leaderworkerset(raw)
-    assert problem in workload.problem
+    assert problem in "; ".join(workload.problem)
     assert bool(problem) == bool(workload.problem)
     (group,) = workload.groups
     assert (group.parallelism, group.template.chips, group.lowest_leads) == (4, 4, True)

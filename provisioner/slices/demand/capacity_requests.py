@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from provisioner import constants, tpu
-from provisioner.model import bounds
+from provisioner.model import bounds, wording
 from provisioner.model.sources import POD_TEMPLATES
 from provisioner.model.workloads import (
     CapacityRequest,
@@ -86,12 +86,12 @@ def _with_slices(
             for template in named_templates
             if template is not None
         )
-        return replace(workload, groups=groups, problem=str(error))
-    count, problem = sum(group.replicas for group in groups), ""
+        return replace(workload, groups=groups, problem=error.args)
+    count, problem = sum(group.replicas for group in groups), tuple[str, ...]()
     if count > bounds.REQUESTED_SLICES:
-        problem = f"it asks for {count:,} slices, and at most {bounds.REQUESTED_SLICES:,} are served"
+        problem = (f"it asks for {count:,} slices, and at most {bounds.REQUESTED_SLICES:,} are served",)
     elif count > room:
-        problem = f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices"
+        problem = (f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices",)
     if problem:
         groups = tuple(replace(group, replicas=0) for group in groups)
     return replace(workload, groups=groups, problem=problem)
@@ -111,7 +111,7 @@ def _groups_of_request(workload: Workload, request: CapacityRequest, templates: 
         shape = shape_of(template)
         hosts = shape.nodes(1)
         if problem := shape.pods_problem(pods, several=True):
-            raise ValueError(problem)
+            raise wording.ProblemError(*problem)
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 
@@ -150,7 +150,7 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
     if template is None:
         raise _MissingError(name)
     if template.problem:
-        raise ValueError(template.problem)
+        raise wording.ProblemError(*template.problem)
     return with_host_chips(template)
 
 
@@ -160,9 +160,9 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
         (candidate for candidate in WorkloadKind if candidate.has_pods and candidate.value == name_of_kind), None
     )
     if kind is None:
-        raise ValueError(
-            f"scalableRef names a {bounds.cut(name_of_kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a "
-            "served Job"
+        raise wording.ProblemError(
+            f"scalableRef names a {bounds.cut(name_of_kind)}",
+            "name a JobSet, a LeaderWorkerSet, a RayCluster or a served Job",
         )
     uid = named.uid_of_name.get((kind, workload.namespace, name))
     if uid is None or api_group != kind.api_version.partition("/")[0]:

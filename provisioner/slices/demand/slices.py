@@ -54,8 +54,8 @@ class PlacementPreferences:
     same_zone: bool | None = None
     all_or_nothing: bool | None = None
     max_run_seconds: float | None = None
-    #: Error messages of invalid annotations, by annotation.
-    problems: Mapping[str, str] = field(default_factory=dict)
+    #: Clauses of the errors of invalid annotations, by annotation.
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_preferences(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> PlacementPreferences:
@@ -66,7 +66,7 @@ def read_preferences(annotations: Mapping[str, str], of_workload: Mapping[str, s
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> PlacementPreferences:
     text_of = dict(zip(_KEYS, texts, strict=True))
-    problems: dict[str, str] = {}
+    problems: dict[str, tuple[str, ...]] = {}
 
     def read(key: str, parse: Callable[[str], _T]) -> _T | None:
         text = text_of[key].strip()
@@ -75,7 +75,7 @@ def _read(texts: tuple[str, ...]) -> PlacementPreferences:
         try:
             return parse(text)
         except ValueError as error:
-            problems[key] = f"annotation {key}={bounds.quoted(text_of[key])} {error}"
+            problems[key] = f"annotation {key}={bounds.quoted(text_of[key])} {error.args[0]}", *error.args[1:]
             return None
 
     preferences = PlacementPreferences(
@@ -119,7 +119,7 @@ class Slice:
     served: bool
     #: None if the pods do not describe a valid slice; `shape_problem` then has the reason.
     shape: tpu.Shape | None
-    shape_problem: str
+    shape_problem: tuple[str, ...]
     #: Equal for slices that may share a pool, each on its own node. None except for single-host slices of kind POD.
     share: Hashable = None
 
@@ -311,18 +311,18 @@ def _slice(
     try:
         shape = None if problem else shape_of(requirements)
     except tpu.ShapeError as error:
-        problem = str(error)
+        problem = error.args
     annotations = requirements.annotations
     if workload.kind is WorkloadKind.POD:
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
-        problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
+        problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else ())
         shape = shape if not problem else None
     if group.jobs > 1 and mark and not problem:
         shape = None
         problem = (
-            f"{group.jobs} child Jobs are one slice, and the placement policy keeps each child Job on its own nodes; "
-            f"use one Job with parallelism {group.parallelism}"
+            f"{group.jobs} child Jobs are one slice, and the placement policy keeps each child Job on its own nodes",
+            f"use one Job with parallelism {group.parallelism}",
         )
     return Slice(
         id=SliceId(workload.uid, listed.key),
@@ -401,5 +401,5 @@ def shape_of(requirements: Requirements) -> tpu.Shape:
     accelerator, topology, machine_type = selected_machines(requirements)
     if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)
-        raise tpu.ShapeError(f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}")
+        raise tpu.ShapeError(f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}", f"add it with one of {valid}")
     return tpu.resolve(accelerator, topology, requirements.chips, machine_type)

@@ -124,7 +124,7 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
 
 def not_created(workload: Workload) -> str:
     """Return the message that no pools are created for a workload with a `problem`."""
-    return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
+    return f"No TPU node pools are created for this {workload.owner_kind}: {'; '.join(workload.problem)}"
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:

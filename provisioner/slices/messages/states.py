@@ -86,7 +86,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
     if has_slices or not workload.lives:
         return ""
     if workload.problem:
-        return f"No node pools are created: {workload.problem}."
+        return f"No node pools are created: {'; '.join(workload.problem)}."
     if workload.managed_by:
         return f"spec.managedBy is {workload.managed_by}: another controller runs it, so it gets no node pools here."
     if workload.capacity_request is not None:
@@ -177,51 +177,50 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
     return words + next(messages, "")
 
 
-def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) -> str:
-    """Return why a slice has no pool and none is planned for it."""
+def of_slice_without_pool(slice_: Slice, policy: ServingPolicy, known: Known) -> tuple[str, ...]:
+    """Return why a slice has no pool and none is planned for it, in clauses; the next step is the last of several."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
-        return f"No node pools are created: {workload.problem}."
+        *clauses, last = f"No node pools are created: {workload.problem[0]}", *workload.problem[1:]
+        return *clauses, f"{last}."
     if workload.suspended:
-        return f"The {workload.kind.value} is suspended."
+        return (f"The {workload.kind.value} is suspended.",)
     if leader is not None and leader.node_name:
-        return f"Its leader pod runs on node {leader.node_name}, which is in no node pool of the provisioner."
+        return (f"Its leader pod runs on node {leader.node_name}, which is in no node pool of the provisioner.",)
     if (not_served := policy.why_not(workload, slice_.requirements)) is not None:
-        return f"The provisioner does not serve it: {not_served.why}."
+        *clauses, last = f"The provisioner does not serve it: {not_served.why[0]}", *not_served.why[1:]
+        return *clauses, f"{last}."
     if slice_.request:
         request = f"ProvisioningRequest {slice_.request}"
         if WorkloadName(WorkloadKind.PROVISIONING_REQUEST, workload.namespace, slice_.request) not in known.uids:
-            return (
-                f"{request} may have node pools for it, but the provisioner cannot read ProvisioningRequests or "
-                "PodTemplates: see `watch.failed` in its log."
-            )
-        return f"{request} requests its node pool; the status of the request says whether it is ready."
+            unread = "the provisioner cannot read ProvisioningRequests or PodTemplates: see `watch.failed` in its log."
+            return (f"{request} may have node pools for it, but {unread}",)
+        return f"{request} requests its node pool", "the status of the request says whether it is ready."
     if not workload.kind.has_pods:
-        return "Its node pool serves the pods that use the request."
+        return ("Its node pool serves the pods that use the request.",)
     if leader is None and slice_.pods:
-        return "Its leader pod does not exist or is being deleted."
+        return ("Its leader pod does not exist or is being deleted.",)
     if leader is None:
-        return f"It has no pods: they have not been created yet, or they have ended. {_without_pods(slice_)}"
+        why, *step = _without_pods(slice_)
+        return f"It has no pods: they have not been created yet, or they have ended. {why}", *step
     if leader.unschedulable_since is None:
-        return "The scheduler has not reported its leader pod as unschedulable; no node pool is created before that."
-    return f"Its leader pod cannot be scheduled: {leader.unschedulable_message or 'no reason is given'}"
+        return "The scheduler has not reported its leader pod as unschedulable", "no node pool is created before that."
+    return (f"Its leader pod cannot be scheduled: {leader.unschedulable_message or 'no reason is given'}",)
 
 
-def _without_pods(slice_: Slice) -> str:
+def _without_pods(slice_: Slice) -> tuple[str, ...]:
     name, group = slice_.workload.name, slice_.group_name
     groups = (job for job in slice_.workload.groups if group.startswith(f"{name}-{job.name}-"))
     if after := next((job.after for job in groups), ""):
-        return (
-            f"Its pods are created once those of replicated job {after} are ready: if these wait for room, add a node "
-            "without TPUs for them, because no node pool is created for pods that request no TPUs."
-        )
+        add = "add a node without TPUs for them, because no node pool is created for pods that request no TPUs."
+        return (f"Its pods are created once those of replicated job {after} are ready: if these wait for room, {add}",)
     asking = f"{slice_.workload.owner_kind.lower()}/{slice_.workload.owner_name}"
     if slice_.workload.kind is WorkloadKind.JOBSET:
         asking += f" job/{group}"
     if slice_.workload.kind is WorkloadKind.LEADER_WORKER_SET:
         asking += f" statefulset/{name}"
-    return (
-        "No node pool is created before its leader pod exists; if the leader pod does not come, see the Events of "
+    return "No node pool is created before its leader pod exists", (
+        "if the leader pod does not come, see the Events of "
         f"`kubectl describe {asking} --namespace={slice_.workload.namespace}`."
     )
 
@@ -272,7 +271,7 @@ def _unused(state: PoolState, owned: OwnedPool, known: Known) -> str:
     slice_, why = known.slices[slice_id], WHY_UNUSED[refusal]
     if refusal is Refusal.MISFIT:
         misfits = (misfit(slice_.requirements, view) for view in (owned.view, *owned.offered))
-        why = next(filter(None, misfits), "too few of its nodes accept pods")
+        why = "; ".join(next(filter(None, misfits), ("too few of its nodes accept pods",)))
     return f" Slice {slice_.shown_id} waits, and does not use it: {why}."
 
 

@@ -129,12 +129,12 @@ def _of_request(
         return
     ctx, place, blocked = facts.ctx, facts.place, facts.blocked
     failing = (blocked[slice_.id] for slice_ in slices if slice_.id in blocked and blocked[slice_.id].failed)
-    failed = (waits.message(wait, ctx) for wait in failing)
+    failed = ((waits.message(wait, ctx),) for wait in failing)
     reasons = ((slice_, ctx.policy.why_not(workload, slice_.requirements)) for slice_ in slices)
-    unserved = (f"{slice_.title} is not served: {reason.why}" for slice_, reason in reasons if reason is not None)
-    problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, ctx.settings)
+    unserved = ((f"{slice_.title} is not served: {found.why[0]}", *found.why[1:]) for slice_, found in reasons if found)
+    problem = workload.problem or next(unserved, ()) or next(failed, ()) or limits.problem_of(slices, ctx.settings)
     if problem:
-        yield constants.FAILED, Condition(True, "NotAvailable", problem)
+        yield constants.FAILED, Condition(True, "NotAvailable", "; ".join(problem))
     elif not slices:
         missing = "A PodTemplate that it names does not exist"
         if workload.full_name.text in ctx.snapshot.rejected:
@@ -207,7 +207,7 @@ def _of_buffer(
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
     read = Condition(known, "TemplateRead", "the slices of the buffer are known")
     if not known:
-        read = Condition(known, "NoTemplate", workload.problem or missing)
+        read = Condition(known, "NoTemplate", "; ".join(workload.problem) or missing)
     message = f"{ready} of {len(slices)} slices are ready{f'. {wait}' if wait else ''}"
     conditions = (
         (constants.READY_FOR_PROVISIONING, read),

@@ -1,7 +1,7 @@
 """Texts about why slices wait and what to do: for Events, statuses, the status page and `explain`. Pure."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from provisioner import constants
@@ -81,10 +81,10 @@ def brief(wait: WaitsFor) -> str:
     return joined(_cause_with_details(wait), next_step(wait))
 
 
-def in_short(text: str) -> str:
-    """Return the first clause of a text, and the next step, which is the part after the last semicolon."""
-    _, found, step = text.rpartition("; ")
-    return joined(re.split("[:;.] ", text, maxsplit=1)[0], step if found else "")
+def in_short(clauses: Sequence[str]) -> str:
+    """Return the beginning of the first clause, and the next step, which is the last of several clauses."""
+    first, *others = clauses
+    return joined(re.split("[:.] ", first, maxsplit=1)[0], others[-1] if others else "")
 
 
 def joined(cause: str, step: str) -> str:
@@ -186,19 +186,19 @@ def _key(wait: WaitsFor) -> str:
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value
-    return wait.problem if wait.kind is WaitKind.VOLUME else " ".join(wait.causes) or own
+    return "; ".join(wait.problem) if wait.kind is WaitKind.VOLUME else " ".join(wait.causes) or own
 
 
 def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
-    waiting, supplier = f"Node pool {wait.pool} waits", ctx.rules.supplier_name
+    waiting, supplier, problem = f"Node pool {wait.pool} waits", ctx.rules.supplier_name, "; ".join(wait.problem)
     match wait.kind:
         case WaitKind.VOLUME:
-            return f"{waiting}: {wait.problem}."
+            return f"{waiting}: {problem}."
         case WaitKind.REQUEST:
-            return f"{NO_POOL}{wait.problem}"
+            return f"{NO_POOL}{problem}"
         case WaitKind.CATALOGUE:
             why = "the provisioner has not read all MachineConfigs of the cluster, which may have it"
-            return f"{waiting}: {wait.problem}; {why}."
+            return f"{waiting}: {problem}; {why}."
         case WaitKind.PAUSE:
             return _of_pause(ctx.snapshot.paused_since)
         case WaitKind.FAILURES:
@@ -210,7 +210,7 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.TOGETHER if wait.first is not None:
             return f"because {supplier} rejected its node pool before, slice {wait.first.group_name} is tried first"
         case WaitKind.TOGETHER:
-            return f"no choice of capacity is available for {wait.problem}"
+            return f"no choice of capacity is available for {problem}"
         case WaitKind.LIMIT:
             never = ", so waiting will not help" if wait.final else ""
             return f"{_of_limit(wait.limit, lasting=lasting)}{never}." if wait.limit is not None else ""

@@ -133,8 +133,8 @@ def _add_requested_slices(reading: Reading) -> None:
         subject.workload = workload = served[uid]
         if workload.capacity_request is not None and not workload.groups:
             named = title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name})
-            message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
-            reading.remark(subject.document, ("spec",), named, message)
+            missing = ("the PodTemplate or the object that it names is not in the files", "add it")
+            reading.remark(subject.document, ("spec",), named, "; ".join(workload.problem or missing))
 
 
 def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules) -> Plan:
@@ -268,7 +268,8 @@ class _Remarks:
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
-            self._remark(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
+            severity = Severity.NOTE if found.meant else Severity.NOT_SERVED
+            self._remark(about, f"{NOT_SERVED}{'; '.join(found.why)}", severity)
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
@@ -289,11 +290,12 @@ class _Remarks:
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         problems = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
-        first_problem = next((text for text in problems if first.message.endswith(f": {text}")), "")
-        impossible = problems.pop(first_problem, False)
-        self._remark(slice_, first.message, reason=first.reason, impossible=impossible)
-        for problem, unservable in problems.items():
-            self._remark(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=unservable)
+        messages = {
+            first.message if problem == slice_.workload.problem else f"{NO_POOL}{'; '.join(problem)}": impossible
+            for problem, impossible in problems.items()
+        }
+        for message, impossible in {first.message: False, **messages}.items():
+            self._remark(slice_, message, reason=first.reason, impossible=impossible)
 
     def _remark(
         self,
@@ -329,7 +331,7 @@ class _Remarks:
         )
 
 
-def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
+def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[tuple[str, ...], bool]:
     """Return the problems of a slice, each with whether no provider could serve a slice with this problem.
 
     All problems of annotations and of the namespace are returned, but of other problems only the first for each choice.
@@ -340,18 +342,18 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
         problems[namespace] = False
     correct = replace(slice_, preferences=replace(slice_.preferences, problems={}))
     candidates = Candidates(replace(settings, allowed_namespaces=None), rules)
-    of_choices: dict[str, bool] = {}
+    of_choices: dict[tuple[str, ...], bool] = {}
     try:
         for choice in candidates.choices(correct).open:
             try:
                 candidates.specification(correct, choice)
             except UnmeetableError as error:
-                of_choices[str(error)] = isinstance(error, ImpossibleError)
+                of_choices[error.args] = isinstance(error, ImpossibleError)
             else:
                 return problems
     except UnmeetableError as error:
-        return {**problems, str(error): isinstance(error, ImpossibleError)}
-    return {**problems, "; ".join(of_choices): all(of_choices.values())}
+        return {**problems, error.args: isinstance(error, ImpossibleError)}
+    return {**problems, tuple(clause for problem in of_choices for clause in problem): all(of_choices.values())}
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:

@@ -70,7 +70,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
-            raise UnmeetableError(f"{source} is {bounds.cut(str(value))}, but {problem}; change or remove it")
+            raise UnmeetableError(f"{source} is {bounds.cut(str(value))}, but {problem}", "change or remove it")
         values[name] = value
     return values
 
@@ -83,11 +83,11 @@ def _requested_value(slice_: Slice, name: str, settings: Settings, *, gke: bool)
     if not text or text == default:
         return text or None
     if not (gke or row.on_gce):
-        raise UnmeetableError(f"{key} chooses what a TPUNodeGroup (PROVIDER=gce) cannot have; remove it")
+        raise UnmeetableError(f"{key} chooses what a TPUNodeGroup (PROVIDER=gce) cannot have", "remove it")
     try:
         value = (row.reads or _READERS[name])(text)
     except ValueError as error:
-        raise ImpossibleError(f"{key}={bounds.quoted(text)} {error}") from error
+        raise ImpossibleError(f"{key}={bounds.quoted(text)} {error.args[0]}", *error.args[1:]) from error
     match name:
         case "node_service_account":
             problem = allowlists.service_account_problem(value, settings)
@@ -95,9 +95,9 @@ def _requested_value(slice_: Slice, name: str, settings: Settings, *, gke: bool)
             problem = allowlists.network_problem(value, settings)
         case _:
             setting = row.annotation.rpartition("/")[2]
-            problem = "" if value == default else allowlists.node_setting_problem(setting, text, settings)
+            problem = () if value == default else allowlists.node_setting_problem(setting, text, settings)
     if problem:
-        raise UnmeetableError(problem)
+        raise UnmeetableError(*problem)
     return value
 
 

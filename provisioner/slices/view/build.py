@@ -267,8 +267,8 @@ class _Round(texts.Known):
             cause, brief = f"no decision since {clock(now, now)}", f"no decision since {clock(now, now)}."
             shown, reason = State.WAITING, f"Nothing has been decided since {clock(now, now)}: {self.undecided}"
         else:
-            shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy, self)
-            brief = waits.in_short(reason)
+            clauses = texts.of_slice_without_pool(slice_, self.policy, self)
+            shown, reason, brief = State.NONE, "; ".join(clauses), waits.in_short(clauses)
         last = texts.last_failure(state, self) if state is not None else None
         failed = last.failure if last is not None else None
         step = waits.next_step(wait) if wait is not None else waits.next_step_after(failed)

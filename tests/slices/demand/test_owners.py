@@ -88,8 +88,8 @@ def test_running_pod_of_an_incomplete_group_has_no_shape_problem() -> None:
     metadata = {"annotations": {constants.COMPLETION_INDEX: "1"}}
     (pod,) = pods_of(JOB, 1, topology="2x2x2", metadata=metadata)
     (waiting,), (running,) = slices(pod), slices(replace(pod, node_name="host-1", unschedulable_since=None))
-    assert "has pods for 1" in waiting.shape_problem
-    assert (running.shape_problem, running.nodes) == ("", 2)
+    assert "has pods for 1" in waiting.shape_problem[0]
+    assert (running.shape_problem, running.nodes) == ((), 2)
 
 
 def test_slices_of_pods_never_wait_for_each_other() -> None:

@@ -68,7 +68,7 @@ def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
         policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
         found = policy.why_not(make_jobset(), make_requirements())
         assert found is not None
-        assert found.why == f"neither its pods nor its namespace have{known} the label team=ml"
+        assert found.why == (f"neither its pods nor its namespace have{known} the label team=ml",)
 
 
 @pytest.mark.parametrize(

@@ -176,9 +176,9 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
 
 
 def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
-    workload = make_jobset(replicas=3, problem="it is too large")
-    ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
-    driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
+    workload = make_jobset(replicas=3, problem=("it is too large",))
+    ended = make_jobset("ended", problem=("it is too large",), terminal_state="Completed")
+    driver = make_jobset("driver", problem=("it is too large",), template=make_requirements(chips=0))
     found = slices_of(workload, pods=(make_pod(workload),))
     assert [(slice_.group_name, slice_.pending) for slice_ in found] == [("train-slice-0", False)]
     assert told_of(workload, ended, driver) == [workload.name]
@@ -188,8 +188,8 @@ def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
 def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
     """The requirements of a pod that exceeds a bound, for example on labels, contain only the problem."""
     workload = make_jobset()
-    (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
-    assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
+    (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem=("too much",))),))
+    assert (found.pending, found.shape, found.shape_problem) == (True, None, ("too much",))
 
 
 @pytest.mark.parametrize(
@@ -370,4 +370,4 @@ def test_slice_of_an_invalid_request_has_a_reason_and_no_shape(selector: dict[st
     assert found.pending
     assert found.shape is None
     assert found.nodes == 0
-    assert all(word in found.shape_problem for word in words)
+    assert all(word in "; ".join(found.shape_problem) for word in words)

@@ -23,16 +23,16 @@ def written(environment: Mapping[str, str]) -> Settings:
     return read_settings(REQUIRED | environment)
 
 
-def reservation(path: str, settings_: Settings) -> str:
+def reservation(path: str, settings_: Settings) -> tuple[str, ...]:
     return allowlists.reservation_problem(path, settings_)
 
 
-def network(text: str, settings_: Settings) -> str:
+def network(text: str, settings_: Settings) -> tuple[str, ...]:
     vpc, _, subnet = text.partition(":")
     return allowlists.network_problem([Network(network=vpc, subnetwork=subnet)], settings_)
 
 
-def label(key: str, settings_: Settings) -> str:
+def label(key: str, settings_: Settings) -> tuple[str, ...]:
     return allowlists.label_problem([key], settings_)
 
 
@@ -66,10 +66,10 @@ def test_rejected_name_is_reported_with_the_name_of_the_setting(
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
-    assert (problem == "") is allowed
+    assert (problem == ()) is allowed
     if not allowed:
-        assert variable in problem
-        assert name in problem
+        assert variable in problem[0]
+        assert name in problem[0]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_rejected_name_is_reported_with_the_name_of_the_setting(
     ],
 )
 def test_reservations_of_one_name_are_distinguished_by_project(*, path: str, pattern: str, allowed: bool) -> None:
-    assert (reservation(path, settings(allowed_reservations=(pattern,))) == "") is allowed
+    assert (reservation(path, settings(allowed_reservations=(pattern,))) == ()) is allowed
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_reservations_of_one_name_are_distinguished_by_project(*, path: str, pat
     [(("vpc",), True), (("vpc:subnet",), True), (("vpc:other",), False), (("subnet",), False), (("vpc:s*",), True)],
 )
 def test_a_network_is_allowed_as_a_whole_or_by_its_subnet(*, patterns: tuple[str, ...], allowed: bool) -> None:
-    assert (network("vpc:subnet", settings(allowed_networks=patterns)) == "") is allowed
+    assert (network("vpc:subnet", settings(allowed_networks=patterns)) == ()) is allowed
 
 
 def test_each_of_several_networks_has_to_be_allowed() -> None:
     networks = [Network(network="good", subnetwork="s"), Network(network="bad", subnetwork="s")]
     problem = allowlists.network_problem(networks, settings(allowed_networks=("good",)))
-    assert "bad:s" in problem
-    assert "good" not in problem
+    assert "bad:s" in problem[0]
+    assert "good" not in problem[0]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
     assert [str(choice) for choice in choices.open] == [f"{want} in us-central2-b"]
     request = request_of(slice_)
     assert choice_of(request) == choice_of(expected_pool(request)) == choices.open[0]
-    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(request))) == ""
+    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(request))) == ()
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> 
         ((3,), TEMPLATE, {}, "a multiple of 2"),
         ((4,), Requirements(), {}, "none of its pod sets requests google.com/tpu"),
         ((4,), make_requirements(topology="9x9x9"), {}, "topology 9x9x9 is not"),
-        ((4,), Requirements(problem="has too many labels"), {}, "has too many labels"),
+        ((4,), Requirements(problem=("has too many labels",)), {}, "has too many labels"),
         ((4,), TEMPLATE, {"max_chips": 8}, "MAX_CHIPS does not allow all of them at once"),
         ((2 * 129,), TEMPLATE, {}, "MAX_REQUESTED_CHIPS_PER_NAMESPACE does not allow all of them at once"),
         ((2 * 769,), TEMPLATE, {}, "it asks for 769 slices, and at most 768 are served"),

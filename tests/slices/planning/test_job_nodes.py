@@ -81,8 +81,8 @@ def test_expected_nodes_fit_the_pods_of_their_job_and_no_others(rules: object) -
     jobset = _jobset()
     pool = replace(_created(jobset), machine_type="ct4p-hightpu-4t")
     view = rules.expected_node(pool)  # type: ignore[attr-defined]
-    assert misfit(replace(_asked(jobset), node_selector={_LABEL: "default_train-slice-0"}), view) == ""
-    assert "no-schedule" in misfit(replace(make_requirements(), node_selector={}), view)
+    assert misfit(replace(_asked(jobset), node_selector={_LABEL: "default_train-slice-0"}), view) == ()
+    assert "no-schedule" in misfit(replace(make_requirements(), node_selector={}), view)[0]
 
 
 def _created(workload: Workload) -> NodePool:

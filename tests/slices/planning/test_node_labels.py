@@ -120,7 +120,7 @@ def test_affinity_on_an_unknown_label_fits_only_a_predicted_node(
         labels={constants.OS: "linux"}, taints=(), chips=4, cpu_millicores=2000, memory_bytes=2**31, predicted=predicted
     )
     requirements = make_requirements(node_selector={}, affinity_terms=terms)
-    assert (misfit(requirements, view) == "") is fits
+    assert (misfit(requirements, view) == ()) is fits
     assert trusted(requirements, view) == relies_on
 
 

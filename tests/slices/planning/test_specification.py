@@ -113,7 +113,7 @@ def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
     assert expected_pool(made).topology == topology
-    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ""
+    assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ()
 
 
 def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:

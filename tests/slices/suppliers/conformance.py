@@ -139,7 +139,7 @@ class SupplierContract:
         pool = listed(ground)[request.name]
         assert pool == expected_pool(request)
         view = rules.expected_node(pool)
-        assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
+        assert (view.chips, misfit(slice_.requirements, view)) == (4, ())
 
     def test_labels_up_to_the_limit_are_accepted_and_more_are_not_requested(self, ground: Ground) -> None:
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone

@@ -74,7 +74,9 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     [
         pytest.param({"suspended": True}, "is suspended", id="suspended"),
         pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
-        pytest.param({"problem": "it has too many"}, "No node pools are created: it has too many", id="too large"),
+        pytest.param(
+            {"problem": ("it has too many", "use fewer")}, "created: it has too many; use fewer.", id="too large"
+        ),
         pytest.param({"groups": make_jobset(replicas=0).groups}, "It has no pods that request TPUs.", id="no groups"),
         pytest.param({"managed_by": "example.com/a"}, "spec.managedBy is example.com/a: another", id="another's"),
         pytest.param({"deleting": True}, "", id="deleting"),
@@ -126,6 +128,21 @@ def test_phases_have_states_and_delete_reasons_and_waits_have_texts() -> None:
     assert all(states.WHY_DELETED[reason] for reason in DeleteReason)
     assert all(states.WHY_LATE[wait] for wait in DeleteWait)
     assert all(waits.cause(WaitsFor(kind=kind)) for kind in WaitKind)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "brief"),
+    [
+        ("spot, on-demand, spot", "{} has 'spot' twice. Name each choice once, best first."),
+        ("reservation/a; b", "{} has 'reservation/a; b', where 'a; b' is not the name of a reservation or block."),
+    ],
+    ids=["next step is known", "semicolon in the annotation"],
+)
+def test_brief_of_an_invalid_annotation_ends_with_the_next_step_only(capacity: str, brief: str) -> None:
+    """In the past, the part of a value after a semicolon was shown as the next step."""
+    template = make_requirements(annotations={constants.CAPACITY: capacity})
+    slice_ = only_slice(view_of(World(make_jobset(replicas=1, template=template))))
+    assert slice_.brief == brief.format(f"annotation {constants.CAPACITY}='{capacity}'")
 
 
 @pytest.mark.parametrize(("message", "cause"), [("Limit (TPUS): 0.", "quota: Limit (TPUS): 0"), ("x" * 99, "quota")])

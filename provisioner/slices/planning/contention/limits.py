@@ -235,10 +235,10 @@ def _limits_of(
     yield "MAX_POOLS_PER_JOBSET", settings.max_pools_per_jobset, ScopeKind.WORKLOAD, workload.full_name, 1
 
 
-def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
+def problem_of(slices: Sequence[Slice], settings: Settings) -> tuple[str, ...]:
     """Return why the limits can never allow pools for all the slices together; empty if the limits can allow them."""
     exceeded = next((limit for limit in limits_of(slices, settings) if limit.requested > limit.maximum), None)
-    return f"{exceeded.setting} does not allow all of them at once" if exceeded is not None else ""
+    return (f"{exceeded.setting} does not allow all of them at once",) if exceeded is not None else ()
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:

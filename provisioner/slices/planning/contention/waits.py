@@ -93,8 +93,8 @@ class WaitsFor(NamedTuple):
     pool: PoolName = PoolName("")
     #: Workload of the slice if the slice waits because all slices of the workload start together; otherwise None.
     together: Workload | None = None
-    #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
-    problem: str = ""
+    #: Clauses on the problem of the request, of a volume, or of slices that start together; empty for other causes.
+    problem: tuple[str, ...] = ()
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
     #: Hold or pause of the accelerator; None if other workloads are only ahead in the queue for the accelerator.

@@ -178,14 +178,14 @@ class Launches:
     def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
         uid, volumes = slice_.workload.uid, slice_.requirements.volumes
         if volumes is not None and volumes.problem:
-            return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)
+            return WaitsFor(kind=WaitKind.VOLUME, problem=(volumes.problem,))
         try:
             options = options_of(self._round, slice_, self._zones.get(uid))
         except UnmeetableError as error:
             requirements = slice_.requirements
             if MACHINE_CONFIGS in self._round.snapshot.unknown and slice_.shape is None and not requirements.problem:
-                return WaitsFor(kind=WaitKind.CATALOGUE, problem=str(error))
-            return WaitsFor(kind=WaitKind.REQUEST, problem=str(error), failed=True, final=True)
+                return WaitsFor(kind=WaitKind.CATALOGUE, problem=error.args)
+            return WaitsFor(kind=WaitKind.REQUEST, problem=error.args, failed=True, final=True)
         refusal, gang = self._refusal(slice_), refusals.get(slice_.id)
         if refusal is not None and refusal.kind is WaitKind.PAUSE:
             return refusal

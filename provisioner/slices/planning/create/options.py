@@ -28,7 +28,7 @@ class LaunchOptions:
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     blockers: tuple[ChoiceBlocker, ...]
     #: Why no pool is possible until the workload or the settings are changed; empty if a pool may be possible.
-    permanent_problem: str
+    permanent_problem: tuple[str, ...]
 
 
 def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
@@ -45,18 +45,18 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
     of_slice = ctx.refusals[slice_.id] if ctx.is_refused(slice_.id) else memory.backoffs.get(slice_.id)
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
-    problems: dict[str, None] = {}
+    problems: dict[tuple[str, ...], None] = {}
     permanent = True
     for choice in choices.open:
         try:
             offer = candidates.specification(slice_, choice)
         except UnmeetableError as error:
-            problems.setdefault(str(error))
+            problems.setdefault(error.args)
             continue
         capacity, request = offer.blueprint.capacity, memory.backoffs.get(offer.digest)
         request = request if request is not None and request.until > now else None
         if request is not None and request.slice_id is not None:
-            problems.setdefault(f"{ctx.rules.supplier_name} rejects {choice}: {request.failure.message}")
+            problems.setdefault((f"{ctx.rules.supplier_name} rejects {choice}: {request.failure.message}",))
         else:
             permanent = False
         blocking = backoff.blocking(memory.backoffs, capacity, of_slice, now) or request
@@ -66,13 +66,14 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
         offers.append((choice, offer))
         if backoff.probing(memory.backoffs, capacity) is None:
             break
+    clauses = tuple(clause for problem in problems for clause in problem)
     if not (offers or blockers):
-        raise UnmeetableError("; ".join(problems))
+        raise UnmeetableError(*clauses)
     return LaunchOptions(
         choices=choices,
         offers=tuple(offers),
         blockers=tuple(blockers),
-        permanent_problem="; ".join(problems) if permanent else "",
+        permanent_problem=clauses if permanent else (),
     )
 
 
@@ -96,15 +97,15 @@ def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
 
 def problem_of_all(
     ctx: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
-) -> str:
+) -> tuple[str, ...]:
     """Return why slices that start together can never all have pools at the same time, empty if they can."""
     for slice_ in slices:
         try:
             problem = options_of(ctx, slice_, zones.get(slice_.workload.uid)).permanent_problem
         except UnmeetableError as error:
-            problem = str(error)
+            problem = error.args
         if problem:
-            return f"slice {slice_.group_name}: {problem}"
+            return f"slice {slice_.group_name}: {problem[0]}", *problem[1:]
     return limits.problem_of(slices, ctx.settings)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
-from provisioner.model.choices import QUEUED_NOT_SERVED, CapacityChoice, reservation_path
+from provisioner.model.choices import NO_QUEUED, CapacityChoice, reservation_path
 from provisioner.settings import Settings, forms
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, allowlists
@@ -31,24 +31,23 @@ class Choices:
 
     #: Possible choices, best first, each with its zone. At least one.
     open: tuple[CapacityChoice, ...]
-    #: Problems of other listed choices that may not be tried. A choice in a zone that is not selected has no entry.
+    #: Clauses about other listed choices that may not be tried. A choice in a zone that is not selected has none.
     rejected: tuple[str, ...] = ()
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
     """Return the choices of a slice. Raises UnmeetableError if none is possible or an annotation is unreadable."""
-    unreadable = next(iter(slice_.preferences.problems.values()), "")
-    if unreadable:
-        raise ImpossibleError(unreadable)
+    if unreadable := next(iter(slice_.preferences.problems.values()), ()):
+        raise ImpossibleError(*unreadable)
     if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
-        raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {QUEUED_NOT_SERVED}")
+        raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {NO_QUEUED[0]}", NO_QUEUED[1])
     pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
     listed: tuple[CapacityChoice, ...] = (pinned or _ON_DEMAND,)
     if pinned is None and not settings.force_on_demand:
         listed = slice_.preferences.capacity or settings.capacity or listed
     by_pod = pinned is not None or bool(slice_.preferences.capacity)
     problems = {choice: _problem(choice, slice_.shape, settings, by_pod=by_pod) for choice in listed}
-    rejected = tuple(problem for problem in problems.values() if problem)
+    rejected = tuple(clause for problem in problems.values() for clause in problem)
     zoned = tuple(dict.fromkeys(_in_zones([choice for choice in problems if not problems[choice]], slice_, settings)))
     if not zoned:
         selector = slice_.requirements.node_selector
@@ -56,7 +55,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
         # Node pools of other clients may use a reservation that a setting forbids here, so the slice is not impossible.
         impossible = by_pod and not any(capacity_choice.reservation for capacity_choice in listed)
-        raise (ImpossibleError if impossible else UnmeetableError)("; ".join(rejected) or elsewhere)
+        raise (ImpossibleError if impossible else UnmeetableError)(*(rejected or (elsewhere,)))
     return Choices(open=zoned, rejected=rejected)
 
 
@@ -67,7 +66,7 @@ def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice |
         kinds[CapacityKind.RESERVATION] = f"{constants.RESERVATION_NAME}={selector[constants.RESERVATION_NAME]}"
     if len(kinds) > 1:
         raise ImpossibleError(
-            f"the pod selects {' and '.join(sorted(kinds.values()))}; no capacity is both: remove all but one"
+            f"the pod selects {' and '.join(sorted(kinds.values()))}", "no capacity is both: remove all but one"
         )
     return next((CapacityChoice(kind=kind, reservation=reservation) for kind in kinds), None)
 
@@ -76,24 +75,23 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     name, block = selector.get(constants.RESERVATION_NAME, ""), selector.get(constants.RESERVATION_BLOCK, "")
     sub_block = selector.get(constants.RESERVATION_SUB_BLOCK, "")
     if (block and not name) or (sub_block and not block):
-        raise ImpossibleError(
-            f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
-            f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
-        )
+        keys = constants.RESERVATION_NAME, constants.RESERVATION_BLOCK, constants.RESERVATION_SUB_BLOCK
+        outer, inner = keys[1:] if sub_block else keys[:2]
+        raise ImpossibleError(f"the pod selects {inner} without {outer}", "add it")
     # GKE rejects NAME/reservationBlocks/B with 404, and accepts the full path (cluster-toolkit issue 5043).
     project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
 
-def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, by_pod: bool) -> str:
+def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, by_pod: bool) -> tuple[str, ...]:
     region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
-        return f"{choice} is not in {region}, the region of the cluster"
+        return (f"{choice} is not in {region}, the region of the cluster",)
     if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
-        return f"Google does not offer {shape.machine_type.name} as {choice.kind.value} capacity"
+        return (f"Google does not offer {shape.machine_type.name} as {choice.kind.value} capacity",)
     if by_pod and choice.reservation:
         return allowlists.reservation_problem(choice.reservation, settings)
-    return ""
+    return ()
 
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
@@ -105,7 +103,8 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
     if count > bounds.CHOICES_IN_ZONES:
         raise UnmeetableError(
             f"{constants.CAPACITY} and {constants.ZONES} make {count} pairs of choice and zone, and at most "
-            f"{bounds.CHOICES_IN_ZONES} are read; name fewer choices or zones"
+            f"{bounds.CHOICES_IN_ZONES} are read",
+            "name fewer choices or zones",
         )
     for zone in zones:
         if region_of(zone) != region:
@@ -143,6 +142,6 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
         # Node pools that other clients of GKE created may allow this duration, so the slice is not impossible.
         raise UnmeetableError(
-            f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
+            f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days", "set one within these limits"
         )
     return int(seconds)

@@ -19,30 +19,29 @@ def check_fit(demand: Requirements, request: NodePoolRequest, settings: Settings
     if demand.annotations.get(constants.IGNORE_NODE_ESTIMATE) == "true":
         view = largest
     too_large = room_misfit(demand, view)
-    reason = too_large or misfit(demand, view) or _disk_misfit(demand, request.machine_type)
-    if reason:
+    clauses = [*(too_large or misfit(demand, view) or _disk_misfit(demand, request.machine_type))]
+    if clauses:
         if too_large:
             pages = f"set GCP_NODE_LINUX_CONFIG or the annotation {constants.NODE_SETTING_PREFIX}linux-config"
-            reason += f"; {pages if 'hugepages-' in too_large else 'request less in each pod'}"
+            clauses.append(pages if "hugepages-" in too_large[0] else "request less in each pod")
             if not room_misfit(demand, largest):
-                reason += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(demand)
+                clauses[-1] += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
+        kinds = (constants.SPOT, constants.FLEX_START)
+        if settings.force_on_demand:
+            clauses[-1] += " (GCP_FORCE_ON_DEMAND is set)"
+        elif wrong := next((key for key in kinds if demand.node_selector.get(key, "true") != "true"), ""):
+            clauses.append(f'write {wrong}: "true", or remove it')
         error = ImpossibleError if _exceeds_machine(demand, request.machine_type) else UnmeetableError
-        raise error(f"{reason}{hint}")
+        raise error(*clauses)
 
 
-def _switch_hint(demand: Requirements) -> str:
-    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if demand.node_selector.get(key, "true") != "true"]
-    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
-
-
-def _disk_misfit(demand: Requirements, machine_type: str) -> str:
+def _disk_misfit(demand: Requirements, machine_type: str) -> tuple[str, ...]:
     entry, disks = tpu.machine_type(machine_type), demand.volumes.disks if demand.volumes is not None else ()
     # Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     if entry is None or any(type_.startswith("pd-") for type_ in entry[1].disk_types):
-        return ""
+        return ()
     disk = next((type_ for type_ in disks if type_.startswith("pd-")), "")
-    return f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach" if disk else ""
+    return (f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach",) if disk else ()
 
 
 def _exceeds_machine(demand: Requirements, machine_type: str) -> bool:

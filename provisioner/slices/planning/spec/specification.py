@@ -230,8 +230,8 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
     total, limit = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
     if total > limit:
         raise UnmeetableError(
-            f"the pool's labels would have {total} characters, {rules.supplier_name} allows {limit}; copy fewer labels "
-            f"({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)"
+            f"the pool's labels would have {total} characters, {rules.supplier_name} allows {limit}",
+            f"copy fewer labels ({constants.COPY_LABELS}, GCP_POD_TO_NODE_LABELS, nodeSelector)",
         )
     digest = hashlib.sha256(f"{plan.digest_text}{sorted(labels.items())!r}".encode()).hexdigest()[:_DIGEST_DIGITS]
     return Specification(blueprint=plan, labels=labels, digest=digest)
@@ -249,21 +249,21 @@ def check_shape(slice_: Slice) -> tpu.Shape:
         demand = slice_.requirements
         # A shape may be found later: machine types may be added, and the number of pods may change.
         unknown = demand.problem or tpu.may_be_sold(*selected_machines(demand)) or hosts_of(demand) > 1
-        raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
+        raise (UnmeetableError if unknown else ImpossibleError)(*slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
-            f"has {slice_.nodes} hosts with one pod each; set {slice_.pods_field} to {slice_.nodes} or choose a larger "
-            f"topology"
+            f"has {slice_.nodes} hosts with one pod each",
+            f"set {slice_.pods_field} to {slice_.nodes} or choose a larger topology",
         )
     unused = slice_.nodes - slice_.parallelism
     confirmed = {**slice_.workload.annotations, **slice_.requirements.annotations}.get(constants.ALLOW_UNUSED_HOSTS)
     if shape.multi_host and unused > slice_.parallelism and slice_.workload.kind.has_pods and confirmed != "true":
         raise UnmeetableError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
-            f"has {slice_.nodes} hosts, so {unused} would not be used; choose a smaller topology, set "
-            f"{slice_.pods_field} to {slice_.nodes}, or set the annotation {constants.ALLOW_UNUSED_HOSTS} to "
-            '"true" for a node pool anyway'
+            f"has {slice_.nodes} hosts, so {unused} would not be used",
+            f"choose a smaller topology, set {slice_.pods_field} to {slice_.nodes}, or set the annotation "
+            f'{constants.ALLOW_UNUSED_HOSTS} to "true" for a node pool anyway',
         )
     return shape
 
@@ -276,8 +276,8 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
     if taints and len(value) > _MAX_LABEL_VALUE:
         raise ImpossibleError(
             f"JobSet lets the pods select {constants.NAMESPACED_JOB}={bounds.cut(value)}, which has {len(value)} "
-            f"characters, a label at most {_MAX_LABEL_VALUE}; choose a shorter name, or remove the annotation "
-            f"{constants.NODE_SELECTOR_STRATEGY}"
+            f"characters, a label at most {_MAX_LABEL_VALUE}",
+            f"choose a shorter name, or remove the annotation {constants.NODE_SELECTOR_STRATEGY}",
         )
     return taints
 
@@ -310,14 +310,14 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
-            raise UnmeetableError(problem)
+            raise UnmeetableError(*problem)
     keys = (*settings.pod_to_node_labels, *sorted(requested))
     copied = selected | {key: pod_labels[key] for key in keys if key in pod_labels}
     forbidden = sorted(copied.keys() & constants.OWNER_LABELS) if copied else ()
     if forbidden:
         raise ImpossibleError(
-            f"label {forbidden[0]} identifies the owner of the pool and cannot be copied from a pod; remove it from "
-            f"the annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS"
+            f"label {forbidden[0]} identifies the owner of the pool and cannot be copied from a pod",
+            f"remove it from the annotation {constants.COPY_LABELS} and from GCP_POD_TO_NODE_LABELS",
         )
     return copied
 
@@ -343,7 +343,7 @@ def _requested_labels(slice_: Slice) -> set[str]:
     try:
         named = comma_items(annotation, noun="labels", limit=bounds.COPIED_LABELS)
     except ValueError as error:
-        raise ImpossibleError(f"annotation {constants.COPY_LABELS} {error}") from error
+        raise ImpossibleError(f"annotation {constants.COPY_LABELS} {error.args[0]}", *error.args[1:]) from error
     return slice_.requirements.labels.keys() & set(named)
 
 
@@ -388,7 +388,7 @@ class Candidates:
         check_shape(slice_)
         problem = allowlists.namespace_problem(slice_.workload.namespace, settings)
         if problem:
-            raise UnmeetableError(problem)
+            raise UnmeetableError(*problem)
         key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.preferences), id(slice_.shape))
         choices = _cached(self._choices, key, lambda: choices_of(slice_, settings))
         if slice_.id not in self._within:
@@ -444,8 +444,8 @@ def _cached(results: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[],
             result = find()
         except UnmeetableError as error:
             # The copy lacks the traceback, whose frames would take kilobytes for each slice and choice.
-            result = type(error)(str(error))
+            result = type(error)(*error.args)
         results[key] = result
     if isinstance(result, UnmeetableError):
-        raise type(result)(str(result))
+        raise type(result)(*result.args)
     return result

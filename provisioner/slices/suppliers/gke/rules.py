@@ -73,7 +73,8 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         # GKE's cluster autoscaler adds nodes only for pods that fit the pool's template, which lacks NAMESPACED_JOB.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
-            f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"
+            f"after they exist",
+            f"remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity",
         )
     return replace(
         completed,

@@ -74,13 +74,13 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         )
     images, accelerator = dict(settings.node_images), shape.accelerator.label
     if images and not {accelerator, "*"} & images.keys():
-        raise UnmeetableError(f"NODE_GROUP_IMAGES names no image for {accelerator}; the administrator has to add one")
+        raise UnmeetableError(f"NODE_GROUP_IMAGES names no image for {accelerator}", "the administrator has to add one")
     forbidden = sorted(key for key in request.labels if _is_of_kubernetes(key))
     if forbidden:
         raise UnmeetableError(
             f"label {forbidden[0]} cannot be copied to the nodes of a TPUNodeGroup (PROVIDER=gce): Kubernetes lets no "
-            f"kubelet set labels of {' and '.join(_DOMAINS_OF_KUBERNETES)}; remove it from {constants.COPY_LABELS} and "
-            f"GCP_POD_TO_NODE_LABELS"
+            f"kubelet set labels of {' and '.join(_DOMAINS_OF_KUBERNETES)}",
+            f"remove it from {constants.COPY_LABELS} and GCP_POD_TO_NODE_LABELS",
         )
     labels = {**request.labels, names.GROUP_NAMESPACE: settings.node_groups_in}
     return nodes.complete(replace(request, labels=labels), slice_, shape, settings, gke=False)
