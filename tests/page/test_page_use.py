@@ -308,14 +308,10 @@ def _long() -> dict[str, Any]:
 
 _CONTRAST = """
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-    const known = new Map();
     const over = (color, below) => {
-      const key = color + below;
-      if (known.has(key)) return known.get(key);
       canvas.fillStyle = below; canvas.fillRect(0, 0, 1, 1);
       canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-      known.set(key, `rgb(${[...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).join(' ')})`);
-      return known.get(key);
+      return `rgb(${[...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).join(' ')})`;
     };
     const behind = e => e === null ? 'white' : over(getComputedStyle(e).backgroundColor, behind(e.parentElement));
     const light = color => {
