@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups import act
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.specs import WorkloadPolicySpec
+from provisioner.nodegroups.api.types import Kind, WorkloadPolicy
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import ComputeError
@@ -18,7 +19,7 @@ from rehearsal.simulators.compute.model import World
 from rehearsal.simulators.compute.records import Action, Group, Loss, MachineView, Member, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.compute import Wire
-from tests.support.nodegroup_world import a_child
+from tests.support.nodegroup_world import meta
 from tests.support.simulations.stage import Stage
 
 ZONE = "us-central1-b"
@@ -143,7 +144,8 @@ class Cloud:
     def hold(self, target: Target) -> None:
         """Create another user's workload policy with the name of `target`."""
         self._foreign += 1
-        policy = a_child(Kind.WORKLOAD_POLICY, target.name)
+        spec = WorkloadPolicySpec(project=target.scope.project, region=target.scope.region, accelerator_topology="4x4")
+        policy = WorkloadPolicy(meta=meta(target.name), spec=spec)
         self.client.insert(target.scope, policy, "", request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
 
     def release(self, target: Target) -> None:
