@@ -80,9 +80,9 @@ def test_page_has_the_messages_of_limits(words: str) -> None:
 
 @pytest.mark.parametrize("variable", CHECKS)
 def test_page_has_the_messages_of_lists(variable: str) -> None:
-    """The page has the part of the message before the semicolon, with an example; the rest is the remedy."""
+    """The page has the problem without its remedy, and with an example."""
     check, name = CHECKS[variable]
-    words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
+    words = re.escape(check(name, written({variable: "none"}))[0])
     assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
 
 
