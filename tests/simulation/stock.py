@@ -6,6 +6,7 @@ that are allowed. A create counts only if its process existed at the failure and
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from provisioner.kube.protocol import JsonObject
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.asks import BufferRun
-from tests.simulation.pools import is_ours, owner_of
+from tests.simulation.pools import chips_in, is_ours, owner_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -123,7 +124,15 @@ class Stock:
             self._first_at = now
         self._gave_way += 1
         hours = 1 + int((now - self._first_at) // _HOUR_SECONDS)
-        most = _BY_CHANCE + self._came_up + hours * len(self._causes)
+        checker = self._simulation.checker
+        waiting_chips = sum(
+            workload.shape_of(job).hosts * workload.shape_of(job).chips
+            for workload, job in checker.slices()
+            if not (isinstance(workload, BufferRun) or checker.pods_bound(workload, job))
+        )
+        # Work that waits now may need several small warm pools.
+        needed = math.ceil(waiting_chips / chips_in(pool))
+        most = _BY_CHANCE + needed + self._came_up + hours * len(self._causes)
         if self._gave_way > most:
             text = f"{process.name} deletes {pool.name}: {self._gave_way} warm pools gave way in {hours} h"
             self._stage.violate(WARM, f"{text}, {self._came_up} pools for work came up, {len(self._causes)} failed")
