@@ -297,9 +297,7 @@ def _told(rng: random.Random) -> Iterator[str]:
             _damage(rng, raw)
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
     # `pool.document` is left out, because its text contains a memory address.
-    pools = (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
-    # When the histories were recorded, a problem of a slice was a text, not a tuple of clauses.
-    yield from (pool.replace("problem=()", "problem=''") for pool in pools)
+    yield from (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
     yield from (f"{remark.severity.name} {remark.field} {remark} {remark.impossible}" for remark in found.remarks)
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)
     for raw, own_pods in zip(raws, pods, strict=True):

@@ -593,7 +593,7 @@ def waiting_for_room(hold: float) -> tuple[World, Workload]:
 def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
     """In the past, a PARTIAL_HOLD shorter than a delete ended the hold first, and the buffer took the chips again."""
     world, train = waiting_for_room(15.0)
-    for _ in range(60):
+    for _ in range(20):
         world.run(40)
         world.finish_creates()
         world.finish_deletes()
