@@ -74,7 +74,7 @@ def false_of_world(simulation: Simulation) -> Iterator[str]:
         alone = (State.SPLIT,) if simulation.pods.serves else ()
         # Pods that SERVE_PODS excludes are left out: a process does not watch them, and sees them only before deletes.
         seen = (pod for pod in simulation.cluster.pods if not (simulation.pods.present and _is_unseen(simulation, pod)))
-        busy = {pod.pool for pod in seen if pod.node and not pod.finished}
+        busy = {pod.pool for pod in seen if pod.node and not (pod.finished or pod.is_guest)}
         for pool in simulation.cloud.pools.values():
             used = pool.name in busy & shown.keys() and pool.status is PoolStatus.RUNNING
             if used and shown[pool.name] not in (State.RUNNING, State.DRAINING, *alone):
