@@ -31,11 +31,16 @@ READ_ANNOTATIONS = (
     constants.SAME_ZONE,
     constants.MAX_RUN_DURATION,
     constants.ALL_OR_NOTHING,
-    *(constants.ALLOW_UNUSED_HOSTS, constants.IGNORE_NODE_ESTIMATE, constants.POD_DELETION_COST),
-    *(constants.SLICE_TOPOLOGY, constants.SLICE_AUTOPROVISIONING),
+    constants.ALLOW_UNUSED_HOSTS,
+    constants.IGNORE_NODE_ESTIMATE,
+    constants.POD_DELETION_COST,
+    constants.SLICE_TOPOLOGY,
+    constants.SLICE_AUTOPROVISIONING,
     constants.CONSUMES_REQUEST,
-    *(constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY),
-    *(constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY),
+    constants.EXCLUSIVE_TOPOLOGY,
+    constants.NODE_SELECTOR_STRATEGY,
+    constants.LWS_EXCLUSIVE_TOPOLOGY,
+    constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY,
 )
 #: Prefix of the resources with which a pod requests devices of a DeviceClass without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"

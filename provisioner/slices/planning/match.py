@@ -489,7 +489,6 @@ def _next_claim(
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`."""
     workloads, now = ctx.workloads, ctx.now
-    labels_of_node = {node.name: node.labels for node in ctx.snapshot.nodes}
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
@@ -499,7 +498,7 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
             continue
         slice_id, name = slice_id_of(pod, workloads), ctx.memory.membership.seen.get(pod.node_name)
         pool = ctx.owned.get(name) if name is not None else None
-        if is_guest(pod, pool, labels_of_node.get(pod.node_name, {})):
+        if is_guest(pod, pool):
             continue
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:

@@ -257,6 +257,11 @@ class OwnedPool:
         return accelerator, chips
 
     @cached_property
+    def labels_of_nodes(self) -> dict[str, Mapping[str, str]]:
+        """Labels of the pool's nodes by name of the node."""
+        return {node.name: node.labels for node in self.nodes}
+
+    @cached_property
     def missing(self) -> int:
         """Number of hosts without a node."""
         return max(0, self.pool.hosts - len(self.nodes))

@@ -90,12 +90,11 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
     A node counts for the workload of its oldest unfinished pod that is no guest; an unknown workload has an empty UID.
     """
     pool_of_node = ctx.memory.membership.seen
-    labels_of_node = {node.name: node.labels for node in ctx.snapshot.nodes}
     first: dict[str, Pod] = {}
     for pod in ctx.snapshot.pods:
         if (name := pool_of_node.get(pod.node_name)) is None or pod.finished:
             continue
-        if not is_guest(pod, ctx.owned.get(name), labels_of_node.get(pod.node_name, {})):
+        if not is_guest(pod, ctx.owned.get(name)):
             before = first.setdefault(pod.node_name, pod)
             if (pod.created_at, pod.uid) < (before.created_at, before.uid):
                 first[pod.node_name] = pod
@@ -125,7 +124,7 @@ def charge_of(pool: OwnedPool, users: Mapping[tuple[str, WorkloadName, WorkloadU
     return Charge(chips, accelerator, workload, uid)
 
 
-def is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> bool:
+def is_guest(pod: Pod, pool: OwnedPool | None) -> bool:
     """Whether a pod without chips neither holds the pool of its node nor counts as its user.
 
     Such a pod holds nodes with the labels of its slice. Without labels, it holds only pools that were created for its
@@ -135,6 +134,7 @@ def is_guest(pod: Pod, pool: OwnedPool | None, labels: Mapping[str, str]) -> boo
         return False
     if pool is None:
         return True
+    labels = pool.labels_of_nodes.get(pod.node_name, {})
     if not labels.keys().isdisjoint(MARKS):
         mark = labels_of(mark_of(pod.requirements, pod.namespace), pod.namespace)
         return mark != {key: labels.get(key) for key in MARKS}

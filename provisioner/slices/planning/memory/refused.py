@@ -5,13 +5,14 @@ pods with other requirements. Pods of one workload are usually alike, so after t
 workload, or one gang, is tried. The others wait until the scheduler binds a pod of a refused slice, or for a day.
 """
 
+import functools
 import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import Term, Toleration, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.backoff import OTHERS_WAIT
@@ -27,11 +28,23 @@ _REPLACED = (WorkloadKind.POD, WorkloadKind.JOB)
 def key_of(slice_: Slice) -> RefusedPods:
     """Return the key of a slice's pods. Volumes are left out: their zones are unknown while they cannot be read."""
     demand = slice_.requirements
-    selected = sorted(demand.node_selector.items()), demand.affinity_terms, demand.tolerations
     requested = demand.chips, demand.cpu_millicores, demand.memory_bytes, demand.other_bytes
-    digest = hashlib.sha256(repr((selected, requested)).encode()).hexdigest()[:16]
+    selector = frozenset(demand.node_selector.items())
+    digest = _digest_of(selector, demand.affinity_terms, demand.tolerations, requested)
     group = "" if slice_.workload.kind in _REPLACED else slice_.id.group_key
     return RefusedPods(_family_of(slice_), group, digest)
+
+
+# Each decision needs the keys of thousands of slices, whose pods may be equal and have large affinities.
+@functools.lru_cache(maxsize=64)
+def _digest_of(
+    selector: frozenset[tuple[str, str]],
+    terms: tuple[Term, ...],
+    tolerations: tuple[Toleration, ...],
+    requested: Hashable,
+) -> str:
+    selected = sorted(selector), terms, tolerations
+    return hashlib.sha256(repr((selected, requested)).encode()).hexdigest()[:16]
 
 
 def _family_of(slice_: Slice) -> str:
