@@ -74,7 +74,7 @@ class Shared:
         #: Time at which each pool last lost a pod that stayed longer than `LEAVES_SECONDS` after its grace period.
         self._lingered_at: dict[str, float] = {}
         #: Unused pools of workloads whose pods fit no host, and their maximum number, by UID of the workload.
-        self._refused: defaultdict[str, set[str]] = defaultdict(set)
+        self._refused: defaultdict[str, dict[str, Pool]] = defaultdict(dict)
         self._most_refused: dict[str, int] = {}
         self._empty_since: dict[str, float] = {}
         self.max_pods: Counter[str] = Counter()
@@ -105,8 +105,8 @@ class Shared:
 
     def bound(self, pod: PodRun) -> None:
         """Stop counting the pool of a bound pod as unused."""
-        for names in self._refused.values():
-            names.discard(pod.pool)
+        for pools in self._refused.values():
+            pools.pop(pod.pool, None)
 
     def class_of(self, pod: PodRun) -> _Class | None:
         """Return namespace, accelerator and topology of a pod; None if it is not served, or shares no pools."""
@@ -138,9 +138,11 @@ class Shared:
         if hosts(pool) > MAX_NODES:
             self._stage.violate(FEW, made)
         if owner[0] in self._most_refused:
-            self._refused[owner[0]].add(pool.name)
-            if len(self._refused[owner[0]]) > self._most_refused[owner[0]]:
-                self._stage.violate(REFUSED, f"{made}, the pool number {len(self._refused[owner[0]])} for {owner[0]}")
+            self._refused[owner[0]][pool.name] = pool
+            # The scheduler never refused the pods on a pool that failed.
+            count = sum(earlier.trouble is None for earlier in self._refused[owner[0]].values())
+            if count > self._most_refused[owner[0]]:
+                self._stage.violate(REFUSED, f"{made}, the pool number {count} for {owner[0]}")
         recent, wanted = self._recent_pools(class_), self._most_wanted(process, class_)
         there, taken = self._seats(process, class_, pool)
         # The check does not apply to the storm, in which late events may show the pods of a burst one after the other.
@@ -157,7 +159,7 @@ class Shared:
         """Whether a workload is a Job or a pod of a Job, which SERVE_PODS=all serves without the annotation."""
         every = self._cluster.every_workload if self._simulation.pods.serve_pods == "all" else ()
         jobs = [workload for workload in every if isinstance(workload, JobRun)]
-        return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
+        return any(uid in (job.uid, uid_in(job.namespace, job.uid)) or name.startswith(f"{job.name}-") for job in jobs)
 
     def lag_seconds(self) -> float:
         """Return the maximum lag of a cache in seconds, which is smaller after the storm."""
