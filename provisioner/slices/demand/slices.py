@@ -117,8 +117,9 @@ class Slice:
     #: Name of the ProvisioningRequest that the leader pod consumes (`awaiting_request`); empty if none.
     request: str = ""
     served: bool
-    #: None if the pods do not describe a valid slice; `shape_problem` then has the reason.
+    #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
+    #: Why the slice takes no new pool: it has no shape, or the number of its pods of kind POD does not fit the shape.
     shape_problem: tuple[str, ...]
     #: Equal for slices that may share a pool, each on its own node. None except for single-host slices of kind POD.
     share: Hashable = None
@@ -293,8 +294,9 @@ def _slice(
     if leader is not None and (leader.requirements.has_chips or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     else:
-        requirements = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-        host = ""
+        # The template of a workload of kind POD is copied from one of its pods, which may have marks.
+        requirements, host = without_marks(group.template, workload.namespace)
+        requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
         if group.selects_job_nodes:
             requirements = with_job_nodes(requirements, workload.namespace, listed.name)
     if requirements.claims:
@@ -317,7 +319,6 @@ def _slice(
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else ())
-        shape = shape if not problem else None
     if group.jobs > 1 and mark and not problem:
         shape = None
         problem = (

@@ -228,11 +228,11 @@ def test_stuck_slice_on_a_shared_pool_does_not_block_other_replacements() -> Non
     assert make_pool(split).name not in world.deleted
 
 
-def wide_pod(world: World, kind: str, index: int) -> Pod:
+def wide_pod(world: World, kind: str, index: int, owner: str = "web") -> Pod:
     """Return an unschedulable pod of a StatefulSet or an Indexed Job whose two pods are one slice of two hosts."""
-    name = f"web-{index}" if kind == "StatefulSet" else f"web-{index}-abcde"
+    name = f"{owner}-{index}" if kind == "StatefulSet" else f"{owner}-{index}-abcde"
     metadata = {"annotations": {constants.COMPLETION_INDEX: str(index)}} if kind == "Job" else {}
-    pod = pod_of(name, kind=kind, topology="2x2x2", metadata=metadata)
+    pod = pod_of(name, owner, kind=kind, topology="2x2x2", metadata=metadata)
     return replace(pod, created_at=world.now, unschedulable_since=world.now)
 
 
@@ -243,6 +243,11 @@ def running_wide(kind: str, **changes: Any) -> Cluster:
     world.settle(12)
     assert [bool(pod.node_name) for pod in world.pods.values()] == [True, True]
     return world
+
+
+def group_of(world: World, name: str) -> str:
+    (group,) = (state.group_name for state in world.plans[-1].pools if state.name == name)
+    return group
 
 
 @pytest.mark.parametrize(("kind", "field"), [("StatefulSet", "replicas"), ("Job", "parallelism")])
@@ -263,6 +268,31 @@ def test_running_slice_of_pods_keeps_its_pool_if_a_further_pod_is_unschedulable(
         f"{kind} web now has {field} 3, and its slice of topology 2x2x2 has 2 hosts with one pod each; set {field} "
         "back to 2"
     )
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+@pytest.mark.parametrize("pods", [1, 3], ids=["a pod is missing", "a further pod"])
+def test_restarted_slice_of_pods_keeps_its_pool_although_its_number_of_pods_is_wrong(kind: str, pods: int) -> None:
+    """A watch may show the first new pod before the second, while the pods of a rival already wait."""
+    world = running_wide(kind)
+    (name,) = world.created
+    world.pods.clear()
+    world.put(*(replace(wide_pod(world, kind, index), unschedulable_since=None) for index in range(pods)))
+    world.put(*(wide_pod(world, kind, index, "a-rival") for index in range(2)))
+    world.step()
+    world.step()
+    assert group_of(world, name) == "web"
+    assert len(world.created) == 2
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+def test_slice_of_pods_with_a_missing_pod_takes_no_free_pool(kind: str) -> None:
+    world = running_wide(kind)
+    (name,) = world.created
+    world.pods.clear()
+    world.put(wide_pod(world, kind, 0, "a-rival"))
+    world.step()
+    assert group_of(world, name) == "web"
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job"])

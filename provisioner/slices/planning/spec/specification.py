@@ -243,9 +243,9 @@ def is_held(taints: Iterable[Taint]) -> bool:
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
-    """Return the slice's shape. Raises UnmeetableError without a shape, or if the number of pods does not fit it."""
+    """Return the slice's shape. Raises UnmeetableError if it has a `shape_problem`, or if its pods do not fit."""
     shape = slice_.shape
-    if shape is None:
+    if shape is None or slice_.shape_problem:
         demand = slice_.requirements
         # A shape may be found later: machine types may be added, and the number of pods may change.
         unknown = demand.problem or tpu.may_be_sold(*selected_machines(demand)) or hosts_of(demand) > 1
