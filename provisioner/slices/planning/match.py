@@ -142,8 +142,8 @@ class Matcher:
         ]
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
-        # ready node. Slices with a claim come first: a new shared pool has one node for each slice of its create.
-        for slice_ in sorted(eligible, key=lambda slice_: self._ctx.memory.slice(slice_.id).claim is None):
+        # ready node. Slices with such a last pool come first: a new pool has one node for each slice of its create.
+        for slice_ in sorted(eligible, key=lambda slice_: self._last_shared(slice_) not in self._ctx.owned):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
@@ -206,9 +206,9 @@ class Matcher:
         ctx, now, limit = self._ctx, self._ctx.now, timedelta(seconds=self._ctx.settings.partial_hold_seconds)
         missing: dict[tuple[str, str], list[OwnedPool | None]] = defaultdict(list)
         ready_at: dict[tuple[str, str], datetime] = {}
-        # Slices without a shape are left out, because they never get pools.
+        # Slices with a problem are left out, because they never get pools.
         for slice_ in self._waiting:
-            if slice_.gang is None or not slice_.served or slice_.shape is None:
+            if slice_.gang is None or not slice_.served or slice_.shape_problem:
                 continue
             name = self._claims.get(slice_.id)
             pool = ctx.owned[name] if name is not None else None
@@ -269,7 +269,8 @@ class Matcher:
             if slice_.share is not None:
                 refuse(slice_)
                 continue
-            pool = None if _expired(slice_, self._ctx) else next(self._search(slice_), None)
+            takes_none = slice_.shape_problem or _expired(slice_, self._ctx)
+            pool = None if takes_none else next(self._search(slice_), None)
             if pool is None:
                 refuse(slice_)
             else:
@@ -279,12 +280,9 @@ class Matcher:
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
-        entry = self._ctx.memory.slice(slice_.id)
         if self._ctx.is_refused(slice_.id):
             return
-        expired = _expired(slice_, self._ctx)
-        created = next((pool.name for pool in self._created_pools(slice_)), None)
-        last = entry.claim.pool if entry.claim is not None else created
+        expired, last = _expired(slice_, self._ctx), self._last_shared(slice_)
 
         def may_borrow(pool: OwnedPool) -> bool:
             free = not expired and self._why_not_free(pool) is None
@@ -301,6 +299,11 @@ class Matcher:
             self._claim(slice_, pool)
             if borrow:
                 self._taken.add(slice_.id)
+
+    def _last_shared(self, slice_: Slice) -> PoolName | None:
+        """Return the pool of a slice's last claim, otherwise the pool that was created for the slice."""
+        claim = self._ctx.memory.slice(slice_.id).claim
+        return claim.pool if claim is not None else next((pool.name for pool in self._created_pools(slice_)), None)
 
     def _may_wait(self, slice_: Slice) -> bool:
         # Claims of kinds without pods never expire, so an unserved request would keep its pool permanently.
@@ -346,6 +349,8 @@ class Matcher:
     def _why_not_take(self, slice_: Slice, pool: OwnedPool) -> Refusal | None:
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
+        if slice_.shape_problem:
+            return Refusal.SIZE
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, node_settings)
 

@@ -589,6 +589,17 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
     }
 
 
+def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_another_pod() -> None:
+    """Otherwise the other pod gets one more pool after each failed create."""
+    world = cluster()
+    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.hosts > 1 else None
+    world.scale(3)
+    tolerations = [toleration(), {"key": "example.com/other", "operator": "Exists"}]
+    world.scale(1, owner="z-other", spec={**pod_spec(topology="2x2x1"), "tolerations": tolerations})
+    world.run(12)
+    assert [name.startswith("z-other") for name in world.created] == [True]
+
+
 def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
     """The status page shows the state of each waiting pod, not only of the pod that the create is for."""
     world = cluster(max_chips_per_namespace=(("*", 40),))
