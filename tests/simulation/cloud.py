@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 import requests
 
-from provisioner import constants
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
 from rehearsal.simulators.gke import api, errors
@@ -23,7 +22,6 @@ from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, Simula
 from rehearsal.simulators.gke.registrar import node_labels, node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.exchange import Request
-from tests.simulation.asks import BUFFER, REQUEST
 from tests.simulation.store import Stage
 from tests.support.selectors import merged
 
@@ -68,10 +66,6 @@ class Cloud:
         return self.world.cluster(CLUSTER).pools
 
     def _is_waited_for(self, pool: Pool) -> bool:
-        """Whether pods wait for nodes of a pool; always True for pools of requests and buffers."""
-        labels = pool.body["config"]["labels"]
-        if labels.get(constants.POOL_WORKLOAD_KIND) in (REQUEST, BUFFER):
-            return True
         template = SimulatedNode(name="template", zone=pool.plan.zones[0], chips=pool.plan.machine.chips)
         return self.on_looking_for_pods(node_labels(pool, template))
 

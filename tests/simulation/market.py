@@ -59,7 +59,8 @@ class Market:
         self._shortages: dict[str, str] = {}
         # A separate source, so that these draws do not change the other draws of a seed.
         own = random.Random(f"market {stage.seed}")
-        self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
+        # Requests and buffers never get flex-start capacity.
+        self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5 and not simulation.asks
         #: Status with which creates for a permanently full reservation are rejected; 0 if the pool fails instead.
         self._full_code = own.choice((0, 400, 429, 429))
         if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:

@@ -180,16 +180,16 @@ def _is_right_size(pool: OwnedPool, slice_: Slice) -> bool:
 
 def _grows_for(pool: OwnedPool, slice_: Slice) -> bool:
     # The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of its create request.
-    if not _must_grow(pool) or not slice_.workload.kind.has_pods:
-        return True
-    return _marks(pool.pool.labels) == _marks_wanted(slice_)
+    return not _must_grow(pool) or _marks(pool.pool.labels) == _marks_wanted(slice_)
 
 
 def _must_grow(pool: OwnedPool) -> bool:
     return pool.pool.capacity is CapacityKind.FLEX_START and not pool.nodes
 
 
-def _marks_wanted(slice_: Slice) -> tuple[str | None, ...]:
+def _marks_wanted(slice_: Slice) -> tuple[str | None, ...] | None:
+    if not slice_.workload.kind.has_pods:
+        return None
     return _marks(labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {})
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolStatus
+from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand.capacity_requests import with_slices
@@ -21,7 +22,7 @@ from tests.support.board import view_of
 from tests.support.clock import after
 from tests.support.counting import counted
 from tests.support.market import jobset_of
-from tests.support.models import make_jobset, make_marks, make_pod, make_requirements
+from tests.support.models import make_jobset, make_marks, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -285,6 +286,12 @@ def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> 
         ((2 * 129,), TEMPLATE, {}, "MAX_REQUESTED_CHIPS_PER_NAMESPACE does not allow all of them at once"),
         ((2 * 769,), TEMPLATE, {}, "it asks for 769 slices, and at most 768 are served"),
         ((3,), replace(TEMPLATE, labels={"team": "a"}), {"opt_in_label": ("team", "a")}, "a multiple of 2"),
+        (
+            (4,),
+            make_requirements(accelerator="tpu-v5p-slice"),
+            {"capacity": parse_choices("flex-start")},
+            "GKE adds flex-start nodes only for pods",
+        ),
     ],
     ids=[
         "half a slice",
@@ -295,6 +302,7 @@ def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> 
         "more than a namespace",
         "more than has names",
         "opted in",
+        "flex-start",
     ],
 )
 def test_impossible_request_fails_immediately(
@@ -494,6 +502,15 @@ def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
     world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
     world.run(18, seconds=30.0)
     assert (world.deleted, "CapacityRevoked" in world.conditions()) == ([], False)
+
+
+@pytest.mark.parametrize("raw", [raw_request("req", 2), raw_buffer(replicas=1)], ids=["request", "buffer"])
+def test_request_or_buffer_takes_no_flex_start_pool_without_nodes(raw: dict[str, Any]) -> None:
+    """GKE adds nodes to such a pool only for pods, so the slice would wait without end."""
+    world = Asking(raw)
+    world.put(make_pool(make_jobset("ended"), capacity=CapacityKind.FLEX_START))
+    world.run(3)
+    assert len(world.created) == 1
 
 
 def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
