@@ -55,6 +55,8 @@ NAMESPACE_CLAIMS = 4_194_304
 NAMESPACE_REQUESTS = 4096
 #: Number of objects with few fields, of 2,700 bytes each; further ones are not kept at all.
 REDUCED = 2048
+#: Number of remembered refusals by the scheduler. A refusal takes about 500 bytes, and lasts for up to two days.
+NAMESPACE_REFUSALS = 4096
 #: Number of pairs of a waiting slice and a choice of capacity. A decision takes up to 25 µs and 1,000 bytes per pair.
 NAMESPACE_CHOICES = 65_536
 #: Number of pairs of a choice of capacity and a slice whose pods select labels of their own pool; each takes 0.2 ms.

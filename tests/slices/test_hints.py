@@ -47,7 +47,7 @@ def test_hints_are_read_back_unchanged() -> None:
             "digest": Backoff(failure=failure(FailureKind.UNAVAILABLE), failures=1, since=NOW, until=after(9)),
         },
         refusals={
-            RefusedPods("uid", "b" * 40, "digest"): Backoff(
+            RefusedPods("ns", "uid", "b" * 40, "digest"): Backoff(
                 failure=failure(FailureKind.UNSCHEDULABLE, "0/2 nodes"), failures=2, since=NOW, until=after(9)
             ),
         },

@@ -1,10 +1,12 @@
 """Computes the next memory from a decision, without entries of pools and slices that are no longer needed. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
 from provisioner.slices.planning.contention.operations import Slots
@@ -25,6 +27,7 @@ from provisioner.slices.planning.memory.state import (
     PhaseEntry,
     PoolMemory,
     Refusals,
+    RefusedPods,
     SliceMemory,
     Stamps,
 )
@@ -172,29 +175,46 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -> Refusals:
     """Return the refusals; `messages` has the scheduler's message for each slice that was refused in this decision.
 
-    If a pod of a refused slice is bound, all refused slices of its workload may be tried immediately.
+    If a pod is bound after it was refused, all refused slices of its workload may be tried immediately. If a slice of a
+    gang that does not run yet is refused, all slices of the gang that wait for pods are refused.
     """
-    refusals = ctx.memory.refusals
-    held = filter(None, map(ctx.slices.get, matching.held)) if refusals else ()
-    # Without a group, the key is also the key of pods that ran before. A slice with a claim had no bound pod.
-    keys = ((refused.key_of(slice_), ctx.memory.slice(slice_.id).claim) for slice_ in held)
-    bound = {key.family for key, claim in keys if key in refusals and (key.group or claim is not None)}
-    refusals = {key: last for key, last in refusals.items() if key.family not in bound}
-    for slice_id, message in messages.items():
-        new = {refused.key_of(slice_) for slice_ in _tried_with(ctx, ctx.slices[slice_id])}
-        for family in sorted({key.family for key in new}):
-            known = [key for key in refusals if key.family == family]
-            before = max((refusals[key] for key in known), key=lambda last: last.failures, default=None)
-            of_family = sorted(key for key in {*known, *new} if key.family == family)
-            refusals |= dict.fromkeys(of_family, backoff.refused(before, of_family[0], message, ctx.now))
-    return refusals
+    known, new = ctx.memory.refusals, defaultdict[tuple[str, str], set[RefusedPods]](set)
+    bound = set()
+    for slice_ in filter(None, map(ctx.slices.get, matching.held)) if known else ():
+        last = known.get(key := refused.key_of(slice_))
+        if last is not None and any(pod.bound_at is not None and pod.bound_at > last.since for pod in slice_.pods):
+            bound.add(key[:2])
+    refusals = {key: last for key, last in known.items() if key[:2] not in bound}
+    if not messages:
+        return refusals
+    message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
+    gangs = message_of.keys() - {None, *running_gangs(ctx)}
+    last_message: dict[tuple[str, str], str] = {}
+    for slice_ in ctx.slices.values():
+        waits = slice_.pending and slice_.gang in gangs
+        if waits or slice_.id in messages:
+            key = refused.key_of(slice_)
+            new[key[:2]].add(key)
+            last_message[key[:2]] = messages.get(slice_.id) or message_of.get(slice_.gang, "")
+    for key in refusals:
+        if key[:2] in new:
+            new[key[:2]].add(key)
+    for family, keys in new.items():
+        of_family = sorted(keys)
+        before = max((refusals[key] for key in keys & refusals.keys()), key=lambda last: last.failures, default=None)
+        refusals |= dict.fromkeys(of_family, backoff.refused(before, of_family[0], last_message[family], ctx.now))
+    return _bounded(refusals)
 
 
-def _tried_with(ctx: Round, slice_: Slice) -> Sequence[Slice]:
-    """Return a refused slice; if its gang does not run yet, with the other slices of the gang that wait for pods."""
-    if slice_.gang is None or slice_.gang in running_gangs(ctx):
-        return (slice_,)
-    return [member for member in ctx.slices.values() if member.gang == slice_.gang and member.pending]
+def _bounded(refusals: Refusals) -> Refusals:
+    """Return at most `bounds.NAMESPACE_REFUSALS` refusals of each namespace, those that end last."""
+    if len(refusals) <= bounds.NAMESPACE_REFUSALS:
+        return refusals
+    kept: dict[str, list[RefusedPods]] = defaultdict(list)
+    for key in sorted(refusals, key=lambda key: refusals[key].until, reverse=True):
+        if len(kept[key.namespace]) < bounds.NAMESPACE_REFUSALS:
+            kept[key.namespace].append(key)
+    return {key: refusals[key] for keys in kept.values() for key in keys}
 
 
 def _stamps(decision: Decision) -> Stamps:

@@ -19,8 +19,8 @@ from provisioner.slices.planning.memory.backoff import OTHERS_WAIT
 from provisioner.slices.planning.memory.state import Backoff, Memory, RefusedPods
 from provisioner.slices.planning.spec.specification import starts_together
 
-#: Scheduled time in minutes since 1970, which CronJobs append to the names of their Jobs.
-_TIME = re.compile(r"-\d{8,10}$")
+#: Scheduled time in minutes since 1970, from 2025 on, which CronJobs append to the names of their Jobs.
+_TIME = re.compile(r"-(29|[3-9]\d)\d{6}$")
 #: Kinds whose controllers replace a pod by a pod of another group.
 _REPLACED = (WorkloadKind.POD, WorkloadKind.JOB)
 
@@ -30,37 +30,39 @@ def key_of(slice_: Slice) -> RefusedPods:
     demand = slice_.requirements
     requested = demand.chips, demand.cpu_millicores, demand.memory_bytes, demand.other_bytes
     selector = frozenset(demand.node_selector.items())
-    digest = _digest_of(selector, demand.affinity_terms, demand.tolerations, requested)
+    annotations = frozenset(demand.annotations.items())
+    digest = _digest_of(selector, annotations, demand.affinity_terms, demand.tolerations, requested)
     group = "" if slice_.workload.kind in _REPLACED else slice_.id.group_key
-    return RefusedPods(_family_of(slice_), group, digest)
+    return RefusedPods(*_family_of(slice_), group, digest)
 
 
 # Each decision needs the keys of thousands of slices, whose pods may be equal and have large affinities.
 @functools.lru_cache(maxsize=64)
 def _digest_of(
     selector: frozenset[tuple[str, str]],
+    annotations: frozenset[tuple[str, str]],
     terms: tuple[Term, ...],
     tolerations: tuple[Toleration, ...],
     requested: Hashable,
 ) -> str:
-    selected = sorted(selector), terms, tolerations
+    selected = sorted(selector), sorted(annotations), terms, tolerations
     return hashlib.sha256(repr((selected, requested)).encode()).hexdigest()[:16]
 
 
-def _family_of(slice_: Slice) -> str:
+def _family_of(slice_: Slice) -> tuple[str, str]:
     workload = slice_.workload
     stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
-    return f"{workload.namespace}/{stem}" if stem != workload.owner_name else workload.uid
+    return workload.namespace, stem if stem != workload.owner_name else workload.uid
 
 
 def find_refused(slices: Iterable[Slice], memory: Memory, settings: Settings) -> dict[SliceId, Backoff]:
     """Return the back-offs of slices without a bound leader pod whose pods were refused."""
-    families = {key.family for key in memory.refusals}
-    refused: dict[str, list[tuple[Slice, Backoff]]] = defaultdict(list)
+    families = {key[:2] for key in memory.refusals}
+    refused: dict[tuple[str, str], list[tuple[Slice, Backoff]]] = defaultdict(list)
     for slice_ in slices if families else ():
         unbound = slice_.leader is None or not slice_.leader.node_name
         if unbound and _family_of(slice_) in families and (last := memory.refusals.get(key := key_of(slice_))):
-            refused[key.family].append((slice_, last))
+            refused[key[:2]].append((slice_, last))
     backoffs: dict[SliceId, Backoff] = {}
     for siblings in refused.values():
         # A slice that already counts on a pool is tried before a new slice.

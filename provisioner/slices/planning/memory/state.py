@@ -139,7 +139,8 @@ Backoffs = Mapping[BackoffKey, Backoff]
 class RefusedPods(NamedTuple):
     """Pods that the scheduler bound to no node of a ready pool. Pods that replace them have the same key."""
 
-    #: UID of the workload; for a Job of a CronJob, its namespace and its name without the time.
+    namespace: str
+    #: UID of the workload; for a Job of a CronJob, its name without the time.
     family: str
     #: Group of the pods; empty for kinds POD and JOB, whose controllers replace pods by pods of other groups.
     group: str
