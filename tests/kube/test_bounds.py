@@ -13,10 +13,9 @@ from provisioner.kube.watches import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted, measured
 from tests.support.kube import FakeKube
-from tests.support.objects import raw_jobset, raw_node, raw_pod
+from tests.support.objects import parsed_pod, raw_jobset, raw_node, raw_pod, required_affinity
 
 HUGE = 300_000
 #: Maximum number of function calls per byte of an object: a container of 40 bytes has six amounts to read.
@@ -28,16 +27,11 @@ def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any)
     raw["spec"] |= spec
     raw["metadata"]["labels"] |= labels or {}
     raw["metadata"]["annotations"] = annotations
-    pod = parse_pod(raw)
-    assert pod is not None
-    return pod.requirements
+    return parsed_pod(raw).requirements
 
 
 def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
-    wanted = [{"matchExpressions": term} for term in terms]
-    return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": wanted}}}
-    }
+    return {"affinity": required_affinity(*({"matchExpressions": term} for term in terms))}
 
 
 def expression(*values: str) -> dict[str, Any]:
@@ -148,8 +142,7 @@ def test_message_of_the_scheduler_is_cut() -> None:
     """The message names every node that does not fit, so its length grows with the cluster."""
     raw = raw_pod()
     raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
-    pod = parse_pod(raw)
-    assert pod is not None
+    pod = parsed_pod(raw)
     assert len(pod.unschedulable_message) == bounds.SCHEDULER_MESSAGE
     assert pod.unschedulable_message.endswith("x…")
 

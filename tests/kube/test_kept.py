@@ -16,14 +16,22 @@ from provisioner.kube.reflector import Collection, Reflector, WatchOptions
 from provisioner.kube.volumes import BOUND_OF_CLAIMS, parse_claim
 from provisioner.model import bounds
 from provisioner.model.placement import MARKS
-from provisioner.model.workloads import Pod, Workload, WorkloadKind
+from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import Watches, make_watches
 from provisioner.workloads import KINDS
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted, measured
 from tests.support.kube import FakeKube
-from tests.support.objects import pod_spec, raw_buffer, raw_jobset, raw_leader, raw_request, toleration
+from tests.support.objects import (
+    parsed_pod,
+    pod_spec,
+    raw_buffer,
+    raw_jobset,
+    raw_leader,
+    raw_request,
+    required_affinity,
+    toleration,
+)
 from tests.support.settings import settings
 from tests.support.world import told_of
 
@@ -136,29 +144,37 @@ def large_jobset(number: int) -> dict[str, Any]:
         }
         for key in range(60)
     ]
-    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     created = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
     return raw_jobset(
         f"m{number:04}",
         namespace="mallory",
-        pod=pod_spec(tolerations=[toleration()], affinity=affinity),
+        pod=pod_spec(tolerations=[toleration()], affinity=required_affinity({"matchExpressions": expressions})),
         metadata={"creationTimestamp": created},
         spec={"suspend": True},
     )
 
 
-def put(kube: FakeKube, *objects: dict[str, Any]) -> None:
-    for raw in objects:
+def served(*jobsets: dict[str, Any]) -> tuple[FakeKube, Watches]:
+    """Return an API server with JobSets, and its watches before their first list."""
+    kube = FakeKube()
+    for raw in jobsets:
         kube.put_object(f"{JOBSETS}/namespaces/{raw['metadata']['namespace']}/jobsets/{raw['metadata']['name']}", raw)
+    return kube, make_watches(kube, settings(), lambda: None, options=WatchOptions(page_size=20))
 
 
-def watches_of(kube: FakeKube) -> Watches:
-    return make_watches(kube, settings(), lambda: None, options=WatchOptions(page_size=20))
+def listed(*jobsets: dict[str, Any]) -> tuple[FakeKube, Watches]:
+    """Return an API server with JobSets, and its watches after their first list."""
+    kube, watches = served(*jobsets)
+    step(watches)
+    return kube, watches
 
 
 def problems(watches: Watches) -> dict[str, tuple[str, ...]]:
     return {name: record.problem for (_, name), record in watches.workloads[WorkloadKind.JOBSET].records().items()}
+
+
+def reduced(watches: Watches) -> set[str]:
+    return {name for name, problem in problems(watches).items() if problem}
 
 
 def step(watches: Watches) -> None:
@@ -174,9 +190,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.timeout(20)  # tracemalloc slows the test down.
 def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     """Without the bound, 1,600 suspended JobSets took 754 MiB."""
-    kube = FakeKube()
-    put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
-    watches = watches_of(kube)
+    _, watches = served(raw_jobset("honest", namespace="research"), *map(large_jobset, range(100)))
     _, peak, kept = measured(lambda: step(watches))
     assert kept < 1.3 * small
     assert peak < 2.5 * small
@@ -192,22 +206,16 @@ def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
 
 
 def test_jobsets_beyond_the_bound_get_an_event(small: int) -> None:
-    kube = FakeKube()
-    put(kube, *(large_jobset(number) for number in range(60)))
-    watches = watches_of(kube)
-    step(watches)
+    _, watches = listed(*map(large_jobset, range(60)))
     records = watches.workloads[WorkloadKind.JOBSET].records().values()
-    beyond = [record.name for record in records if record.problem]
+    beyond = sorted(reduced(watches))
     assert beyond
     assert told_of(*records) == beyond
     assert told_of(*(replace(record, suspended=False) for record in records)) == beyond
 
 
 def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) -> None:
-    kube = FakeKube()
-    put(kube, *(large_jobset(number) for number in range(60)))
-    watches = watches_of(kube)
-    step(watches)
+    kube, watches = listed(*map(large_jobset, range(60)))
     last = "m0059"
     assert problems(watches)[last]
     for number in range(40):
@@ -221,10 +229,7 @@ def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) 
 
 
 def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> None:
-    kube = FakeKube()
-    put(kube, *(large_jobset(number) for number in range(60)))
-    watches = watches_of(kube)
-    step(watches)
+    kube, watches = listed(*map(large_jobset, range(60)))
     kube.script(f"{JOBSETS}/jobsets", {"type": "DELETED", "object": large_jobset(0)})
     step(watches)
     lists = len(kube.calls)
@@ -234,29 +239,18 @@ def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> No
 
 
 def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
-    kube = FakeKube()
-    some = [large_jobset(number) for number in range(26)]
-    put(
-        kube,
-        *some,
-        raw_jobset("a-young-one", namespace="mallory", metadata={"creationTimestamp": "2026-02-01T00:00:00Z"}),
-    )
-    watches = watches_of(kube)
-    step(watches)
+    young = raw_jobset("a-young-one", namespace="mallory", metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
+    kube, watches = listed(*map(large_jobset, range(26)), young)
     assert set(problems(watches).values()) == {()}
     kube.script(f"{JOBSETS}/jobsets", *({"type": "ADDED", "object": large_jobset(number)} for number in (30, 31)))
     step(watches)
-    beyond = {name for name, problem in problems(watches).items() if problem}
-    assert beyond == {"a-young-one", "m0031"}
+    assert reduced(watches) == {"a-young-one", "m0031"}
 
 
 def test_jobsets_beyond_the_number_of_reduced_records_are_left_out(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the past, 200,000 small suspended JobSets of one namespace took 754 MiB, although most were reduced."""
     monkeypatch.setattr(bounds, "REDUCED", 5)
-    kube = FakeKube()
-    put(kube, *(large_jobset(number) for number in range(60)))
-    watches = watches_of(kube)
-    step(watches)
+    kube, watches = listed(*map(large_jobset, range(60)))
     found = problems(watches)
     assert sorted(found) == [f"m{number:04}" for number in range(len(found))]
     assert sum(map(bool, found.values())) == 5
@@ -276,14 +270,10 @@ def test_jobsets_beyond_the_number_of_reduced_records_are_left_out(small: int, m
 
 def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None:
     """Many users never delete finished JobSets, which must not displace unfinished ones."""
-    kube = FakeKube()
     old = [large_jobset(number) | {"status": {"terminalState": "Completed"}} for number in range(40)]
-    put(kube, *old, *(large_jobset(number) for number in range(40, 50)))
-    watches = watches_of(kube)
-    step(watches)
-    beyond = {name for name, problem in problems(watches).items() if problem}
-    assert beyond
-    assert beyond < {raw["metadata"]["name"] for raw in old}
+    _, watches = listed(*old, *map(large_jobset, range(40, 50)))
+    assert reduced(watches)
+    assert reduced(watches) < {raw["metadata"]["name"] for raw in old}
 
 
 def test_pod_beyond_the_bound_keeps_its_node_and_its_marks() -> None:
@@ -293,9 +283,8 @@ def test_pod_beyond_the_bound_keeps_its_node_and_its_marks() -> None:
     )
     annotations = {constants.CONSUMES_REQUEST: "req", constants.ZONES: "us-central2-b"}
     raw = raw_leader("train", spec=spec, metadata={"annotations": annotations})
-    pod = parse_pod(raw)
-    assert isinstance(pod, Pod)
-    bound = watches_of(FakeKube()).pods.parts[0]._bound  # type: ignore[union-attr]
+    pod = parsed_pod(raw)
+    bound = served()[1].pods.parts[0]._bound  # type: ignore[union-attr]
     assert bound is not None
     found = bound.reduce(pod, ("too many",))
     assert found == replace(pod, requirements=found.requirements, unschedulable_message="")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from provisioner import constants
-from provisioner.model.workloads import WorkloadKind, group_key
+from provisioner.model.workloads import Pod, WorkloadKind, group_key
 from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads.parse_pod import parse_pod
 
 Json = dict[str, Any]
 
@@ -48,6 +49,11 @@ def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", c
     }
 
 
+def required_affinity(*terms: Any) -> Json:
+    """Return an affinity to nodes that match one of the terms."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
 def job_reference(group_name: str, **changes: Any) -> Json:
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
@@ -79,6 +85,13 @@ def raw_pod(
     shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
     raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
     return {**raw, "spec": pod_spec(), "status": unschedulable(), **parts}
+
+
+def parsed_pod(raw: object) -> Pod:
+    """Return the record of a pod, which must be one that caches keep."""
+    pod = parse_pod(raw)
+    assert pod is not None
+    return pod
 
 
 def child_marks(jobset: str, group_name: str, *, namespace: str, uid: str) -> Json:
