@@ -25,6 +25,7 @@ class Candidate:
 
     def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a", **parts: Any) -> None:
         self.told: list[str] = []
+        self.clock = clock
         self.elector = LeaseElector(
             kube,
             namespace="system",
@@ -41,7 +42,8 @@ class Candidate:
     def leads(self) -> bool:
         return self.elector.is_leader
 
-    def step(self) -> Candidate:
+    def step(self, *, after_seconds: float = 0.0) -> Candidate:
+        self.clock.advance(after_seconds)
         self.elector.step()
         return self
 
@@ -75,6 +77,16 @@ def held_by(holder: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def _delay(kube: FakeKube, clock: FakeClock, method: str, *, seconds: float) -> None:
+    real = getattr(kube, method)
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        clock.advance(seconds)
+        return real(*args, **kwargs)
+
+    setattr(kube, method, slow)
+
+
 def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> None:
     candidate = Candidate(kube, clock).step()
     assert (candidate.leads, candidate.told) == (True, ["started"])
@@ -90,21 +102,16 @@ def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -
     """`leaseTransitions` and `acquireTime` change only if another process acquires the lease."""
     candidate = Candidate(kube, clock).step()
     before = spec(kube)
-    clock.advance(5)
-    candidate.step()
+    candidate.step(after_seconds=5)
     after = spec(kube)
     assert after["renewTime"] > before["renewTime"]
     assert {**after, "renewTime": 0} == {**before, "renewTime": 0}
     assert candidate.told == ["started"]
 
 
-def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, clock: FakeClock) -> None:
-    def identity() -> str:
-        return LeaseElector(
-            kube, namespace="s", identity="host", on_started=lambda: None, on_lost=lambda: None
-        ).identity
-
-    assert identity() != identity()
+def test_processes_of_the_same_name_have_different_identities(kube: FakeKube) -> None:
+    parts: dict[str, Any] = {"namespace": "s", "identity": "host", "on_started": print, "on_lost": print}
+    assert LeaseElector(kube, **parts).identity != LeaseElector(kube, **parts).identity
 
 
 def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock) -> None:
@@ -121,15 +128,8 @@ def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock
 
 def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
     """A slow response reduces the remaining time. At the renewal deadline the time is 0, even if the thread hangs."""
-    candidate = Candidate(kube, clock)
-    real = kube.post
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        clock.advance(4)
-        return real(*args, **kwargs)
-
-    kube.post = slow  # type: ignore[method-assign]
-    candidate.step()
+    _delay(kube, clock, "post", seconds=4)
+    candidate = Candidate(kube, clock).step()
     assert candidate.elector.remaining_seconds() == 26
     clock.advance(15.5)
     assert candidate.elector.remaining_seconds() == pytest.approx(10.5)
@@ -143,15 +143,11 @@ def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
     assert "held by another instance, other" in str(candidate.elector.problem)
-    clock.advance(14.9)
-    assert not candidate.step().leads
+    assert not candidate.step(after_seconds=14.9).leads
     kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:10Z"))
-    clock.advance(14.9)
-    assert not candidate.step().leads
-    clock.advance(14.9)
-    assert not candidate.step().leads
-    clock.advance(0.1)
-    assert candidate.step().leads
+    assert not candidate.step(after_seconds=14.9).leads
+    assert not candidate.step(after_seconds=14.9).leads
+    assert candidate.step(after_seconds=0.1).leads
     content = spec(kube)
     assert content["leaseTransitions"] == 5
     assert content["acquireTime"] == content["renewTime"]
@@ -170,10 +166,8 @@ def test_invalid_duration_of_a_holder_is_replaced(kube: FakeKube, clock: FakeClo
     """The holder must not be replaced immediately, and must not block candidates indefinitely."""
     kube.put_object(OURS, held_by("other", **fields))
     candidate = Candidate(kube, clock).step()
-    clock.advance(29)
-    assert not candidate.step().leads
-    clock.advance(1)
-    assert candidate.step().leads
+    assert not candidate.step(after_seconds=29).leads
+    assert candidate.step(after_seconds=1).leads
 
 
 @pytest.mark.parametrize(
@@ -206,8 +200,7 @@ def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: F
     candidate = Candidate(kube, clock).step()
     kube.fail("*", "leases", error, times=10**6)
     for _ in range(3):
-        clock.advance(5)
-        candidate.step()
+        candidate.step(after_seconds=5)
         assert candidate.leads
     assert candidate.told == ["started"]
     clock.advance(5)
@@ -224,16 +217,8 @@ def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: F
 def test_renewal_that_ends_after_the_deadline_loses_and_regains_the_lease(kube: FakeKube, clock: FakeClock) -> None:
     """The request is sent in time and ends too late. The remaining time counts from the request."""
     candidate = Candidate(kube, clock).step()
-    real = kube.put
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        clock.advance(3)
-        assert candidate.elector.remaining_seconds() == 0
-        return real(*args, **kwargs)
-
-    kube.put = slow  # type: ignore[method-assign]
-    clock.advance(18)
-    candidate.step()
+    _delay(kube, clock, "put", seconds=3)
+    candidate.step(after_seconds=18)
     assert candidate.told == ["started", "lost", "started"]
     assert candidate.elector.remaining_seconds() == 27
 
@@ -246,29 +231,30 @@ def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: Fake
     assert not candidate.leads
     assert candidate.step().leads
     kube.fail("PUT", "leases", errors.Unavailable("timed out"), after_effect=True)
-    clock.advance(5)
-    candidate.step()
-    clock.advance(5)
-    candidate.step()
+    candidate.step(after_seconds=5)
+    candidate.step(after_seconds=5)
     assert (candidate.leads, candidate.told) == (True, ["started"])
     assert candidate.elector.remaining_seconds() == 30
     assert spec(kube)["leaseTransitions"] == 0
 
 
-def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, clock: FakeClock) -> None:
-    """A user edited the lease, so the next write causes a conflict."""
+@pytest.mark.parametrize("path", [OURS, ORIGINAL], ids=["own lease", "lease of the Go provisioner"])
+def test_lease_that_another_client_took_ends_leadership(kube: FakeKube, clock: FakeClock, path: str) -> None:
+    """A user edited the lease, or scaled the Go provisioner up again; the two must not run at the same time for long.
+
+    If it is the own lease, the next write causes a conflict.
+    """
     candidate = Candidate(kube, clock).step()
-    kube.put_object(OURS, held_by("thief"))
-    candidate.step()
+    kube.put_object(path, held_by("thief"))
+    candidate.step(after_seconds=5)
     assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
-    assert spec(kube)["holderIdentity"] == "thief"
+    assert spec(kube, path)["holderIdentity"] == "thief"
 
 
 def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
-    clock.advance(5)
-    candidate.step()
+    candidate.step(after_seconds=5)
     assert (candidate.leads, candidate.told) == (True, ["started"])
     assert spec(kube)["holderIdentity"] == candidate.elector.identity
 
@@ -350,10 +336,8 @@ def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
     assert "is held by the Go provisioner, go-pod" in str(candidate.elector.problem)
-    clock.advance(10)
-    candidate.step()
-    clock.advance(5)
-    candidate.step()
+    candidate.step(after_seconds=10)
+    candidate.step(after_seconds=5)
     assert candidate.leads
     for path in (OURS, ORIGINAL):
         assert spec(kube, path)["holderIdentity"] == candidate.elector.identity
@@ -393,15 +377,6 @@ def test_invalid_name_of_the_holder_is_shown_as_a_short_text(kube: FakeKube, clo
     assert len(leader) <= 253
 
 
-def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """A user scaled the Go provisioner up again. The two provisioners must not run at the same time for long."""
-    candidate = Candidate(kube, clock).step()
-    kube.put_object(ORIGINAL, held_by("go-pod"))
-    clock.advance(5)
-    candidate.step()
-    assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
-
-
 def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
     """A user deletes the Go provisioner's lease when the migration to this provisioner is complete."""
     kube.put_object(ORIGINAL, held_by(""))
@@ -409,8 +384,7 @@ def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube
     assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity
     kube.remove_object(ORIGINAL)
     for _ in range(6):
-        clock.advance(5)
-        candidate.step()
+        candidate.step(after_seconds=5)
     assert (candidate.leads, candidate.told) == (True, ["started"])
     assert kube.object(ORIGINAL) is None
 
@@ -423,10 +397,8 @@ def test_unreadable_lease_of_the_go_provisioner_does_not_count_as_absent(kube: F
     kube.clear_faults()
     assert candidate.step().leads
     kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
-    clock.advance(19)
-    assert candidate.step().leads
-    clock.advance(1)
-    assert not candidate.step().leads
+    assert candidate.step(after_seconds=19).leads
+    assert not candidate.step(after_seconds=1).leads
 
 
 def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeKube, clock: FakeClock) -> None:
