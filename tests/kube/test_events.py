@@ -30,7 +30,10 @@ class Harness:
             self.kube, instance="pod-a_1", capacity=capacity, clock=self.clock, now=self.clock.now
         )
 
-    def emit(self, message: str = "creating pool x", *, ref: ObjectRef = POD, **fields: Any) -> None:
+    def emit(
+        self, message: str = "creating pool x", *, after_seconds: float = 0.0, ref: ObjectRef = POD, **fields: Any
+    ) -> None:
+        self.clock.advance(after_seconds)
         self.recorder.emit(ref, **{"reason": "NodePoolCreationStarted", "message": message, **fields})
         self.written()
 
@@ -99,8 +102,7 @@ def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, ch
 def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
     harness.emit("3 of 16 ready", key="progress")
     harness.emit("4 of 16 ready", key="progress")
-    harness.clock.advance(300)
-    harness.emit("9 of 16 ready", key="progress")
+    harness.emit("9 of 16 ready", key="progress", after_seconds=300)
     (body,) = harness.kube.objects(EVENTS)
     assert (body["message"], body["count"]) == ("9 of 16 ready", 3)
 
@@ -114,8 +116,7 @@ def test_expired_event_is_created_again(harness: Harness) -> None:
     assert harness.methods() == ["POST", "POST"]
     for body in harness.kube.objects(EVENTS):
         harness.kube.remove_object(f"{EVENTS}/{body['metadata']['name']}")
-    harness.clock.advance(300)
-    harness.emit()
+    harness.emit(after_seconds=300)
     assert harness.methods() == ["POST", "POST", "PATCH", "POST"]
 
 
@@ -126,8 +127,7 @@ def test_events_of_one_object_are_limited(harness: Harness) -> None:
     assert harness.recorder.dropped_total == 15
     harness.emit(ref=NODE)
     assert len(harness.methods()) == 26
-    harness.clock.advance(300)
-    harness.emit("one more")
+    harness.emit("one more", after_seconds=300)
     harness.emit("and another")
     assert len(harness.methods()) == 27
 
@@ -171,9 +171,8 @@ def test_failed_write_does_not_reach_the_caller(harness: Harness, error: Excepti
     assert len(harness.kube.objects(EVENTS)) == 1
 
 
-def test_event_whose_response_was_lost_is_written_once() -> None:
+def test_event_whose_response_was_lost_is_written_once(harness: Harness) -> None:
     """The Event is repeated before the next attempt, which must not create a second Event."""
-    harness = Harness()
     harness.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
     harness.record("a")
     assert harness.recorder.write_next()
@@ -185,9 +184,8 @@ def test_event_whose_response_was_lost_is_written_once() -> None:
     assert harness.recorder.dropped_total == 0
 
 
-def test_failing_namespace_does_not_delay_other_namespaces() -> None:
+def test_failing_namespace_does_not_delay_other_namespaces(harness: Harness) -> None:
     """The write is retried every 5 s for 10 to 11 min; then the Event is dropped."""
-    harness = Harness()
     harness.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)
     harness.record("bad")
     for uid in "abc":
@@ -203,8 +201,7 @@ def test_failing_namespace_does_not_delay_other_namespaces() -> None:
     assert harness.recorder.dropped_total == 1
 
 
-def test_flood_in_one_namespace_delays_another_by_one_write() -> None:
-    harness = Harness()
+def test_flood_in_one_namespace_delays_another_by_one_write(harness: Harness) -> None:
     for number in range(80):
         harness.record(f"flood-{number % 4}", message=f"{number}")
     harness.record("b1", namespace="b")
@@ -238,8 +235,7 @@ def test_dropped_event_leaves_no_entry() -> None:
     assert (len(harness.recorder._namespaces), len(harness.recorder._budgets)) == (1, 1)
 
 
-def test_rate_of_writes_is_limited() -> None:
-    harness = Harness()
+def test_rate_of_writes_is_limited(harness: Harness) -> None:
     for number in range(1000):
         harness.record(str(number))
     assert len(harness.written()) == 100
@@ -249,8 +245,7 @@ def test_rate_of_writes_is_limited() -> None:
     assert len(harness.written()) == 40
 
 
-def test_old_entries_are_removed() -> None:
-    harness = Harness()
+def test_old_entries_are_removed(harness: Harness) -> None:
     for number in range(30):
         harness.record("one", message=str(number))
         harness.record(str(number))
@@ -261,8 +256,7 @@ def test_old_entries_are_removed() -> None:
     assert harness.recorder._namespaces == {}
 
 
-def test_emit_does_not_block_while_a_write_hangs() -> None:
-    harness = Harness()
+def test_emit_does_not_block_while_a_write_hangs(harness: Harness) -> None:
     entered, leave = threading.Event(), threading.Event()
     real = harness.kube.post
 

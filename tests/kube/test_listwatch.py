@@ -1,13 +1,11 @@
-"""Tests of ListWatch against literal sequences of events in memory, and against an HTTP server."""
+"""Tests of ListWatch against literal sequences of events in memory."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,36 +13,25 @@ import structlog
 from structlog.testing import capture_logs
 
 from provisioner.kube import errors
-from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import PAGE_SIZE
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.observe import REQUIRED, make_watches
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
-from tests.support.kubeconfig import write_kubeconfig
 from tests.support.objects import raw_jobset, raw_node, raw_pod
 from tests.support.settings import settings
 from tests.support.waiting import wait_for
-from tests.support.wire_server import HANG, Answer, WireServer, as_json, running
 
 THINGS = "/api/v1/things"
 ROOT = "/apis/jobset.x-k8s.io/v1alpha2"
 
 
 def thing(name: str, value: int = 0, *, uid: str = "", version: str = "200") -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "n",
-            "name": name,
-            "uid": uid or f"uid-{name}",
-            "resourceVersion": version,
-        },
-        "value": value,
-    }
+    metadata = {"namespace": "n", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": version}
+    return {"metadata": metadata, "value": value}
 
 
 def parse_thing(raw: dict[str, Any]) -> int | None:
@@ -102,6 +89,21 @@ class Harness:
         self.kube.script(THINGS, *lines)
         return self.watch.step()
 
+    def on_next_page(self, act: Callable[[], object], *, after: bool = False) -> None:
+        """Call a function once, before or after the next page of a list is read."""
+        read = self.kube.list_page
+
+        def once(*args: Any, **kwargs: Any) -> Any:
+            self.kube.list_page = read  # type: ignore[method-assign]
+            if after:
+                page = read(*args, **kwargs)
+                act()
+                return page
+            act()
+            return read(*args, **kwargs)
+
+        self.kube.list_page = once  # type: ignore[method-assign]
+
     def queries(self, method: str) -> list[dict[str, str]]:
         return [call.query for call in self.kube.calls if call.method == method]
 
@@ -131,8 +133,13 @@ def test_list_of_several_pages_is_one_change() -> None:
     assert (harness.watch.synced, harness.changes, len(harness.kube.calls)) == (True, 1, 3)
 
 
-def _same_tens(before: int, after: int) -> bool:
-    return before // 10 == after // 10
+def _with_quiet_changes() -> Harness:
+    """Return a watch of a (1) and b (20), in which changes of a last digit are quiet."""
+    harness = Harness(quiet=lambda before, after: before // 10 == after // 10)
+    harness.put(thing("a", 1), thing("b", 20))
+    harness.watch.step()
+    harness.changes = 0
+    return harness
 
 
 @pytest.mark.parametrize(
@@ -148,12 +155,7 @@ def _same_tens(before: int, after: int) -> bool:
     ],
 )
 def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: int, values: dict[str, int]) -> None:
-    harness = Harness(quiet=_same_tens)
-    harness.put(thing("a", 1), thing("b", 20))
-    harness.watch.step()
-    harness.changes = 0
-    before = harness.values()
-    assert before == {"a": 1, "b": 20}
+    harness = _with_quiet_changes()
     harness.play(*lines)
     assert (harness.changes, harness.values()) == (changes, values)
 
@@ -168,10 +170,7 @@ def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: in
     ],
 )
 def test_list_after_a_gap_notifies_unless_all_changes_are_quiet(things: list[dict[str, Any]], changes: int) -> None:
-    harness = Harness(quiet=_same_tens)
-    harness.put(thing("a", 1), thing("b", 20))
-    harness.watch.step()
-    harness.changes = 0
+    harness = _with_quiet_changes()
     for name in ("a", "b"):
         harness.kube.remove_object(f"{THINGS}/{name}")
     harness.put(*things)
@@ -186,19 +185,11 @@ def test_list_that_expires_between_pages_starts_again() -> None:
     """A continue token is valid for five minutes. An incomplete list has no effect."""
     harness = Harness(page_size=2)
     harness.put(*(thing(f"t{number}", number) for number in range(3)))
-    first = harness.kube.list_page
-
-    def compact_after_first(*args: Any, **kwargs: Any) -> Any:
-        page = first(*args, **kwargs)
-        harness.kube.compact()
-        return page
-
-    harness.kube.list_page = compact_after_first  # type: ignore[method-assign]
+    harness.on_next_page(harness.kube.compact, after=True)
     assert harness.watch.step() > 0
     assert (harness.watch.synced, harness.values()) == (False, {})
     # Callers that wait for the first list show `problem`.
     assert "list of things takes longer than the API server keeps it: " in str(harness.watch.problem)
-    harness.kube.list_page = first  # type: ignore[method-assign]
     harness.watch.step()
     assert (harness.watch.synced, len(harness.values()), harness.watch.problem) == (True, 3, None)
 
@@ -459,13 +450,7 @@ def test_quiet_watch_of_full_length_counts_as_contact(harness: Harness, seconds:
 def test_slow_list_counts_as_contact_at_its_start() -> None:
     """The first page may be outdated when the last one arrives."""
     harness = Harness()
-    real = harness.kube.list_page
-
-    def slow(*args: Any, **kwargs: Any) -> Any:
-        harness.clock.advance(70)
-        return real(*args, **kwargs)
-
-    harness.kube.list_page = slow  # type: ignore[method-assign]
+    harness.on_next_page(lambda: harness.clock.advance(70))
     harness.watch.step()
     assert harness.watch.last_contact_monotonic == 1000.0
     assert not harness.watch.fresh(max_silence_seconds=60)
@@ -506,25 +491,18 @@ def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     assert (parts.synced, parts.problem, parts.missing) == (True, None, False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "level", "name"),
-    [(JOBSET, "warning", "watch.failed"), (LEADER_WORKER_SET, "info", "watch.not_installed")],
-)
-def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str, name: str) -> None:
-    """Users without objects of the optional kind need not act."""
+def test_missing_jobset_kind_is_logged_once_as_a_warning() -> None:
     kube = FakeKube()
-    kube.uninstall(f"{kind.root}/{kind.resource}")
-    parts = make_watches(kube, settings(), lambda: None, kinds={kind.kind: kind}).workloads[kind.kind]
-    (watch,) = parts.parts  # type: ignore[attr-defined]
+    kube.uninstall(f"{ROOT}/jobsets")
+    (watch,) = make_watches(kube, settings(), lambda: None).workloads[WorkloadKind.JOBSET].parts  # type: ignore[attr-defined]
     with capture_logs() as logs:
         for _ in range(3):
             watch.step()
-    assert [(line["log_level"], line["event"]) for line in logs] == [(level, name)]
-    assert f"the {kind.kind} CRD is not installed" in logs[0]["problem"]
+    assert [(line["log_level"], line["event"]) for line in logs] == [("warning", "watch.failed")]
 
 
 def test_start_without_the_optional_apis_logs_no_warning() -> None:
-    """A new cluster has JobSet and Kubernetes' own APIs, and no other kind that the provisioner reads."""
+    """Users of a new cluster, which has JobSet and Kubernetes' own APIs and no other kinds, need not act."""
     kube = FakeKube()
     watches = make_watches(kube, settings(), lambda: None).named()
     # Kubernetes serves PodTemplates in each cluster, so this kind is never missing.
@@ -568,15 +546,7 @@ def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_agai
     """A list in progress may have parsed objects before the call, so the list ends early without an effect."""
     harness = Harness(page_size=1)
     harness.put(thing("a", 1), thing("b", 2))
-    first = harness.kube.list_page
-
-    def invalidate_in_first(*args: Any, **kwargs: Any) -> Any:
-        page = first(*args, **kwargs)
-        if len(harness.kube.calls) == 1:
-            harness.watch.invalidate()
-        return page
-
-    harness.kube.list_page = invalidate_in_first  # type: ignore[method-assign]
+    harness.on_next_page(harness.watch.invalidate, after=True)
     assert harness.watch.step() == 0
     assert (harness.watch.synced, harness.values(), len(harness.kube.calls)) == (False, {}, 1)
     assert harness.watch.step() == 0
@@ -591,19 +561,12 @@ def test_invalid_records_are_not_synced_until_a_list_has_parsed_all_objects_agai
 
 
 def test_invalidate_during_the_last_page_of_a_list_causes_another_list(harness: Harness) -> None:
-    first, synced = harness.kube.list_page, []
-
-    def invalidate_in_first(*args: Any, **kwargs: Any) -> Any:
-        if not synced:
-            harness.watch.invalidate()
-        return first(*args, **kwargs)
-
-    harness.kube.list_page = invalidate_in_first  # type: ignore[method-assign]
+    harness.on_next_page(harness.watch.invalidate)
     harness.watch.invalidate()
-    for _ in range(2):
-        harness.watch.step()
-        synced.append(harness.watch.synced)
-    assert synced == [False, True]
+    harness.watch.step()
+    assert not harness.watch.synced
+    harness.watch.step()
+    assert harness.watch.synced
 
 
 def test_invalidate_ends_the_watch_and_its_end_counts_as_no_failure(harness: Harness) -> None:
@@ -615,6 +578,9 @@ def test_invalidate_ends_the_watch_and_its_end_counts_as_no_failure(harness: Har
             wait_for(lambda: harness.watch.synced and len(harness.kube.calls) == 4)
         finally:
             harness.watch.stop()
+    assert not harness.watch._thread.is_alive()
+    # The second stop has no effect.
+    harness.watch.stop()
     assert [call.method for call in harness.kube.calls] == ["GET", "WATCH", "GET", "WATCH"]
     assert "watch.failed" not in [line["event"] for line in logs]
 
@@ -629,22 +595,14 @@ def test_lines_and_errors_of_a_watch_after_invalidate_are_ignored(harness: Harne
 def test_thread_waits_after_each_failure() -> None:
     """An unreachable server must not be called again immediately."""
     pauses: list[float] = []
-    done = threading.Event()
-
-    def wait(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            harness.watch._stopping.set()
-            done.set()
-
-    harness = Harness(wait=wait)
+    harness = Harness(wait=pauses.append)
     harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=3)
     harness.watch.start()
     try:
-        assert done.wait(5)
+        wait_for(lambda: harness.watch.synced)
     finally:
         harness.watch.stop()
-    assert all(0.1 * 2**number <= pause for number, pause in enumerate(pauses))
+    assert [0.1 * 2**number <= pause for number, pause in enumerate(pauses)] == [True] * 3
 
 
 def test_pods_of_several_namespaces_are_combined() -> None:
@@ -687,32 +645,3 @@ def test_nodes_and_namespaces_have_their_selectors() -> None:
         watch.step()
     assert set(made.nodes.records()) == {("", "ours")}
     assert made.namespaces.records()["", "default"] == {"team": "a"}
-
-
-@pytest.fixture
-def server() -> Iterator[WireServer]:
-    with running() as started:
-        yield started
-
-
-def listing(*things: dict[str, Any], version: str = "10") -> Answer:
-    return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
-
-
-def test_stop_ends_a_silent_watch_immediately(server: WireServer, tmp_path: Path) -> None:
-    server.answer(f"GET {THINGS}", listing())
-    server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))
-    watch: ListWatch[int] = ListWatch(
-        connect(str(write_kubeconfig(tmp_path / "config", server.url))),
-        Collection(name="things", resource="things"),
-        parse=parse_thing,
-        on_change=lambda: None,
-    )
-    watch.start()
-    assert server.wait_for(f"WATCH {THINGS}", 1)
-    wait_for(lambda: watch._stream is not None)
-    began = time.monotonic()
-    watch.stop()
-    assert not watch._thread.is_alive()
-    assert time.monotonic() - began < 1
-    assert watch.problem is None

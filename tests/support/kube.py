@@ -1,8 +1,8 @@
 """Kubernetes API server in memory that implements the `Api` protocol.
 
 It stores raw objects, resource versions and a history of events; implements selectors and pages; and rejects outdated
-writes. A watch without lines from `script` waits for more events until it is closed, or until `hang_up`. The server
-does not validate objects, set defaults, or know which kinds are namespaced.
+writes. A watch without lines from `script` waits for more events until it is closed. The server does not validate
+objects, set defaults, or know which kinds are namespaced.
 """
 
 from __future__ import annotations
@@ -123,10 +123,6 @@ class FakeKube(Api):
         with self._changed:
             self._version += 1
             self._oldest = self._version
-
-    def hang_up(self) -> None:
-        for stream in list(self._streams):
-            stream.close()
 
     def open_streams(self) -> int:
         return len(self._streams)
