@@ -108,7 +108,7 @@ def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str,
 
 
 def test_stream_lasts_longer_than_the_deadline_of_its_call(tmp_path: Path) -> None:
-    """A watch lasts for up to 60 s, and a call only for the sum of its time-outs."""
+    """A watch lasts for up to 60 s, and a call only for the sum of its time-outs. The server ends each watch."""
 
     def talk(connection: socket.socket, finished: threading.Event) -> None:
         connection.recv(65536)

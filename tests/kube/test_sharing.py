@@ -29,6 +29,10 @@ class Source:
         return self.reads
 
 
+class Large(list[int]):
+    """List with weak references."""
+
+
 @pytest.mark.parametrize(
     ("calls", "want"),
     [
@@ -62,10 +66,6 @@ def test_list_that_failed_is_read_again() -> None:
 
 def test_failed_list_leaves_no_cycle_in_memory() -> None:
     """The traceback of the error refers to the objects that were read before the failure."""
-
-    class Large(list[int]):
-        """List with weak references."""
-
     lists, kept = SharedLists(), list[weakref.ref[Large]]()
 
     def fails() -> None:
@@ -131,9 +131,6 @@ def test_at_most_16_lists_are_kept_and_the_oldest_is_dropped() -> None:
 
 
 def test_expired_list_is_released() -> None:
-    class Large(list[int]):
-        """List with weak references."""
-
     lists = SharedLists()
     kept = weakref.ref(lists.get(0.0, "a", Large))
     lists.forget_expired(2.0)
