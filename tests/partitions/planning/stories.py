@@ -136,8 +136,9 @@ class Story:
         self.decide()
         return self.calls(kind)
 
-    def read(self) -> None:
-        """Decide, and answer all reads with the current state of the servers."""
+    def read(self, *, after_seconds: float = 0.0) -> None:
+        """Let time pass, decide, and answer all reads with the current state of the servers."""
+        self.pass_time(after_seconds)
         for call in self.wants(ReadServer):
             self.answer(call)
 

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.partitions.planning.actions import Call, CreatePartition, OpenGate, RemovePartition, SaveLedger
+from provisioner.partitions.planning.actions import CreatePartition, OpenGate, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.records import Allocation, PartitionState
 from provisioner.settings.partitions import Server
@@ -43,25 +43,6 @@ def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
     assert story.entries() == {}
     plan = story.decide()
     assert (plan.writes, plan.calls) == ((), ())
-
-
-@pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
-def test_pod_rejected_by_an_empty_allocation_stops_delaying_other_pods(ipus: int | None) -> None:
-    """The allocation has fewer usable IPUs than the server reports, or the server does not report their number."""
-    old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
-    story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
-    tries = 0
-
-    def fails(call: Call) -> FailureKind | None:
-        nonlocal tries
-        if not isinstance(call, CreatePartition) or call.request.size != old.size:
-            return None
-        tries += 1
-        return FailureKind.STOCKOUT
-
-    story.settle(300, fails=fails)
-    assert story.entries().keys() == {"younger"}
-    assert 3 <= tries <= 8
 
 
 @pytest.mark.parametrize(
@@ -194,13 +175,6 @@ def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings
     assert story.at() == {}
 
 
-def test_pod_that_graphcores_plugin_prepared_gets_no_partition() -> None:
-    """During a migration from Graphcore's plugin, running pods have the plugin's label and annotation."""
-    story = Story(pods=[make_pod("old", injected=False, gated=False, node="host-1")])
-    assert reasons(story.settle()) == ["PartitionRejected"]
-    assert (story.at(), story.entries()) == ({}, {})
-
-
 def test_pod_with_two_entries_keeps_the_partition_in_its_annotation() -> None:
     """A user may have restored an old entry of the ledger."""
     pod = make_pod("train")
@@ -220,14 +194,12 @@ def test_gate_is_kept_during_a_remove_of_the_partition() -> None:
     pod = make_pod("train")
     story = held(pod, state=PartitionState.OTHER)
     story.read()
-    story.pass_time(story.settings.stuck_seconds - 0.01)
-    story.read()
+    story.read(after_seconds=story.settings.stuck_seconds - 0.01)
     (remove,) = story.calls(RemovePartition)
     story.live = frozenset({remove.key})
     story.put(make_partition(pod))
     for _ in range(3):
-        story.pass_time(10)
-        story.read()
+        story.read(after_seconds=10)
         assert story.calls(OpenGate) == []
     story.live = frozenset()
     story.answer(remove, FailureKind.UNAVAILABLE)
@@ -240,13 +212,11 @@ def test_gate_is_kept_while_the_entry_is_removed_from_the_ledger() -> None:
     story = held(pod, state=None)
     story.read()
     story.answer(story.wants(CreatePartition)[0], FailureKind.STOCKOUT)
-    story.pass_time(1)
-    story.read()
+    story.read(after_seconds=1)
     (save,) = story.wants(SaveLedger)
     story.live = frozenset({save.key})
     story.put(make_partition(pod))
-    story.pass_time(10)
-    story.read()
+    story.read(after_seconds=10)
     assert (save.entries, story.wants(OpenGate)) == ((), [])
     story.live = frozenset()
     story.write(save)
@@ -263,8 +233,7 @@ def test_partition_is_kept_while_the_gate_of_its_pod_is_removed() -> None:
     (gate,) = story.wants(OpenGate)
     story.live = frozenset({gate.key})
     story.put(make_partition(pod, PartitionState.ERROR))
-    story.pass_time(100)
-    story.read()
+    story.read(after_seconds=100)
     assert story.wants(RemovePartition) == []
     story.live = frozenset()
     story.write(gate, WriteFailure.CONFLICT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from provisioner.partitions.names import partition_id
 from provisioner.partitions.planning.ledger import Entry, characters_of, encode, ledger_of, of_cluster
+from tests.partitions.planning.stories import make_entry, make_pod
 
 _BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
 _NAMES = st.text(alphabet="abc-.019", min_size=1, max_size=9) | st.just("a" * 253)
@@ -51,10 +53,10 @@ def test_unreadable_values_are_kept_and_do_not_affect_entries(entry: Entry, garb
 
 
 def test_entry_with_an_invalid_field_is_unreadable() -> None:
-    entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=_BEGIN)
+    entry = make_entry(make_pod("a"))
     wrong = {"pod": "", "namespace": "a" * 254, "uid": 1, "size": 0, "reconfigurable": 1, "allocation": None}
     for field, value in (*wrong.items(), ("size", "4"), ("size", 1 << 21), ("allocation", "a" * 254)):
-        text = json.dumps({**json.loads(encode([entry])["a"]), field: value})
+        text = json.dumps({**json.loads(encode([entry])[entry.id]), field: value})
         assert ledger_of({"a": text}, resource_version="1").unreadable == {"a": text}
 
 
@@ -65,7 +67,7 @@ def test_data_that_is_not_a_mapping_is_an_empty_ledger(data: Any) -> None:
 
 def test_time_in_another_time_zone_is_read_as_the_same_time_in_utc() -> None:
     moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=moment)
+    entry = make_entry(make_pod("a"), at=moment)
     (read,) = ledger_of(encode([entry]), resource_version="1").entries
     assert read.recorded_at == moment
     assert read.recorded_at.tzinfo is UTC
@@ -73,17 +75,7 @@ def test_time_in_another_time_zone_is_read_as_the_same_time_in_utc() -> None:
 
 def test_entries_of_another_cluster_are_unreadable() -> None:
     """A backup of another cluster was restored; the partitions of that cluster must not be removed."""
-    ours, theirs = (
-        Entry(
-            id=partition_id(cluster, "u", "s:1"),
-            namespace="n",
-            pod="p",
-            pod_uid="u",
-            size=4,
-            server="s:1",
-            recorded_at=_BEGIN,
-        )
-        for cluster in ("here", "there")
-    )
+    entry = make_entry(make_pod("a"))
+    ours, theirs = (replace(entry, id=partition_id(cluster, entry.pod_uid, "s:1")) for cluster in ("here", "there"))
     ledger = of_cluster(ledger_of(encode([ours, theirs]), resource_version="1"), "here")
     assert (ledger.entries, ledger.unreadable) == ((ours,), encode([theirs]))

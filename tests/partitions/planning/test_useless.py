@@ -179,15 +179,26 @@ def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str
     )
 
 
-def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None:
-    """Pods of the same size that wait behind the rejected pod do not delay smaller pods either."""
+def _rejects_large(call: Call) -> bool:
+    return isinstance(call, CreatePartition) and call.request.size == 32
+
+
+@pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
+def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods(ipus: int | None) -> None:
+    """Pods of the same size that wait behind the rejected pod do not delay smaller pods either.
+
+    The allocation has fewer usable IPUs than the server reports, or the server does not report their number.
+    """
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
-    story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
-    refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731
-    _carry_out(story, 0.5, refuses)
+    story = Story(pods=[never, make_pod("younger")], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
+    plans = _carry_out(story, 1 / 12, _rejects_large)
+    assert story.entries().keys() == {"younger"}
+    assert 3 <= sum(map(_rejects_large, (call for plan in plans for call in plan.calls))) <= 8
+    story.pods.append(behind)
+    _carry_out(story, 0.4, _rejects_large)
     for number in range(3):
         story.pods.append(make_pod(f"p{number}"))
-        _carry_out(story, 0.2, refuses)
+        _carry_out(story, 0.2, _rejects_large)
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
@@ -202,10 +213,6 @@ def _fragmented(rejected: int) -> Story:
     story.record(*map(make_entry, running))
     story.put(*map(make_partition, running))
     return story
-
-
-def _rejects_large(call: Call) -> bool:
-    return isinstance(call, CreatePartition) and call.request.size == 32
 
 
 def test_pods_that_one_namespace_replaces_delay_other_namespaces_for_an_hour_together() -> None:
