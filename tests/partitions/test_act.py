@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -24,33 +25,21 @@ from tests.support.kube import FakeKube
 _TRAIN = object_path("pods", "train", namespace="research")
 _ID = names.partition_id("cluster", "uid-train", "vipu-1:8090")
 _ELSEWHERE = names.partition_id("cluster", "uid-train", "vipu-2:8090")
+_OF_ANOTHER_CLUSTER = names.partition_id("another", "uid-train", "vipu-1:8090")
 _DELETED = "2026-11-23T02:00:00Z"
 _REMOVE = RemovePartition(server="vipu-1:8090", id=_ID, pod=("research", "train", "uid-train"))
 
 
-def _raw(*, gated: bool = False, told: str = "", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
-    annotations = {names.IPUS: "4"} | metadata.pop("annotations", {})
-    if told:
-        annotations |= {names.PARTITION_ID: told}
-    labels = {names.POD_LABEL: "train"}
+def _raw(
+    *gates: str, told: str = "", phase: str = "Running", spec: dict[str, Any] | None = None, **metadata: Any
+) -> dict[str, Any]:
+    annotations = {names.IPUS: "4"} | metadata.pop("annotations", {}) | ({names.PARTITION_ID: told} if told else {})
     identity = {"namespace": "research", "name": "train", "uid": "uid-train", "annotations": annotations}
-    gates = [{"name": names.SCHEDULING_GATE}] if gated else []
     return {
-        "metadata": {"labels": labels, **identity, **metadata},
-        "spec": {"schedulingGates": gates},
+        "metadata": {"labels": {names.POD_LABEL: "train"}, **identity, **metadata},
+        "spec": {"schedulingGates": [{"name": gate} for gate in gates], **(spec or {})},
         "status": {"phase": phase},
     }
-
-
-def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
-    api = FakeKube()
-    if pod is not None:
-        api.put_object(_TRAIN, pod)
-    try:
-        check_unused(api, "cluster", call)
-    except DeletionBlockedError:
-        return False
-    return True
 
 
 _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
@@ -67,8 +56,8 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         pytest.param(
             _raw(told=_ID), {"server": "vipu.example:8090"}, False, id="same partition, other name of the server"
         ),
-        pytest.param(_raw(gated=True), {}, False, id="pod with its gate"),
-        pytest.param(_raw(gated=True), {"unused": True}, True, id="pod with its gate, unused partition"),
+        pytest.param(_raw(names.SCHEDULING_GATE), {}, False, id="pod with its gate"),
+        pytest.param(_raw(names.SCHEDULING_GATE), {"unused": True}, True, id="pod with its gate, unused partition"),
         pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="pending pod, unused partition"),
         pytest.param(_raw(), {"unused": True}, False, id="running pod, unused partition"),
         pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="pod being deleted"),
@@ -81,21 +70,19 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         ),
         pytest.param(_raw(), {"past_deletion": _AT}, False, id="deletion time of a pod that is not deleted"),
         pytest.param(None, {}, True, id="no pod"),
+        pytest.param(None, {"id": _OF_ANOTHER_CLUSTER}, False, id="partition of another cluster"),
+        pytest.param(_raw(uid="uid-of-the-next"), {}, True, id="another pod of the same name"),
     ],
 )
 def test_remove_is_prevented_only_if_a_pod_may_use_the_partition(
     pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool
 ) -> None:
+    api = FakeKube()
+    if pod is not None:
+        api.put_object(_TRAIN, pod)
     call = replace(_REMOVE, **changes) if known else replace(_REMOVE, pod=None, **changes)
-    assert _is_let_through(pod, call) is want
-
-
-def test_remove_is_not_prevented_by_another_pod_of_the_same_name() -> None:
-    assert _is_let_through(_raw(uid="uid-of-the-next"), _REMOVE)
-
-
-def test_remove_of_a_partition_of_another_cluster_is_prevented() -> None:
-    assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train", "vipu-1:8090")))
+    with contextlib.nullcontext() if want else pytest.raises(DeletionBlockedError):
+        check_unused(api, "cluster", call)
 
 
 def test_remove_is_prevented_while_the_api_server_does_not_respond() -> None:
@@ -107,14 +94,13 @@ def test_remove_is_prevented_while_the_api_server_does_not_respond() -> None:
 
 
 PATH = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace="system")
-POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
 #: Three entries, sorted by id as in a ledger.
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda entry: entry.id)
 #: The pod as it is in the plan of the controller.
-POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
+POD = make_pod("train", namespace="research", uid="uid-train", resource_version="7")
 OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
@@ -168,24 +154,20 @@ def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:
     assert set((api.object(PATH) or {})["data"]) == {"strange"}
 
 
-def raw_pod(**spec: Any) -> dict[str, Any]:
-    gates = [{"name": "example.com/other"}, {"name": names.SCHEDULING_GATE}]
-    return {
-        "metadata": {"namespace": "research", "name": "train", "uid": "u-1", "annotations": {"theirs": "stays"}},
-        "spec": {"schedulingGates": gates, **spec},
-    }
+#: Scheduling gates of a pod that another controller also holds back.
+_GATES = ("example.com/other", names.SCHEDULING_GATE)
 
 
 def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKube) -> None:
-    api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
+    api.put_object(_TRAIN, _raw(*_GATES, spec={"nodeSelector": {"disk": "ssd"}}))
     open_gate(api, OPENING)
-    written = api.object(POD_PATH) or {}
+    written = api.object(_TRAIN) or {}
     assert written["spec"] == {
         "schedulingGates": [{"name": "example.com/other"}],
         "nodeSelector": {"disk": "ssd", "ipu-pod": "one"},
     }
     assert written["metadata"]["annotations"] == {
-        "theirs": "stays",
+        names.IPUS: "4",
         names.PARTITION_ID: "tpup-1",
         names.PARTITION_HOST: "10.0.0.5",
         names.PARTITION_PORT: "8090",
@@ -193,62 +175,60 @@ def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKub
 
 
 def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube) -> None:
-    api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
+    api.put_object(_TRAIN, _raw(names.SCHEDULING_GATE))
     open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
-    assert (api.object(POD_PATH) or {})["spec"] == {}
+    assert (api.object(_TRAIN) or {})["spec"] == {}
 
 
 @pytest.mark.parametrize(
-    ("change", "want"),
+    ("raw", "want"),
     [
-        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="replaced by a pod of the same name"),
-        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="gate already removed"),
+        pytest.param(_raw(*_GATES, uid="u-2"), "another one", id="replaced by a pod of the same name"),
+        pytest.param(_raw(), "no longer has the scheduling gate", id="gate already removed"),
         pytest.param(
-            {"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="selector excludes the server"
+            _raw(*_GATES, spec={"nodeSelector": {"ipu-pod": "two"}}),
+            "selects other nodes",
+            id="selector excludes the server",
         ),
     ],
 )
 def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(
-    api: FakeKube, change: dict[str, Any], want: str
+    api: FakeKube, raw: dict[str, Any], want: str
 ) -> None:
     """The write is not repeated: the next decision sees the changed pod."""
-    raw = raw_pod()
-    api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
-    before = api.object(POD_PATH)
+    before = api.put_object(_TRAIN, raw)
     with pytest.raises(Conflict, match=want):
         open_gate(api, OPENING)
-    assert api.object(POD_PATH) == before
+    assert api.object(_TRAIN) == before
 
 
 def test_open_gate_raises_conflict_if_the_pod_changes_before_the_write(api: FakeKube) -> None:
     """The list of gates is written as a whole, so a gate that was added after the read would be lost."""
-    api.put_object(POD_PATH, raw_pod())
+    api.put_object(_TRAIN, _raw(*_GATES))
     get = api.get
 
     def changed_after(path: str, *arguments: Any, **options: Any) -> Any:
         found = get(path, *arguments, **options)
-        api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}, {"name": "late/gate"}]))
+        api.put_object(_TRAIN, _raw(names.SCHEDULING_GATE, "late/gate"))
         return found
 
     api.get = changed_after  # type: ignore[method-assign]
     with pytest.raises(Conflict):
         open_gate(api, OPENING)
-    assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
+    assert {"name": "late/gate"} in (api.object(_TRAIN) or {})["spec"]["schedulingGates"]
 
 
-def test_take_back_releases_an_unchanged_pod(api: FakeKube) -> None:
-    """`take_back` sets the same annotation as the REST API when a pod releases its partition."""
-    api.put_object(POD_PATH, raw_pod())
-    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
-    take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
-    assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
+@pytest.mark.parametrize("got_node", [False, True], ids=["unchanged pod", "pod with a node"])
+def test_take_back_releases_a_pod_only_if_it_is_unchanged(api: FakeKube, got_node: bool) -> None:
+    """The init container of a pod with a node may already have the partition.
 
-
-def test_take_back_raises_conflict_if_the_pod_got_a_node(api: FakeKube) -> None:
-    """The init container of a pod with a node may already have the partition."""
-    api.put_object(POD_PATH, raw_pod())
-    version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
-    api.put_object(POD_PATH, raw_pod(nodeName="host-1"))
-    with pytest.raises(Conflict):
+    `take_back` sets the same annotation as the REST API when a pod releases its partition.
+    """
+    api.put_object(_TRAIN, _raw(*_GATES))
+    version = (api.object(_TRAIN) or {})["metadata"]["resourceVersion"]
+    if got_node:
+        api.put_object(_TRAIN, _raw(spec={"nodeName": "host-1"}))
+    with pytest.raises(Conflict) if got_node else contextlib.nullcontext():
         take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
-    assert names.RELEASE not in (api.object(POD_PATH) or {})["metadata"]["annotations"]
+    released = {} if got_node else {names.RELEASE: "true"}
+    assert (api.object(_TRAIN) or {})["metadata"]["annotations"] == {names.IPUS: "4", **released}
