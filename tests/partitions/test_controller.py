@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import structlog
 
 from provisioner.kube import errors
 from provisioner.partitions import names
-from provisioner.partitions.planning import memory as remembering
 from provisioner.partitions.planning.ledger import Entry, encode, ledger_of
 from tests.support.clock import NOW
 from tests.support.partitions import NAMESPACE, SERVER, SYSTEM, Controller, partition
@@ -24,30 +22,6 @@ def _controller() -> Controller:
 def entries(controller: Controller) -> list[str]:
     raw = controller.kube.object(LEDGER) or {}
     return [entry.id for entry in ledger_of(raw.get("data"), resource_version="1").entries]
-
-
-@pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
-def test_answer_whose_processing_raises_does_not_affect_others(
-    controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    """Without a recorded result, a call is lost after 60 s, and is repeated even if recording the loss raises."""
-
-    def crashing(*_: object) -> None:
-        raise ValueError
-
-    controller.rounds(_ROUNDS)
-    controller.create_pod("first", size=1)
-    monkeypatch.setattr(remembering, broken, crashing)
-    with structlog.testing.capture_logs() as logs:
-        controller.rounds(_ROUNDS)
-        controller.create_pod("second", size=1)
-        controller.end("first")
-        controller.rounds(10 * _ROUNDS, seconds=5.0)
-    assert "answer.crashed" in {line["event"] for line in logs}
-    monkeypatch.undo()
-    controller.rounds(10 * _ROUNDS, seconds=5.0)
-    assert not controller.is_gated("second")
-    assert len(controller.vipu.partitions) == len(entries(controller)) == 1
 
 
 @pytest.mark.parametrize("was_known", [False, True], ids=["from the start", "since a write failed"])
@@ -70,23 +44,6 @@ def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
     assert f"{known} 1.0".encode() in controller.metrics.exposition()
     assert not controller.is_gated("train")
     assert "other" in controller.vipu.partitions
-
-
-def test_process_killed_after_any_round_is_continued_by_the_next_one(controller: Controller) -> None:
-    """After each round, another process continues with only the state of the cluster and the server."""
-    ids = [controller.create_pod(f"train-{number}") for number in range(3)]
-    for _ in range(_ROUNDS * 2):
-        controller = controller.restarted()
-        # The first round sends reads, and the second round decides with the answers.
-        controller.rounds(3)
-    assert sorted(controller.vipu.partitions) == sorted(ids)
-    assert not any(controller.is_gated(f"train-{number}") for number in range(3))
-    for number in range(3):
-        controller.delete(f"train-{number}")
-    for _ in range(_ROUNDS * 2):
-        controller = controller.restarted()
-        controller.rounds(3, seconds=5.0)
-    assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
 def test_pod_missing_only_in_the_cache_keeps_its_partition(controller: Controller) -> None:

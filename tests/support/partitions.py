@@ -46,18 +46,11 @@ class FakeVipu:
         self.answers = threading.Event()
         self.answers.set()
         self.failing: FailureKind | None = None
-        #: Failures of the next calls by method. A failure whose flag is set is raised after the effect of the call.
-        self.faults: dict[str, list[tuple[Failure, bool]]] = {}
 
     def put(self, partition_id: str, state: PartitionState) -> None:
         self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
-    def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
-        failure = Failure(kind=kind, message=f"{method} {kind.value}")
-        self.faults.setdefault(method, []).append((failure, after_effect))
-
     def list_allocations(self) -> tuple[Allocation, ...]:
-        self._meet("list_allocations", after=False)
         return (Allocation(name="a", ipus=_IPUS),)
 
     def list_partitions(self) -> tuple[Partition, ...]:
@@ -69,13 +62,11 @@ class FakeVipu:
 
     def create_partition(self, request: PartitionRequest) -> None:
         self.calls.append(("create", request.id))
-        self._meet("create", after=False)
         if request.id in self.partitions:
             raise VipuError(Failure(kind=FailureKind.ALREADY_EXISTS, message="it exists"))
         if sum(existing.size for existing in self.partitions.values()) + request.size > _IPUS:
             raise VipuError(Failure(kind=FailureKind.STOCKOUT, message="not enough IPUs"))
         self.partitions[request.id] = partition(request.id, request.size)
-        self._meet("create", after=True)
 
     def remove_partition(self, partition_id: str) -> None:
         self.calls.append(("remove", partition_id))
@@ -85,11 +76,6 @@ class FakeVipu:
     def ipuof_config(self, partition_id: str) -> str:
         assert self.partitions[partition_id].state is PartitionState.ACTIVE
         return CONFIGURATION
-
-    def _meet(self, method: str, *, after: bool) -> None:
-        faults = self.faults.get(method, [])
-        if faults and faults[0][1] is after:
-            raise VipuError(faults.pop(0)[0])
 
 
 class Inline(Executor):
@@ -102,14 +88,10 @@ class Inline(Executor):
 
 
 class Controller:
-    """A controller process. Several processes can share a cluster, a V-IPU server and a clock."""
+    """A controller process with its cluster and V-IPU server."""
 
-    def __init__(
-        self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
-    ) -> None:
-        self.kube = kube or FakeKube()
-        self.vipu = vipu or FakeVipu()
-        self.clock = clock or FakeClock()
+    def __init__(self) -> None:
+        self.kube, self.vipu, self.clock = FakeKube(), FakeVipu(), FakeClock()
         self.recorder = FakeRecorder()
         self.metrics = Metrics(version="test")
         self.lease_seconds = float("inf")
@@ -149,9 +131,6 @@ class Controller:
         for _ in range(count):
             self.loop.round()
             self.clock.advance(seconds)
-
-    def restarted(self) -> Controller:
-        return Controller(self.kube, self.vipu, self.clock)
 
     def create_pod(self, name: str, size: int = 4) -> str:
         """Create a pod as it is after admission; return the id of its partition."""
