@@ -194,7 +194,7 @@ def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: 
 def test_command_succeeds_and_writes_the_configuration_file(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ground.place(ground.add_pod())
+    ground.placed()
     path = tmp_path / "ipuof.conf"
     for _ in range(2):
         assert get(ground, tmp_path, monkeypatch, f"--file={path}") == ExitCode.OK
@@ -206,7 +206,6 @@ def test_command_succeeds_and_writes_the_configuration_file(
 @pytest.mark.parametrize(
     ("more", "variables", "code", "want"),
     [
-        pytest.param((), {"IPUS": "8"}, ExitCode.NOT_SERVED, "asks for 4 IPUs, and not for 8", id="another size"),
         pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="UID of another pod"),
         pytest.param(("--timeout=0",), {}, ExitCode.ERROR, "there is no partition after 0 s", id="no time"),
         pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),

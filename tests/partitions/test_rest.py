@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -103,31 +103,31 @@ def test_body_that_is_not_valid_json_is_rejected(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "want"),
+    ("spoil", "want"),
     [
-        ("problems", "no list of pods yet"),
-        ("cluster", "the cluster's UID"),
-        ("pod", "has not seen the pod yet"),
-        ("server", "do not name the V-IPU server"),
-        ("vipu", "the V-IPU server cannot be read"),
+        pytest.param(
+            lambda ground: ground.problems.append("no list of pods yet"), "no list of pods yet", id="pods not listed"
+        ),
+        pytest.param(lambda ground: setattr(ground, "cluster_uid", ""), "the cluster's UID", id="cluster unknown"),
+        pytest.param(
+            lambda ground: ground.change(ground.pods["ml", "train"], uid="earlier"),
+            "has not seen the pod yet",
+            id="only an earlier pod of the same name known",
+        ),
+        pytest.param(lambda ground: ground.vipus.clear(), "do not name the V-IPU server", id="server unknown"),
+        pytest.param(
+            lambda ground: setattr(ground.vipu, "failing", FailureKind.UNAVAILABLE),
+            "the V-IPU server cannot be read",
+            id="server down",
+        ),
     ],
 )
-def test_request_is_answered_503_while_the_state_is_unknown(ground: Ground, what: str, want: str) -> None:
-    pod = ground.add_pod()
-    ground.place(pod)
+def test_request_is_answered_503_while_the_state_is_unknown(
+    ground: Ground, spoil: Callable[[Ground], object], want: str
+) -> None:
+    pod, _ = ground.placed()
     token = ground.token(pod)
-    match what:
-        case "problems":
-            ground.problems.append("no list of pods yet")
-        case "cluster":
-            ground.cluster_uid = ""
-        case "pod":
-            # The API knows only an earlier pod of the same name.
-            ground.change(pod, uid="earlier")
-        case "server":
-            del ground.vipus[SERVER]
-        case "vipu":
-            ground.vipu.failing = FailureKind.UNAVAILABLE
+    spoil(ground)
     answer = ground.ask(pod, token)
     assert (answer.status, want in answer.json["error"]) == (503, True), answer.json
     assert int(answer.headers["Retry-After"]) >= 1
@@ -234,8 +234,7 @@ def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Grou
 
 
 def test_user_with_the_right_to_get_the_pod_sees_its_partition(ground: Ground) -> None:
-    pod = ground.add_pod(gated=False)
-    made = ground.place(pod)
+    _, made = ground.placed(gated=False)
     ada = ground.kube.token_of_person("ada")
     ground.kube.rights.add(("ada", "get", "ml"))
     seen = ground.send("GET", f"{ROOT}/{made}", ada)
@@ -259,8 +258,7 @@ def test_user_with_the_right_to_get_the_pod_sees_its_partition(ground: Ground) -
     ],
 )
 def test_state_of_a_partition_follows_its_pod(ground: Ground, parts: dict[str, Any], want: str) -> None:
-    pod = ground.add_pod()
-    made = ground.place(pod)
+    pod, made = ground.placed()
     ground.change(pod, **parts)
     ground.kube.rights.add(("ada", "get", "ml"))
     assert ground.send("GET", f"{ROOT}/{made}", ground.kube.token_of_person("ada")).json["state"] == want
@@ -272,8 +270,7 @@ def test_state_of_a_partition_follows_its_pod(ground: Ground, parts: dict[str, A
 def test_state_of_a_partition_whose_pod_has_no_gate_is_read_from_its_server(
     ground: Ground, state: PartitionState | None, want: str
 ) -> None:
-    pod = ground.add_pod()
-    made = ground.place(pod, state=state)
+    pod, made = ground.placed(state=state)
     seen = ground.send("GET", f"{ROOT}/{made}", ground.token(pod))
     assert (seen.status, seen.json["state"]) == (200, want)
     assert seen.json["message"] == ground.ask(pod).json["message"]
@@ -281,16 +278,14 @@ def test_state_of_a_partition_whose_pod_has_no_gate_is_read_from_its_server(
 
 def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) -> None:
     """After LARGEST_PARTITION was lowered, the init container of a pod that has its partition must not fail."""
-    pod = ground.add_pod()
-    ground.place(pod)
+    pod, _ = ground.placed()
     ground.change(pod, size=0, problem="4 IPUs are too many")
     assert ground.ask(pod).status == 200
 
 
 def test_pod_without_a_known_node_gets_no_configuration(ground: Ground) -> None:
     """If the API's cache is outdated, the partition may have been taken back before the pod got its node."""
-    pod = ground.add_pod(node="")
-    ground.place(pod)
+    pod, _ = ground.placed(node="")
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
     ground.change(pod, node="host-1")
     assert ground.ask(pod).status == 200
@@ -306,12 +301,14 @@ def test_waiting_pod_sees_its_state_and_no_configuration(ground: Ground) -> None
     assert ground.send("GET", f"{ROOT}/{id_of(pod)}/config", token).status == 409
 
 
-@pytest.mark.parametrize("who", ["the pod", "a person"])
+@pytest.mark.parametrize("who", ["the pod", "a person", "a pod that the cache has lost"])
 def test_partition_is_released_by_its_pod_or_an_authorized_user(ground: Ground, who: str) -> None:
-    pod = ground.add_pod()
-    made = ground.place(pod)
+    """If the cache has lost the pod, the ledger still has the owner of the partition."""
+    pod, made = ground.placed()
     ground.kube.rights.add(("ada", "delete", "ml"))
-    token = ground.token(pod) if who == "the pod" else ground.kube.token_of_person("ada")
+    token = ground.kube.token_of_person("ada") if who == "a person" else ground.token(pod)
+    if who == "a pod that the cache has lost":
+        ground.pods.clear()
     for _ in range(2):
         answer = ground.send("DELETE", f"{ROOT}/{made}", token)
         assert (answer.status, answer.json["state"]) == (202, "releasing")
@@ -320,21 +317,10 @@ def test_partition_is_released_by_its_pod_or_an_authorized_user(ground: Ground, 
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 
-def test_partition_of_an_unknown_pod_is_released_by_its_ledger_entry(ground: Ground) -> None:
-    """The ledger still has the owner of the partition, although the cache has lost the pod."""
-    pod = ground.add_pod()
-    made, token = ground.place(pod), ground.token(pod)
-    ground.pods.clear()
-    assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
-    (written,) = [call.body for call in ground.kube.calls if call.method == "PATCH"]
-    assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
-
-
 def test_release_succeeds_if_another_pod_has_the_name(ground: Ground) -> None:
-    pod = ground.add_pod()
-    made, token = ground.place(pod), ground.token(pod)
+    pod, made = ground.placed()
     ground.kube.fail("PATCH", "/pods/train", errors.Conflict("another UID"))
-    assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
+    assert ground.send("DELETE", f"{ROOT}/{made}", ground.token(pod)).status == 202
 
 
 def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
@@ -343,9 +329,7 @@ def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
     monkeypatch.setattr(api, "_READ_PATIENCE_SECONDS", 0.2)
     other = ground.vipus["fast.example:8090"] = FakeVipu()
     ground.vipu.answers.clear()
-    slow = [ground.add_pod(f"slow-{number}") for number in range(20)]
-    for pod in slow:
-        ground.place(pod)
+    slow = [ground.placed(name=f"slow-{number}")[0] for number in range(20)]
     fast = ground.add_pod("fast")
     ground.place(fast, "fast.example:8090")
     with ThreadPoolExecutor(20) as threads:
@@ -366,9 +350,7 @@ def test_reads_of_a_server_beyond_the_maximum_are_rejected_immediately(
 ) -> None:
     monkeypatch.setattr(api, "_MAX_READS", 1)
     ground.vipu.answers.clear()
-    first, second = ground.add_pod("first"), ground.add_pod("second")
-    ground.place(first)
-    ground.place(second)
+    (first, _), (second, _) = ground.placed(name="first"), ground.placed(name="second")
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(ground.ask, first)
         wait_for(lambda: ground.vipu.reads == 1)

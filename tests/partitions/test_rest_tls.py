@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -67,8 +68,7 @@ class Place:
         """Request a pod's partition as its init container does; return the configuration."""
         pod = self.ground.pods.get(("ml", "train"))
         if pod is None:
-            pod = self.ground.add_pod()
-            self.ground.place(pod)
+            pod, _ = self.ground.placed()
         asked = {"namespace": "ml", "pod": "train", "uid": pod.uid, "size": 4}
         send = sender(f"{scheme}://{host}:{port}", str(self.authority) if scheme == "https" else None)
         reply = send(self.ground.token(pod), json.dumps(asked).encode(), 20.0)
@@ -83,30 +83,23 @@ def _place(tmp_path: Path) -> Iterator[Place]:
     made.stop()
 
 
-def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
-    """Pods that were created before the certificate existed still use the URL in plain HTTP."""
-    place.write(make())
-    plain, encrypted = place.start()
-    assert place.ask(encrypted) == place.ask(plain, scheme="http") == '{"partition": "the configuration"}'
-
-
 @pytest.mark.parametrize(
-    ("given", "count", "is_encrypted"),
+    ("given", "schemes"),
     [
-        pytest.param({"files": False}, 1, False, id="no certificate"),
-        pytest.param({"api_tls": "0"}, 1, False, id="no address for TLS"),
-        pytest.param({"api": "0"}, 1, True, id="no address for plain HTTP"),
-        pytest.param({"api": "0", "api_tls": "0"}, 0, False, id="no address at all"),
+        pytest.param({}, ["http", "https"], id="both at the same time"),
+        pytest.param({"files": False}, ["http"], id="no certificate"),
+        pytest.param({"api_tls": "0"}, ["http"], id="no address for TLS"),
+        pytest.param({"api": "0"}, ["https"], id="no address for plain HTTP"),
+        pytest.param({"api": "0", "api_tls": "0"}, [], id="no address at all"),
     ],
 )
 def test_servers_follow_the_addresses_and_the_certificate(
-    place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool
+    place: Place, given: dict[str, Any], schemes: list[str]
 ) -> None:
+    """Pods that were created before the certificate existed still use the URL in plain HTTP."""
     place.write(make())
-    ports = place.start(**given)  # type: ignore[arg-type]
-    assert len(ports) == count
-    for port in ports:
-        place.ask(port, scheme="https" if is_encrypted else "http")
+    for port, scheme in zip(place.start(**given), schemes, strict=True):
+        assert place.ask(port, scheme=scheme) == '{"partition": "the configuration"}'
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,11 @@ class Ground:
             self.vipus[server].put(made, state)
         return made
 
+    def placed(self, *, state: PartitionState | None = PartitionState.ACTIVE, **parts: Any) -> tuple[Pod, str]:
+        """Add a pod and place it; return the pod and the id of its partition."""
+        pod = self.add_pod(**parts)
+        return pod, self.place(pod, state=state)
+
     def token(self, pod: Pod) -> str:
         return self.kube.token_of_pod(pod.namespace, pod.name, pod.uid)
 
