@@ -13,17 +13,8 @@ from provisioner.partitions.vipu.errors import Verb
 READ, GET, CREATE, REMOVE = Verb.READ, Verb.GET, Verb.CREATE, Verb.REMOVE
 WORDS = st.sampled_from(
     [
-        "partition",
-        "p1",
-        "not found",
-        "not",
-        "enough",
-        "IPUs",
-        "code = NotFound",
-        "timed out",
-        "already exists",
-        "\n",
-        "(",
+        *("partition", "p1", "not found", "not", "enough", "IPUs"),
+        *("code = NotFound", "timed out", "already exists", "\n", "("),
     ]
 )
 

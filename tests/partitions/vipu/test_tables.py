@@ -195,11 +195,6 @@ def test_invalid_table_of_partitions_is_rejected_as_a_whole(table: str, problem:
     assert problem in str(caught.value)
 
 
-def test_empty_table_has_no_partitions() -> None:
-    lines = PUBLIC.splitlines()
-    assert tables.partitions("\n".join([lines[0], lines[1], lines[3]])) == ()
-
-
 @pytest.mark.parametrize(
     ("words", "state"),
     [
