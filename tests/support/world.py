@@ -74,6 +74,11 @@ class World:
             self.workloads[workload.uid] = workload
             self.start_pods(workload)
 
+    def add_with_pod(self, workload: Workload, **pod: Any) -> None:
+        """Add a workload and one of its pods; `pod` has the arguments of `make_pod`."""
+        self.workloads[workload.uid] = workload
+        self.put(make_pod(workload, **pod))
+
     def start_pods(self, workload: Workload) -> None:
         for job in range(workload.groups[0].replicas):
             self.put(make_pod(workload, job=job, unschedulable_since=self.now, marked=self.marked))
@@ -231,13 +236,14 @@ class World:
             plan = self.step(seconds=seconds)
         return plan
 
-    def live(self, rounds: int, *, seconds: float = 1.0) -> Plan:
-        """Take several steps; after each, complete creates and deletes, and bind pods. Return the last plan."""
+    def live(self, rounds: int, *, seconds: float = 1.0, binds: bool = True) -> Plan:
+        """Take steps; after each, complete creates and deletes, and bind pods if `binds`. Return the last plan."""
         for _ in range(rounds):
             plan = self.step(seconds=seconds)
             self.finish_creates()
             self.finish_deletes()
-            self.schedule(order=self.order)
+            if binds:
+                self.schedule(order=self.order)
         return plan
 
     def answer(self, answer: answers.Answer) -> None:
@@ -248,6 +254,10 @@ class World:
 
     def told(self, reason: str = "") -> list[Notice]:
         return [notice for plan in self.plans for notice in plan.notices if reason in ("", notice.reason)]
+
+    def sent(self) -> list[Create]:
+        """Return all creates that were decided, also those that GKE rejected."""
+        return [create for plan in self.plans for create in plan.creates]
 
     def bound(self, workload: Workload) -> int:
         leaders = (pod for pod in self.pods.values() if pod.workload_uid == workload.uid and pod.completion_index == 0)
