@@ -102,20 +102,6 @@ def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
     assert [delete.name for delete in plan.deletes] == [idle.name]
 
 
-def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
-    """A live read found a pod on the pool that seemed idle for longest, so the next idle pool is deleted."""
-    world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
-    kept, idle = (make_pool(make_jobset(name)) for name in ("kept", "over"))
-    world.put_pool(kept)
-    world.step(seconds=60)
-    world.put_pool(idle)
-    world.step(seconds=60)
-    world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
-    assert [delete.name for delete in world.look().deletes] == [kept.name]
-    world.answer(DeleteAnswer(name=kept.name, at=world.now, result=DeleteResult.KEPT, reason="a pod is on it"))
-    assert [delete.name for delete in world.look().deletes] == [idle.name]
-
-
 class WithJobs(HalfSeen):
     """A world with pods of Jobs, whose kind depends on the Jobs that the provisioner can read."""
 
