@@ -1,27 +1,36 @@
-"""Tests of the waits after each kind of failure, and of the bound on concurrent operations."""
+"""Tests of the waits after failures, of capacity that was out of stock, and of the bound on concurrent operations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Zone
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus, Zone
 from provisioner.model.choices import CapacityKey
+from provisioner.slices.planning.contention.operations import Slots
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Backoff
+from provisioner.slices.planning.memory.answers import CreateAnswer
+from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, OperationLimit
 from provisioner.slices.planning.plan import Create
 from tests.support.clock import NOW, after
-from tests.support.market import Market
-from tests.support.models import make_jobset, make_slice
+from tests.support.market import Market, jobset_of
+from tests.support.models import foreign_pool, make_jobset, make_pool, make_requirements, make_slice
+from tests.support.settings import settings
 from tests.support.world import World, failure
 
 KEY = CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", "on-demand")
+STOCKOUT = failure(FailureKind.STOCKOUT)
+REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 DIGEST = "0123456789abcdef"
 SLICE = make_slice(make_jobset()).id
+
+
+def making(world: World) -> int:
+    return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
 
 
 @pytest.mark.parametrize(
@@ -98,14 +107,11 @@ def test_known_reason_is_preferred_to_an_unknown_one() -> None:
         assert (backoffs[KEY].failure, backoffs[KEY].failures) == (known, 1)
 
 
-def test_failure_without_a_reason_is_replaced_by_a_later_stockout() -> None:
-    unknown = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
-    assert set(backoff.pool_failed(unknown, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))) == {KEY}
-
-
-def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
-    backoffs = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
-    assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, DIGEST, after(1))[KEY].failures == 2
+@pytest.mark.parametrize(("first", "failures"), [(FailureKind.QUOTA, 2), (FailureKind.UNAVAILABLE, 1)])
+def test_stockout_replaces_a_failure_without_a_reason_and_adds_to_another(first: FailureKind, failures: int) -> None:
+    backoffs = backoff.pool_failed({}, failure(first), KEY, DIGEST, NOW)
+    found = backoff.pool_failed(backoffs, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))
+    assert {key: last.failures for key, last in found.items()} == {KEY: failures}
 
 
 def test_longest_wait_of_capacity_and_slice_blocks() -> None:
@@ -131,27 +137,24 @@ def test_forget_removes_only_the_back_off_of_the_key() -> None:
 def test_unknown_quota_is_used_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
     """GKE does not report its limit on concurrent operations. On average, at least 95 % of the limit must be used."""
     world = World(*(make_jobset(f"job{index}") for index in range(slices)))
-    market, rejected = Market(world, seconds=20), 0
-
-    def making() -> int:
-        return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
+    market, refusals = Market(world, seconds=20), 0
 
     def refuse(_create: Create) -> Failure | None:
-        nonlocal rejected
-        if making() < quota:
+        nonlocal refusals
+        if making(world) < quota:
             return None
-        rejected += 1
-        return failure(FailureKind.TOO_MANY_OPERATIONS)
+        refusals += 1
+        return REJECTED
 
     used: list[int] = []
     world.refuse_create = refuse
     while len(world.created) < slices:
         market.step(seconds=poll)
-        used.append(min(quota, making()))
+        used.append(min(quota, making(world)))
         assert len(used) < 5000, "the creates never end"
     assert sum(used) / (quota * len(used)) >= 0.95
     # Each create of the first burst is rejected at most once, and later only creates that try a higher limit.
-    assert rejected <= slices + len(used) * poll / 5
+    assert refusals <= slices + len(used) * poll / 5
 
 
 def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
@@ -161,3 +164,238 @@ def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
     assert (refused.failures, refused.slice_id) == (1, SLICE)
     again = backoff.pool_failed({DIGEST: refused}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, after(10))[DIGEST]
     assert (again.failures, again.slice_id) == (1, None)
+
+
+# --- Capacity that was out of stock ---
+
+
+def failed(**changes: object) -> dict[str, Backoff]:
+    (found,) = backoff.create_failed({}, STOCKOUT, KEY, NOW).values()
+    return {KEY: replace(found, **changes)}  # type: ignore[arg-type]
+
+
+def test_bound_on_creates_in_flight_doubles_with_each_pool_and_ends_after_64() -> None:
+    backoffs: Mapping[str, Backoff] = failed()
+    numbers = []
+    while (last := backoff.probing(backoffs, KEY)) is not None:
+        numbers.append(backoff.max_in_flight(last))
+        backoffs = backoff.came_up(backoffs, KEY, NOW)
+        assert backoff.blocking(backoffs, KEY, None, NOW) is None
+    assert numbers == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_failure_after_pools_came_up_begins_again_with_one_create() -> None:
+    backoffs = backoff.came_up(backoff.came_up(failed(), KEY, after(60)), KEY, after(60))
+    last = backoff.create_failed(backoffs, STOCKOUT, KEY, after(120))[KEY]
+    assert (backoff.max_in_flight(last), last.until > after(120)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "due"),
+    [
+        pytest.param(("us-central2-b", "ct4p-hightpu-4t"), FailureKind.STOCKOUT, True, id="the same machines"),
+        pytest.param(("us-central2-b", "ct4p-hightpu-4t"), FailureKind.QUOTA, True, id="the same machines, a quota"),
+        pytest.param(("us-central2-a", "ct4p-hightpu-4t"), FailureKind.STOCKOUT, False, id="another zone"),
+        pytest.param(("us-central2-b", "ct5p-hightpu-4t"), FailureKind.STOCKOUT, False, id="another machine type"),
+        pytest.param(("us-central2-b", "ct4p-hightpu-4t"), FailureKind.PERMISSION, False, id="another kind of failure"),
+    ],
+)
+def test_vanished_pool_makes_capacity_of_its_zone_and_machine_type_due(
+    place: tuple[str, str], kind: FailureKind, due: bool
+) -> None:
+    """The back-off of the capacity ends, because the machines of the deleted pool may be available."""
+    backoffs = backoff.freed(failed(failure=failure(kind)), {place}, after(1))
+    assert (backoff.blocking(backoffs, KEY, None, after(1)) is None) is due
+
+
+def test_creates_after_a_stockout_grow_with_the_pools_that_came_up() -> None:
+    """In the past, each pool that came up was followed by 32 failing creates, which took up to 35 minutes."""
+    world = World(*(jobset_of(f"job{number:02}", namespace=f"n{number % 3}") for number in range(24)))
+    world.refuse_create = lambda _: STOCKOUT
+    world.run(3)
+    world.refuse_create = lambda _: None
+    in_flight = list[int]()
+    while not in_flight or in_flight[-1]:
+        world.run(4, seconds=15)
+        in_flight.append(making(world))
+        world.finish_creates()
+        world.schedule()
+    assert in_flight == [1, 2, 8, 13, 0]
+
+
+def test_pool_that_fails_late_leaves_one_create_in_flight() -> None:
+    """A create without capacity may end in ERROR only after 35 minutes."""
+    world = World(*(jobset_of(f"job{number}") for number in range(8)))
+    world.refuse_create = lambda _: STOCKOUT
+    world.run(3)
+    world.refuse_create = lambda _: None
+    for _ in range(3):
+        world.run(30, seconds=30)
+        assert making(world) == 1
+        (name,) = [name for name, pool in world.pools.items() if pool.status is PoolStatus.PROVISIONING]
+        world.fail_pool(name, STOCKOUT)
+        world.step()
+        world.finish_deletes()
+
+
+def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> None:
+    """In the past, the probe waited for up to 61 min while pools of a tenant were deleted one after the other."""
+    pools, delete_seconds, every_seconds = 8, 300.0, 240.0
+    template = make_requirements(tolerations=(), selector={"team": "other"})
+    others = [make_jobset(f"other{number}", namespace="other", template=template) for number in range(pools)]
+    world = World(*others)
+    world.live(8, seconds=5)
+    world.refuse_create = lambda _: STOCKOUT if len(world.pools) >= pools else None
+    world.add(make_jobset("honest", namespace="honest"))
+    world.run(4, seconds=15)
+    began, stopping = world.now, dict[PoolName, object]()
+    free_at = None
+    while not any("honest" in name for name in world.pools):
+        seconds = (world.now - began).total_seconds()
+        for other in others[: int(seconds // every_seconds) + 1]:
+            if other.uid in world.workloads:
+                world.remove_jobset(other)
+                world.deleted_workloads.add(other.uid)
+        for name, pool in list(world.pools.items()):
+            since = stopping.setdefault(name, world.now) if pool.status is PoolStatus.STOPPING else None
+            if since is not None and world.now - since >= timedelta(seconds=delete_seconds):  # type: ignore[operator]
+                world.remove_pool(name)
+                free_at = free_at or world.now
+        world.step(seconds=15)
+    assert free_at is not None
+    assert world.now - free_at <= timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["rejected at once", "pools that fail"])
+def test_flood_of_one_namespace_does_not_prevent_probes_of_another(slow: bool) -> None:
+    world = World(*(jobset_of(f"flood{number:02}", namespace="flood") for number in range(30)))
+    world.refuse_create = lambda _: None if slow else STOCKOUT
+    world.run(3)
+    world.add(jobset_of("honest", namespace="honest"))
+    world.plans.clear()
+    for _ in range(90):
+        world.step(seconds=60)
+        for name, pool in list(world.pools.items()):
+            if pool.status is PoolStatus.PROVISIONING:
+                world.fail_pool(name, STOCKOUT)
+        world.finish_deletes()
+    tried = [create.workload.namespace for create in world.sent()]
+    assert len(tried) >= 8
+    assert abs(tried.count("honest") - tried.count("flood")) <= 2
+
+
+# --- Concurrent operations ---
+
+
+@pytest.mark.parametrize(
+    ("free", "deletes_last", "deletes", "want_creates", "want_deletes"),
+    [
+        pytest.param(None, False, 50, 32, 20, id="no limit"),
+        pytest.param(6, False, 0, 6, 0, id="only creates"),
+        pytest.param(50, True, 50, 25, 20, id="more free operations than threads"),
+        pytest.param(6, False, 2, 4, 2, id="few deletes"),
+        pytest.param(6, False, 50, 3, 3, id="many creates and deletes"),
+        pytest.param(5, False, 50, 2, 3, id="odd number after creates"),
+        pytest.param(5, True, 50, 3, 2, id="odd number after deletes"),
+        pytest.param(1, True, 50, 1, 0, id="one free operation"),
+        pytest.param(0, True, 50, 0, 0, id="no free operation"),
+    ],
+)
+def test_creates_and_deletes_share_the_free_operations(
+    *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
+) -> None:
+    slots = Slots(
+        learned=OperationLimit(deletes_last=deletes_last), operations=free, calls=32, delete_calls=20, more_at=None
+    )
+    creates = slots.for_creates(deletes)
+    assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)
+
+
+def world_with(limit: OperationLimit, *, making: int = 0) -> World:
+    world = World(make_jobset(replicas=200), settings_=settings(concurrency=64))
+    world.put(*(make_pool(make_jobset(f"other-{index}"), status=PoolStatus.PROVISIONING) for index in range(making)))
+    world.memory = replace(world.memory, operations=limit)
+    return world
+
+
+def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
+    return OperationLimit(limit=limit, rejected_at=after(-seconds_ago))
+
+
+@pytest.mark.parametrize(
+    ("limit", "making", "want_limit", "want_creates"),
+    [
+        pytest.param(OperationLimit(), 3, None, 128, id="no rejection"),
+        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="new rejection"),
+        pytest.param(
+            OperationLimit(rejected=True, running=5), 3, 5, 2, id="new rejection with more operations at its time"
+        ),
+        pytest.param(rejected(5), 3, 5, 2, id="operations ended"),
+        pytest.param(rejected(5), 7, 7, 0, id="GKE accepted more operations"),
+        pytest.param(rejected(5, 10), 5, 5, 1, id="after 10 s"),
+        pytest.param(rejected(5, 20), 5, 5, 3, id="after 20 s"),
+        pytest.param(rejected(5, 59), 5, 5, 31, id="after 59 s"),
+        pytest.param(rejected(5, 60), 5, None, 128, id="after 60 s"),
+        pytest.param(rejected(0), 0, 0, 0, id="limit of 0"),
+        pytest.param(rejected(0, 10), 0, 0, 1, id="limit of 0 after 10 s"),
+    ],
+)
+def test_a_rejection_limits_operations_for_a_minute(
+    limit: OperationLimit, making: int, want_limit: int | None, want_creates: int
+) -> None:
+    plan = world_with(limit, making=making).look()
+    assert (plan.memory.operations.limit, len(plan.creates)) == (want_limit, want_creates)
+
+
+def test_operations_on_foreign_pools_do_not_count() -> None:
+    """Operations on foreign pools may hang for days; if they counted, they could prevent all creates for that time."""
+    world = world_with(rejected(1))
+    world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
+    assert len(world.look().creates) == 1
+
+
+@pytest.mark.parametrize("making", [0, 1], ids=["ready pool", "pool in creation"])
+def test_delete_in_flight_counts_as_one_operation(making: int) -> None:
+    """A delete that is still being checked will be an operation, but never at the same time as the create."""
+    world = world_with(rejected(2) if making else OperationLimit(rejected=True, running=2), making=making)
+    if not making:
+        world.put_pool(make_pool(make_jobset("gone")))
+    (name,) = world.pools
+    call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
+    world.memory = world.memory.with_pool(name, delete=call)
+    plan = world.look()
+    assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
+
+
+def test_deletes_leave_threads_to_other_calls() -> None:
+    """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
+    ended = [make_jobset(f"ended-{index}") for index in range(40)]
+    world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
+    for workload in ended:
+        world.put_pool(make_pool(workload))
+        world.finish(workload)
+    assert len(world.look().deletes) == 32
+
+
+def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
+    """Otherwise slices of other namespaces would wait for thousands of calls."""
+    world = World(make_jobset("many", namespace="a", replicas=4096))
+    creates = world.look().creates
+    assert len(creates) == 32
+    world.add(make_jobset("newcomer", namespace="b"))
+    assert world.look().creates == ()
+    world.answer(CreateAnswer(name=creates[0].request.name, at=world.now))
+    (create,) = world.look().creates
+    assert create.workload.name == "newcomer"
+
+
+def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
+    """Until GKE accepts a create, about one create is sent every 10 s."""
+    world = World(make_jobset(replicas=3))
+    world.refuse_create = lambda _: REJECTED
+    world.run(200)
+    last = world.plans[-1].notices
+    assert {notice.reason for notice in last} == {"NodePoolCreationWaiting"}
+    assert all("rejected more than 0 of them at once" in notice.message for notice in last)
+    assert not any(notice.warning for notice in last)
+    assert sum(len(plan.creates) for plan in world.plans) <= 3 + 200 / 10 + 1
