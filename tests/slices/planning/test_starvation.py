@@ -46,34 +46,6 @@ def test_shape_that_is_always_out_of_stock_does_not_delay_other_shapes(missing: 
     assert market.ran_at.keys() == {*order} - {missing}
 
 
-def test_slice_is_tried_after_one_of_twenty_rejected_slices_of_another_jobset() -> None:
-    """Within a namespace, workloads take turns, regardless of their numbers of slices."""
-    world = World(jobset_of("refused", "2x2x2", replicas=20))
-    market = Market(world)
-    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
-    market.run(300, seconds=15)
-    assert market.serves(jobset_of("later", "2x2x2"), within_seconds=21 * 60, step_seconds=15)
-
-
-def test_stream_of_new_workloads_does_not_prevent_probes_of_an_older_one() -> None:
-    """A new workload is tried after the workloads of its namespace that were last probed before its creation."""
-    world = World(jobset_of("old", "2x2x2"), marked=True)
-    market = Market(world, seconds=5)
-    refused_until = world.now + timedelta(minutes=10)
-    market.fails = lambda name: failure(FailureKind.STOCKOUT) if name != "old" or world.now < refused_until else None
-    for second in range(0, 3600, 10):
-        if second % 40 == 0:
-            world.add(jobset_of(f"new{second}", "2x2x2", created_at=world.now))
-        for workload in list(world.workloads.values()):
-            if workload.name != "old" and len(world.workloads) > 8:
-                world.remove_jobset(workload)
-                break
-        market.step(seconds=10)
-        if "old" in market.ran_at:
-            return
-    raise AssertionError("it never ran")
-
-
 def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
     """Four creates each end in a stockout after 30 minutes, and GKE accepts two operations at the same time."""
     shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
