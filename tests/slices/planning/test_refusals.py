@@ -25,7 +25,7 @@ from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMem
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import OwnedPool, Round, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.slices.planning.test_capacity_requests import Asking
+from tests.slices.planning.test_capacity_requests import Asking, served
 from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import (
@@ -184,14 +184,6 @@ def test_waiting_slice_refuses_a_pool_for_one_reason(make_world: Callable[[], Wo
     assert found.claimed.get(pool.name) != slice_.id
 
 
-def test_no_refusal_applies_to_a_pool_that_the_slice_has_claimed() -> None:
-    world = lend()
-    ctx, matcher, found = match(world)
-    (pool,) = ctx.owned.values()
-    assert found.claimed == {pool.name: id_of(TRAIN)}
-    assert matcher.why_not(ctx.slices[id_of(TRAIN)], pool) is None
-
-
 def test_workload_that_waits_for_its_turn_refuses_every_pool() -> None:
     ctx, matcher, found = match(lend(), [TRAIN.uid])
     (pool,) = ctx.owned.values()
@@ -243,10 +235,7 @@ def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
 
 
 def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Asking(raw_request("req", 4, 2))
-    world.run(2)
-    world.finish_creates()
-    world.run(3)
+    world = served(4, 2)
     jobset = world.consume("req", 3)
     monkeypatch.setattr(matching, "Matcher", CheckedMatcher)
     world.run(2)
@@ -257,10 +246,7 @@ def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: 
 
 
 def test_pools_of_a_request_are_not_handed_to_pods_that_do_not_fit() -> None:
-    world = Asking(raw_request("req", 2))
-    world.run(2)
-    world.finish_creates()
-    world.run(3)
+    world = served(2)
     other = make_requirements(topology="2x2x1", tolerations=(), annotations={constants.CONSUMES_REQUEST: "req"})
     jobset = make_jobset("other", parallelism=1, template=other)
     world.add(jobset)
@@ -295,8 +281,7 @@ def test_slice_takes_a_pool_that_an_earlier_slice_with_the_same_fit_refuses(
     tolerant = {"requirements": make_requirements(tolerations=(Toleration(operator="Exists"),)), **early}
     for name, options in (("early", tolerant), ("late", late)):
         workload = make_jobset(name)
-        world.workloads[workload.uid] = workload
-        world.put(make_pod(workload, **options))
+        world.add_with_pod(workload, **options)
     _, _, found = match(world)
     assert found.claimed == {pool.name: id_of(make_jobset("late"))}
 
@@ -306,8 +291,7 @@ def test_slice_takes_no_pool_that_fits_only_an_earlier_slice() -> None:
     world = World(make_jobset("early"))
     world.put(FLEX, make_pool(make_jobset("gone-2"), capacity=CapacityKind.FLEX_START))
     late = make_jobset("late")
-    world.workloads[late.uid] = late
-    world.put(make_pod(late, marked=True))
+    world.add_with_pod(late, marked=True)
     _, _, found = match(world)
     assert list(found.claimed.values()) == [id_of(make_jobset("early"))]
 
