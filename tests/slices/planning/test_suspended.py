@@ -55,29 +55,6 @@ def test_suspended_jobset_keeps_its_pools_and_uses_them_when_it_is_resumed() -> 
     assert (world.bound(workload), len(world.created), world.deleted) == (3, 3, [])
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        pytest.param({"terminal_state": "Completed"}, DeleteReason.WORKLOAD_FINISHED, id="completed"),
-        pytest.param({"terminal_state": "Failed"}, DeleteReason.WORKLOAD_FINISHED, id="failed"),
-        pytest.param({"deleting": True}, DeleteReason.WORKLOAD_GONE, id="being deleted"),
-        pytest.param({"groups": ()}, DeleteReason.NOT_NEEDED, id="without the child Job"),
-        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, DeleteReason.NOT_NEEDED, id="run in another cluster"),
-        pytest.param(None, DeleteReason.WORKLOAD_GONE, id="deleted"),
-    ],
-)
-def test_pools_of_a_suspended_jobset_are_deleted_when_it_ends(
-    changes: dict[str, Any] | None, reason: DeleteReason
-) -> None:
-    world, workload, _ = suspended_world()
-    assert reasons(world, _LONG) == []
-    if changes is None:
-        world.remove_jobset(workload)
-    else:
-        world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
-    assert reasons(world) == [reason]
-
-
 def _changed(workload: Workload, **changes: Any) -> Workload:
     job = workload.groups[0]
     return replace(workload, groups=(replace(job, template=make_requirements(tolerations=(), **changes)),))

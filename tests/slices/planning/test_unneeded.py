@@ -40,13 +40,22 @@ def due_world(**jobset_changes: Any) -> World:
         ({"groups": ()}, DeleteReason.NOT_NEEDED),
     ],
 )
-def test_delete_reason_of_a_pool_follows_the_state_of_its_jobset(changes: dict[str, Any], reason: DeleteReason) -> None:
-    assert reasons(due_world(**changes)) == [reason]
+@pytest.mark.parametrize("keep_suspended", [False, True])
+def test_delete_reason_of_a_pool_follows_the_state_of_its_jobset(
+    changes: dict[str, Any], reason: DeleteReason, *, keep_suspended: bool
+) -> None:
+    """KEEP_POOLS_OF_SUSPENDED_JOBSETS keeps the pools of a suspended JobSet only until the JobSet ends."""
+    world = due_world(**{"suspended": keep_suspended} | changes)
+    world.settings = settings(keep_suspended=keep_suspended)
+    kept = keep_suspended and reason is DeleteReason.WORKLOAD_SUSPENDED
+    assert reasons(world) == ([] if kept else [reason])
 
 
-def test_pool_of_a_deleted_jobset_is_deleted() -> None:
+@pytest.mark.parametrize("keep_suspended", [False, True])
+def test_pool_of_a_deleted_jobset_is_deleted(*, keep_suspended: bool) -> None:
     """The delete contains the JobSet's identity and a node, which the check with live reads needs."""
-    world = due_world()
+    world = due_world(suspended=keep_suspended)
+    world.settings = settings(keep_suspended=keep_suspended)
     (workload,) = world.workloads.values()
     world.remove_jobset(workload)
     assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
@@ -67,8 +76,8 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     assert world.states()[new.name] == "ready"
 
 
-def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
-    world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=namespaces))
+def idle_world() -> World:
+    world = World(settings_=settings(deletion_delay_seconds=0.0))
     world.put_pool(make_pool(make_jobset("gone")))
     return world
 
@@ -76,8 +85,7 @@ def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
 def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
     """Add a JobSet and its leader, which the scheduler has not tried to bind yet."""
     workload = make_jobset(template=requirements or make_requirements(tolerations=()))
-    world.workloads[workload.uid] = workload
-    world.put(make_pod(workload, unschedulable=False, created_at=world.now, **pod))
+    world.add_with_pod(workload, unschedulable=False, created_at=world.now, **pod)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +106,6 @@ def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]
-
-
-def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
-    """The scheduler may bind the leader, although the provisioner does not serve the leader's namespace."""
-    world = idle_world(namespaces=("another",))
-    put_leader(world)
-    assert [delete.settle for delete in world.look().deletes] == [True]
 
 
 def test_pool_settles_for_any_pod_that_may_be_bound_to_it() -> None:
@@ -409,12 +410,6 @@ def test_many_unwatched_jobsets_do_not_count_as_a_mass_disappearance() -> None:
     assert not [alert for plan in world.plans for alert in plan.alerts]
 
 
-def test_pool_of_an_unwatched_jobset_serves_no_other_jobset() -> None:
-    world = narrowed_world()
-    world.add(make_jobset("new", namespace="served"))
-    assert len(world.look().creates) == 1
-
-
 def test_watched_jobset_that_exists_but_is_not_cached_raises_an_alert() -> None:
     """The caches lack a JobSet that they should contain, so the administrator has to find the cause."""
     world = World()
@@ -433,23 +428,16 @@ def test_pool_that_is_still_needed_does_not_delay_other_deletes() -> None:
     assert set(world.pools) == needed
 
 
-def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> None:
+@pytest.mark.parametrize("suspended", [False, True])
+def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends(*, suspended: bool) -> None:
     """OPT_IN_LABEL only restricts creates. Existing pools are used and deleted as usual."""
-    workload = make_jobset()
-    world = due_world()
-    world.settings = settings(opt_in_label=("team", "a"))
-    assert reasons(world, 100) == []
+    world = due_world(suspended=suspended)
+    for opt_in in ({}, {"opt_in_label": ("team", "a")}):
+        world.settings = settings(keep_suspended=True, **opt_in)
+        assert reasons(world, 100) == []
+    (workload,) = world.workloads.values()
     world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
-    world.end_pods(workload)
     assert reasons(world) == [DeleteReason.WORKLOAD_FINISHED]
-
-
-def test_suspended_jobset_that_is_no_longer_opted_in_keeps_its_pool() -> None:
-    world = due_world(suspended=True)
-    world.settings = settings(keep_suspended=True)
-    assert reasons(world, 100) == []
-    world.settings = settings(keep_suspended=True, opt_in_label=("team", "a"))
-    assert reasons(world, 100) == []
 
 
 def test_vanished_pools_that_are_not_due_cause_no_immediate_wake_up() -> None:
