@@ -1,4 +1,4 @@
-"""Tests of pools that pods on single hosts share: the number of nodes that are created, kept and deleted."""
+"""Tests of pools that pods on single hosts share: nodes that are created, kept and deleted, and deletion costs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.placement import FREE, MARKS, SHARED
 from provisioner.slices import hints
 from provisioner.slices.planning.memory.state import Memory, Phase
-from provisioner.workloads.parse_pod import parse_pod
+from provisioner.slices.planning.plan import Plan
 from tests.support.counting import counted
 from tests.support.market import jobset_of
 from tests.support.models import make_jobset, make_pod, make_pool, make_requirements
-from tests.support.objects import pod_spec, raw_plain_pod, reference, toleration
+from tests.support.objects import pod_spec, toleration
 from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import failure
@@ -151,10 +151,7 @@ def test_pods_that_cannot_be_bound_get_few_pools(owner: str) -> None:
     """If the scheduler refuses the nodes of the first pools, a pool of one node is tried a few times a day."""
     world = cluster()
     world.scale(20, owner)
-    for _ in range(24 * 12):
-        world.step(seconds=300)
-        world.finish_creates()
-        world.finish_deletes()
+    world.live(24 * 12, seconds=300, binds=False)
     assert 2 < len(world.created) <= 7
     assert {create.request.hosts for plan in world.plans for create in plan.creates} == {16, 4, 1}
     assert len(world.pools) <= 1
@@ -182,10 +179,7 @@ def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(number: 
         if pause_seconds:
             world.step(seconds=pause_seconds)
         world.pods = {uid: replace(pod, unschedulable_since=pod.created_at) for uid, pod in world.pods.items()}
-        for _ in range(12):
-            world.step(seconds=300)
-            world.finish_creates()
-            world.finish_deletes()
+        world.live(12, seconds=300, binds=False)
     assert 1 < len(world.created) <= 6
     assert (len(world.memory.refusals), len(world.memory.slices)) == (1, 0)
 
@@ -207,10 +201,7 @@ def test_next_job_of_a_cronjob_waits_like_the_refused_job(
             metadata = {"annotations": {constants.COMPLETION_INDEX: str(index)}}
             pod = pod_of(f"{job}-{index}", job, kind="Job", topology=topology, metadata=metadata)
             world.put(replace(pod, created_at=world.now, unschedulable_since=world.now))
-        for _ in range(12):
-            world.step(seconds=300)
-            world.finish_creates()
-            world.finish_deletes()
+        world.live(12, seconds=300, binds=False)
     assert least <= len(world.created) <= most
 
 
@@ -219,10 +210,7 @@ def test_refused_pod_waits_although_an_equal_pod_runs_until_it_is_bound() -> Non
     world.scale(1)
     world.settle()
     world.scale(2)
-    for _ in range(6):
-        world.step(seconds=300)
-        world.finish_creates()
-        world.finish_deletes()
+    world.live(6, seconds=300, binds=False)
     assert (len(world.created), len(world.pools), len(world.memory.refusals)) == (2, 1, 1)
     for _ in range(6):
         world.step(seconds=300)
@@ -237,10 +225,7 @@ def test_refused_pods_start_together_after_one_of_them_is_bound(change: str) -> 
     """The scheduler may bind another pod than the one that is tried, to the pool that was created for it."""
     world = cluster()
     world.scale(6)
-    for _ in range(6):
-        world.step(seconds=300)
-        world.finish_creates()
-        world.finish_deletes()
+    world.live(6, seconds=300, binds=False)
     assert (world.pools, len(world.memory.refusals)) == ({}, 1)
     if change == "restart of the controller":
         world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
@@ -285,21 +270,6 @@ def test_number_of_refusals_is_bounded_for_each_namespace(monkeypatch: pytest.Mo
     assert sorted(key.namespace for key in world.memory.refusals) == ["crowd"] * 3 + ["other"]
 
 
-def test_refused_pods_leave_one_entry_in_the_memory() -> None:
-    """Otherwise a user who repeatedly deletes and creates a Deployment would fill the memory for a day."""
-    world = cluster()
-    for number in range(40):
-        world.put(replace(pod_of(f"web-{number}"), created_at=world.now, unschedulable_since=world.now))
-    for _ in range(12):
-        world.step(seconds=300)
-        world.finish_creates()
-        world.finish_deletes()
-    world.pods.clear()
-    for _ in range(2):
-        world.step(seconds=5)
-    assert (len(world.memory.refusals), len(world.memory.slices)) == (1, 0)
-
-
 def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:
     """The scheduler binds the pod to no free node of a used pool, and to no pool without pods."""
     world = cluster()
@@ -313,10 +283,7 @@ def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None
         world.finish_creates()
     assert world.sizes == [2, 1]
     del world.pods[first]
-    for _ in range(30):
-        world.step(seconds=60)
-        world.finish_creates()
-        world.finish_deletes()
+    world.live(30, seconds=60, binds=False)
     assert world.sizes == []
 
 
@@ -398,19 +365,15 @@ def test_limit_charges_the_namespace_that_uses_a_node() -> None:
     assert used == {"default": 8, "*": 0}
 
 
-@pytest.mark.parametrize("other", [{"namespace": "far"}, {"topology": "2x2x2"}], ids=["namespace", "topology"])
-def test_different_pods_do_not_share_a_pool_in_creation(other: dict[str, Any]) -> None:
+def test_pods_of_another_topology_do_not_share_a_pool_in_creation() -> None:
     world = cluster()
     world.scale(3)
     world.run(4)
-    hosts = 2 if "topology" in other else 1
-    owner = reference("StatefulSet", "far")
-    for index in range(hosts):
-        pod = parse_pod(raw_plain_pod(f"far-{index}", owner, **other), jobs=False)
-        assert pod is not None
+    for index in range(2):
+        pod = pod_of(f"far-{index}", "far", kind="StatefulSet", topology="2x2x2")
         world.put(replace(pod, unschedulable_since=world.now))
     world.run(4)
-    assert world.sizes == [3, hosts]
+    assert world.sizes == [3, 2]
 
 
 def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
@@ -559,16 +522,23 @@ def test_marked_pod_uses_a_node_that_a_pod_without_a_mark_has_left() -> None:
     assert all(pod.node_name for pod in world.pods.values())
 
 
-def test_marked_pod_does_not_wait_for_a_pool_that_pods_of_another_namespace_use() -> None:
-    """While pods of another namespace run, the nodes keep their labels; a marked pod needs nodes with its marks."""
+@pytest.mark.parametrize(
+    ("namespace", "marked"),
+    [
+        # While pods of another namespace run, the nodes keep their labels; a marked pod needs nodes with its marks.
+        pytest.param("far", False, id="marked pod, pods of another namespace without marks"),
+        pytest.param("default", True, id="pod without a mark, marked pods"),
+    ],
+)
+def test_pod_does_not_wait_for_a_node_whose_pool_keeps_other_marks(namespace: str, *, marked: bool) -> None:
     world = cluster()
-    world.scale(2)
+    world.scale(3, marked=marked)
     world.settle()
-    world.pods = {uid: replace(pod, namespace="far") for uid, pod in world.pods.items()}
+    world.pods = {uid: replace(pod, namespace=namespace) for uid, pod in world.pods.items()}
     world.pods.pop(min(world.pods))
-    world.scale(1, owner="new", marked=True)
-    world.settle()
-    assert world.sizes == [2, 1]
+    world.scale(1, owner="new", marked=not marked)
+    world.run(5)
+    assert world.sizes == [3, 1]
 
 
 @pytest.mark.parametrize("owner", ["a-pinned", "z-pinned"])
@@ -582,16 +552,6 @@ def test_marked_pod_that_selects_a_host_shares_no_pool_with_other_pods(owner: st
     world.scale(3, marked=True)
     world.run(8)
     assert world.sizes == [3]
-
-
-def test_pod_without_a_mark_does_not_wait_for_a_pool_that_marked_pods_use() -> None:
-    world = cluster()
-    world.scale(3, marked=True)
-    world.settle()
-    world.pods.pop(min(world.pods))
-    world.scale(1, owner="by-affinity")
-    world.run(5)
-    assert world.sizes == [3, 1]
 
 
 def test_flex_start_pool_in_creation_serves_the_marked_pods_it_was_created_for() -> None:
@@ -633,8 +593,9 @@ def test_pods_and_jobset_do_not_use_the_same_free_pool() -> None:
     assert world.sizes == [2, 2]
 
 
-def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
-    world = cluster()
+def test_each_pod_behind_a_failed_create_is_notified_and_in_the_read_model() -> None:
+    """The status page shows the state of each waiting pod, not only of the pod that the create is for."""
+    world = cluster(max_chips_per_namespace=(("*", 40),))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.scale(20)
     world.run(6)
@@ -642,6 +603,9 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
     assert {pod.uid for pod in world.pods.values()} <= {
         ref.uid for plan in world.plans for notice in plan.notices for ref in notice.objects
     }
+    states = [pool for pool in world.plans[-1].pools if pool.phase.before_create]
+    named = [slice_id for state in states for slice_id in (state.slice_id, *state.seated)]
+    assert len(named) == len(set(named)) == 20
 
 
 def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_another_pod() -> None:
@@ -653,17 +617,6 @@ def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_anoth
     world.scale(1, owner="z-other", spec={**pod_spec(topology="2x2x1"), "tolerations": tolerations})
     world.run(12)
     assert [name.startswith("z-other") for name in world.created] == [True]
-
-
-def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
-    """The status page shows the state of each waiting pod, not only of the pod that the create is for."""
-    world = cluster(max_chips_per_namespace=(("*", 40),))
-    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
-    world.scale(20)
-    world.run(6)
-    states = [pool for pool in world.plans[-1].pools if pool.phase.before_create]
-    named = [slice_id for state in states for slice_id in (state.slice_id, *state.seated)]
-    assert len(named) == len(set(named)) == 20
 
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["own node settings, idle pools", "own marks, claimed pools"])
@@ -691,3 +644,74 @@ def test_work_does_not_grow_with_the_product_of_pools_and_pods(*, claimed: bool)
         return found
 
     assert calls(80) < 2.3 * calls(40)
+
+
+# --- Deletion costs of pods ---
+
+
+#: Number of pods, larger than the number of pods to which one decision writes costs.
+_MANY = 40
+
+
+def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster:
+    world = Cluster(settings_=settings(concurrency=64, pod_deletion_cost=on))
+    world.scale(number, kind=kind)
+    world.settle()
+    assert all(pod.node_name for pod in world.pods.values())
+    return world
+
+
+def carry_out(world: Cluster, plan: Plan) -> None:
+    by_name = {pod.name: pod for pod in world.pods.values()}
+    for entry in plan.costs:
+        pod = by_name[entry.name]
+        annotations = {**pod.requirements.annotations, constants.POD_DELETION_COST: str(entry.cost)}
+        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
+
+
+def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> None:
+    """After pods that are not ready, a ReplicaSet that scales in deletes the pods with the lowest cost."""
+    world = scaled(_MANY)
+    written = 0
+    while costs := (plan := world.look()).costs:
+        written += len(costs)
+        carry_out(world, plan)
+    assert written == _MANY
+    costs_of: dict[str, set[int]] = {}
+    for pod in world.pods.values():
+        pool = world.nodes[pod.node_name].pool_name
+        costs_of.setdefault(pool, set()).add(int(pod.requirements.annotations[constants.POD_DELETION_COST]))
+    assert {len(pool_costs) for pool_costs in costs_of.values()} == {1}
+    assert len(set.union(*costs_of.values())) == len(costs_of) == 3
+    smallest = min(world.pools.values(), key=lambda pool: pool.hosts)
+    assert costs_of[smallest.name] == {min(set.union(*costs_of.values()))}
+    assert max(set.union(*costs_of.values())) < 2**31
+
+
+def test_rejected_writes_do_not_block_writes_to_other_pods() -> None:
+    """A webhook may reject all writes to the pods of one namespace, which may be the first pods of each plan."""
+    world = scaled(_MANY)
+    before = world.look().costs
+    rejected = frozenset(f"Pod {entry.namespace}/{entry.name}" for entry in before)
+    after = {entry.name for entry in world.look(rejected=rejected).costs}
+    assert after == {pod.name for pod in world.pods.values()}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "on"),
+    [
+        pytest.param(16, "ReplicaSet", True, id="one pool"),
+        pytest.param(20, "StatefulSet", True, id="controller that ignores costs"),
+        pytest.param(20, "ReplicaSet", False, id="disabled by the setting"),
+    ],
+)
+def test_no_costs_are_written_if_they_have_no_effect(number: int, kind: str, on: bool) -> None:
+    assert scaled(number, kind=kind, on=on).look().costs == ()
+
+
+def test_cost_that_a_user_has_set_is_kept() -> None:
+    world = scaled(20)
+    uid, pod = next(iter(world.pods.items()))
+    annotations = {constants.POD_DELETION_COST: "-7"}
+    world.pods[uid] = replace(pod, requirements=replace(pod.requirements, annotations=annotations))
+    assert pod.name not in {entry.name for entry in world.look().costs}
