@@ -36,6 +36,8 @@ def label(key: str, settings_: Settings) -> tuple[str, ...]:
     return allowlists.label_problem([key], settings_)
 
 
+#: Path of the reservations of another project.
+SHARED = "projects/p-project/reservations"
 CHECKS: dict[str, Any] = {
     "ALLOWED_NAMESPACES": (allowlists.namespace_problem, "team-a"),
     "ALLOWED_RESERVATIONS": (reservation, "research"),
@@ -75,28 +77,20 @@ def test_rejected_name_is_reported_with_the_name_of_the_setting(
 @pytest.mark.parametrize(
     ("path", "pattern", "allowed"),
     [
-        ("r1/reservationBlocks/b1", "r1", True),
-        ("projects/p-project/reservations/r1", "p-project/r1", True),
-        ("projects/p-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1", "p-project/r1", True),
-        ("projects/p-project/reservations/r1", "r1", False),
-        ("projects/p-project/reservations/r1", "p-project/*", True),
-        ("r1", "p-project/r1", False),
-        ("projects/project-1/reservations/r1/reservationBlocks/b1", "r1", True),
-        ("r1", "project-1/r1", True),
-        ("r1", "project-1/*", True),
-        ("r1", "a-*", False),
-    ],
-    ids=[
-        "a block goes with its reservation",
-        "a shared reservation",
-        "a sub-block of a shared one",
-        "one of another project is not ours of that name",
-        "all of a project",
-        "ours is not another project's of that name",
-        "ours in full is ours by its name",
-        "ours may be allowed with its project",
-        "all of ours may be",
-        "the beginning of a name does not mean the project",
+        pytest.param("r1/reservationBlocks/b1", "r1", True, id="a block goes with its reservation"),
+        pytest.param(f"{SHARED}/r1", "p-project/r1", True, id="a shared reservation"),
+        pytest.param(
+            f"{SHARED}/r1/reservationBlocks/b1/reservationSubBlocks/s1", "p-project/r1", True, id="a shared sub-block"
+        ),
+        pytest.param(f"{SHARED}/r1", "r1", False, id="one of another project is not ours of that name"),
+        pytest.param(f"{SHARED}/r1", "p-project/*", True, id="all of a project"),
+        pytest.param("r1", "p-project/r1", False, id="ours is not another project's of that name"),
+        pytest.param(
+            "projects/project-1/reservations/r1/reservationBlocks/b1", "r1", True, id="ours in full by its name"
+        ),
+        pytest.param("r1", "project-1/r1", True, id="ours may be allowed with its project"),
+        pytest.param("r1", "project-1/*", True, id="all of ours may be"),
+        pytest.param("r1", "a-*", False, id="the beginning of a name does not mean the project"),
     ],
 )
 def test_reservations_of_one_name_are_distinguished_by_project(*, path: str, pattern: str, allowed: bool) -> None:

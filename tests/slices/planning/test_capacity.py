@@ -195,72 +195,52 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "words"),
+    ("asked", "words"),
     [
         pytest.param(
             {"selector": {constants.SPOT: "true", constants.FLEX_START: "true"}},
-            {},
             [f"{constants.SPOT}=true", f"{constants.FLEX_START}=true", "remove all but one"],
             id="two pins",
         ),
         pytest.param(
             {"selector": {constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}},
-            {},
             [f"{constants.SPOT}=true", f"{constants.RESERVATION_NAME}=r1"],
             id="spot from a reservation",
         ),
         pytest.param(
             {"selector": {constants.RESERVATION_BLOCK: "b1"}},
-            {},
             [constants.RESERVATION_BLOCK, f"without {constants.RESERVATION_NAME}"],
             id="a block without its reservation",
         ),
         pytest.param(
             {"selector": {constants.ZONE: "us-east5-a"}},
-            {},
             ["zone us-east5-a is not in us-central2"],
             id="a selected zone outside the region",
         ),
         pytest.param(
             {"annotations": {constants.ZONES: "us-central2-b, us-east5-a"}},
-            {},
             ["zone us-east5-a is not in us-central2"],
             id="a zone of the annotation outside the region",
         ),
         pytest.param(
-            {"annotations": {constants.CAPACITY: "spot@us-east5-a"}},
-            {},
-            ["spot in us-east5-a", "not in us-central2"],
-            id="a choice's zone outside the region",
-        ),
-        pytest.param(
             {"annotations": {constants.CAPACITY: "spot@us-central2-a"}, "selector": {constants.ZONE: "us-central2-b"}},
-            {},
             [f"{constants.ZONE}=us-central2-b", "spot in us-central2-a"],
             id="a choice elsewhere than the pod selects",
         ),
         pytest.param(
-            {"annotations": {constants.CAPACITY: "flex-start"}, "accelerator": "tpu-v4-podslice"},
-            {},
-            ["Google does not offer ct4p-hightpu-4t as flex-start capacity"],
-            id="v4 on flex-start",
-        ),
-        pytest.param(
             # On-demand is not used instead, because it may cost more than the first choice of the user.
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
-            {},
             [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
             id="queued capacity",
         ),
         pytest.param(
             {"annotations": {constants.ZONES: "here"}, "selector": {constants.ZONE: "us-central2-b"}},
-            {},
             [f"annotation {constants.ZONES}='here'"],
             id="an invalid annotation that a selector overrides",
         ),
+        # GCP_FORCE_ON_DEMAND is set in this case.
         pytest.param(
             {"selector": {constants.QUEUED: "true"}},
-            {"force_on_demand": True},
             [f"the pod selects {constants.QUEUED}=true", *_QUEUED],
             id="queued capacity with GCP_FORCE_ON_DEMAND",
         ),
@@ -271,17 +251,14 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
                     constants.ZONES: ",".join(f"us-central2-{zone}" for zone in "abcde"),
                 }
             },
-            {},
             [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
             id="too many pairs of choice and zone",
         ),
     ],
 )
-def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
-    asked: dict[str, Any], changes: dict[str, Any], words: list[str]
-) -> None:
+def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(asked: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UnmeetableError) as caught:
-        choices_of(slice_of(**asked), settings(**changes))
+        choices_of(slice_of(**asked), settings(force_on_demand=constants.QUEUED in asked.get("selector", {})))
     for word in words:
         assert word in str(caught.value)
 
@@ -300,11 +277,15 @@ def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
             "flex-start, on-demand",
             {"accelerator": "tpu-v4-podslice"},
             ["on-demand"],
-            "as flex-start capacity",
+            "Google does not offer ct4p-hightpu-4t as flex-start capacity",
             id="terms that the machine is not sold on",
         ),
         pytest.param(
-            "spot@us-east5-a, on-demand", {}, ["on-demand"], "not in us-central2", id="a zone outside the region"
+            "spot@us-east5-a, on-demand",
+            {},
+            ["on-demand"],
+            "spot in us-east5-a is not in us-central2",
+            id="a zone outside the region",
         ),
     ],
 )
@@ -478,15 +459,9 @@ def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
 def test_missing_permission_blocks_all_choices_with_one_message() -> None:
     """The permission to create pools is the same for every kind of capacity."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
-    calls: list[str] = []
-
-    def forbid(create: Create) -> Failure:
-        calls.append(create.request.name)
-        return failure(FailureKind.PERMISSION, "Permission container.clusters.update is missing.")
-
-    world.refuse_create = forbid
+    world.refuse_create = lambda _: failure(FailureKind.PERMISSION, "Permission container.clusters.update is missing.")
     world.run(30)
-    assert len(calls) == 1
+    assert len(world.sent()) == 1
     (notice,) = world.plans[-1].notices
     assert notice.message.count("Permission container.clusters.update is missing.") == 1
 
@@ -605,29 +580,19 @@ def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, 
     assert len(world.created) == 2
 
 
+def tried_reservations(choices: str, *, seconds: float) -> list[str]:
+    """Return the reservations of the creates within 60 rounds, empty for on-demand; GKE forbids all reservations."""
+    world = World(make_jobset(annotations={constants.CAPACITY: choices}))
+    world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if create.request.reservation else None
+    world.run(60, seconds=seconds)
+    return [create.request.reservation for create in world.sent()]
+
+
 def test_next_choice_is_tried_before_forbidden_reservations_are_retried() -> None:
-    workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
-    world = World(workload)
-    tried: list[str] = []
-
-    def refuse(create: Create) -> Failure | None:
-        tried.append(create.request.reservation)
-        return failure(FailureKind.PERMISSION) if create.request.reservation else None
-
-    world.refuse_create = refuse
-    world.run(60)
-    assert tried == ["r1", "r2", ""]
+    assert tried_reservations("reservation/r1, reservation/r2, on-demand", seconds=1) == ["r1", "r2", ""]
 
 
 def test_forbidden_choices_are_each_tried_once_per_wait() -> None:
-    world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
-    tried: list[str] = []
-
-    def refuse(create: Create) -> Failure:
-        tried.append(create.request.reservation)
-        return failure(FailureKind.PERMISSION)
-
-    world.refuse_create = refuse
-    world.run(60, seconds=60)
+    tried = tried_reservations("reservation/r1, reservation/r2", seconds=60)
     assert 4 <= tried.count("r1") <= 10
     assert abs(tried.count("r1") - tried.count("r2")) <= 1

@@ -28,6 +28,7 @@ from tests.support.models import make_jobset, make_requirements, make_slice, poo
 from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"
+NETWORKS = constants.ADDITIONAL_NODE_NETWORKS
 POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
 
 
@@ -170,39 +171,6 @@ def test_workload_policy_that_the_pod_selects_is_used() -> None:
         pytest.param({"memory_bytes": 2**50}, {}, "1048576Gi memory", id="more memory than the machine has"),
         pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk that GKE rejects"),
         pytest.param(
-            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"
-        ),
-        pytest.param(
-            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "Out of stock:s"}},
-            {},
-            "'Out of stock' is not the name of a network",
-            id="a network with a text for a name",
-        ),
-        pytest.param(
-            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "v:projects/p-project/regions/r/s"}},
-            {},
-            "is not the name of a subnetwork",
-            id="a subnetwork with a path of another form",
-        ),
-        pytest.param(
-            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: ",".join(["v:s"] * 17)}},
-            {},
-            "has 17 networks, and at most 16 are read",
-            id="too many networks",
-        ),
-        pytest.param(
-            {"annotations": {constants.NODE_SERVICE_ACCOUNT: "RESOURCE_EXHAUSTED@p.iam"}},
-            {},
-            "is not the e-mail address of a Google service account",
-            id="a service account with a text for a name",
-        ),
-        pytest.param(
-            {"annotations": {constants.COPY_LABELS: ",".join(map(str, range(65)))}},
-            {},
-            f"annotation {constants.COPY_LABELS} has 65 labels, and at most 64 are read",
-            id="too many labels to copy",
-        ),
-        pytest.param(
             {
                 "annotations": {constants.COPY_LABELS: constants.POOL_JOBSET_NAME},
                 "labels": {constants.POOL_JOBSET_NAME: "somebody-else"},
@@ -223,6 +191,33 @@ def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(slice_of(**requirements), **changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        pytest.param(NETWORKS, "vpc", "has 'vpc'", id="a network without subnet"),
+        pytest.param(NETWORKS, "Out of stock:s", "'Out of stock' is not the name of a network", id="text for a name"),
+        pytest.param(
+            NETWORKS, "v:projects/p-project/regions/r/s", "is not the name of a subnetwork", id="another path"
+        ),
+        pytest.param(NETWORKS, ",".join(["v:s"] * 17), "has 17 networks, and at most 16 are read", id="many networks"),
+        pytest.param(
+            constants.NODE_SERVICE_ACCOUNT,
+            "RESOURCE_EXHAUSTED@p.iam",
+            "is not the e-mail address of a Google service account",
+            id="a service account with a text for a name",
+        ),
+        pytest.param(
+            constants.COPY_LABELS,
+            ",".join(map(str, range(65))),
+            f"annotation {constants.COPY_LABELS} has 65 labels, and at most 64 are read",
+            id="too many labels to copy",
+        ),
+    ],
+)
+def test_invalid_annotation_of_a_pod_is_an_error_that_quotes_it(key: str, value: str, words: str) -> None:
+    assert words in refusal(slice_of(annotations={key: value}))
 
 
 def test_pods_that_select_the_first_pool_of_their_slice_by_its_name_get_no_other_pool() -> None:
