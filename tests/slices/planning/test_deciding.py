@@ -1,28 +1,27 @@
-"""Tests of whole decisions over many rounds of a simulated cluster."""
+"""Tests of whole decisions over many rounds of a simulated cluster, and of the data that a round derives."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.capacity import FailureKind, Node, NodePool, PoolName, PoolStatus
+from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.messages.waits import note_of
-from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
+from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit, PoolMemory
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.clock import after
-from tests.support.models import make_jobset, make_node, make_pod, make_pool, strange_taint
-from tests.support.settings import settings as base_settings
+from provisioner.slices.planning.round import OwnedPool, Round, Snapshot, begin_round, find_pools
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from tests.support.clock import NOW, after
+from tests.support.models import make_jobset, make_node, make_nodes, make_pod, make_pool, make_requirements
+from tests.support.settings import settings
 from tests.support.world import World, failure
-
-
-def stocked_out(world: World, name: str) -> None:
-    pool = next(pool for pool in world.pools.values() if pool.name == name)
-    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT, "No v4 left.")))
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
@@ -85,7 +84,7 @@ def test_old_pool_that_is_ready_again_does_not_end_the_back_off() -> None:
     world.workloads[waiting.uid] = waiting
     world.start_pods(waiting)
     world.run(2)
-    stocked_out(world, world.created[0])
+    world.fail_pool(world.created[0], failure(FailureKind.STOCKOUT))
     world.put(make_node(pool, 0, ready=False))
     world.run(3)
     world.put(make_node(pool, 0))
@@ -128,45 +127,23 @@ def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None
     assert world.states()[name] == "failed"
 
 
-def test_unused_pool_whose_nodes_keep_an_unknown_taint_is_deleted_after_10_minutes() -> None:
-    """The next create waits, so a controller that taints all new nodes does not cause endless creates."""
+@pytest.mark.parametrize("replaced", [False, True])
+def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
+    """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
     workload = make_jobset()
-    world = World(workload)
-    world.run(2)
-    pool = replace(next(iter(world.pools.values())), status=PoolStatus.RUNNING)
-    taints = (*make_node(pool).taints, strange_taint())
-    world.put_pool(pool, taints=taints, created_at=world.now)
-    world.run(58, seconds=10)
-    assert not any(plan.notices for plan in world.plans)
-    world.run(10, seconds=10)
-    (message,) = {notice.message for notice in world.told(EventReason.STUCK)}
-    assert "0/9 nodes are available: 9 Insufficient google.com/tpu." in message
-    world.run(20, seconds=60)
-    assert (len(world.created), world.deleted) == (1, world.created)
-
-
-def stuck_world(**changes: Any) -> World:
-    """Return a world in which a leader runs and its follower has been unschedulable for 601 s."""
-    workload = make_jobset()
-    world = World(workload, settings_=base_settings(**changes))
+    world = World(workload, settings_=settings(replace_stuck_slices=replaced))
     pool = world.put_pool(make_pool(workload))
     world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
     world.look()
     world.pass_time(601)
-    return world
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
-    """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
-    deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
+    deletes = world.look().deletes
     want = [(DeleteReason.SLICE_STUCK, {group_key("default", "train-slice-0")})] if replaced else []
     assert [(delete.reason, delete.replaced_groups) for delete in deletes] == want
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
 def test_unserved_or_newly_served_slice_is_not_reported_as_stuck(changes: dict[str, Any]) -> None:
-    world = World(make_jobset(**changes), settings_=base_settings(replace_stuck_slices=True))
+    world = World(make_jobset(**changes), settings_=settings(replace_stuck_slices=True))
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
     world.put_pool(make_pool(make_jobset(), status=status), ready=bool(changes))
     world.look()
@@ -260,3 +237,125 @@ def test_given_up_pool_in_use_does_not_prevent_the_replacement_of_another() -> N
     world.run(4, seconds=20)
     assert make_pool(other).name in world.deleted
     assert make_pool(used).name not in world.deleted
+
+
+# --- Data that a round derives from a snapshot ---
+
+
+OPT_IN = settings(opt_in_label=("tpu", "yes"))
+
+
+class CountedLabels(dict[str, dict[str, str]]):
+    """Namespace labels that count how often they are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedLabels.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
+    snapshot = replace(world.snapshot(), namespace_labels=labels)
+    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last)
+
+
+def waiting(count: int) -> tuple[list[Workload], World]:
+    workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(count)]
+    return workloads, World(*workloads)
+
+
+def test_namespace_labels_are_compared_once_per_round() -> None:
+    """Otherwise a user who may create namespaces could slow down every decision."""
+    _, world = waiting(20)
+    last = round_after(None, world, CountedLabels(default={"tpu": "yes"}))
+    CountedLabels.compared = 0
+    now = round_after(last, world, CountedLabels(default={"tpu": "yes"}))
+    assert all(now.slices[slice_id] is slice_ for slice_id, slice_ in last.slices.items())
+    assert CountedLabels.compared == 1
+
+
+def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
+    _, world = waiting(2)
+    before = round_after(None, world, {"default": {"tpu": "yes"}})
+    after = round_after(before, world, {"default": {}})
+    assert [slice_.served for slice_ in before.slices.values()] == [True, True]
+    assert [slice_.served for slice_ in after.slices.values()] == [False, False]
+
+
+def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:
+    workloads, world = waiting(3)
+    labels = {"default": {"tpu": "yes"}}
+    before = round_after(None, world, labels)
+    pod: Pod = make_pod(workloads[0], node="somewhere")
+    world.put(pod)
+    after = round_after(before, world, labels)
+    changed: list[Any] = [
+        slice_id for slice_id in after.slices if after.slices[slice_id] is not before.slices[slice_id]
+    ]
+    assert [slice_id.workload_uid for slice_id in changed] == [workloads[0].uid]
+    assert not after.slices[changed[0]].pending
+
+
+FOUR_CHIPS = make_pool(make_jobset())
+ONE_CHIP = make_pool(
+    make_jobset(parallelism=1, template=make_requirements(accelerator="tpu-v5-lite-podslice", topology="1x1", chips=1))
+)
+
+
+def found(
+    pool: NodePool, *, nodes: Iterable[Node] = (), memory: Memory | None = None, seconds: float = 0, last: Any = None
+) -> OwnedPool:
+    """Return the facts of a pool, `seconds` after NOW; `last` is its result in the round before."""
+    snapshot = Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW)
+    before = {pool.name: last} if last is not None else {}
+    return find_pools(snapshot, memory or Memory(), settings(), GKE_RULES, after(seconds), before)[pool.name]
+
+
+@pytest.mark.parametrize(
+    ("pool", "chips", "ready"),
+    [
+        pytest.param(ONE_CHIP, 1, True, id="a host of one chip with its chip"),
+        pytest.param(ONE_CHIP, 0, False, id="a host of one chip before its device plugin has started"),
+        pytest.param(FOUR_CHIPS, 4, True, id="hosts of four chips with all"),
+        pytest.param(FOUR_CHIPS, 3, False, id="hosts of four chips, one of which is broken"),
+        pytest.param(replace(ONE_CHIP, machine_type="ct99-new"), 0, False, id="an unknown machine without chips"),
+        pytest.param(replace(ONE_CHIP, machine_type="ct99-new"), 1, True, id="an unknown machine with a chip"),
+    ],
+)
+def test_a_host_is_ready_with_all_its_chips(pool: NodePool, chips: int, *, ready: bool) -> None:
+    """A node is Ready before its device plugin reports the chips, and pods that request chips do not fit yet."""
+    assert found(pool, nodes=make_nodes(pool, allocatable_chips=chips)).ready is ready
+
+
+def test_chips_of_a_pool_are_the_chips_of_all_its_hosts() -> None:
+    pools = (ONE_CHIP, FOUR_CHIPS, replace(FOUR_CHIPS, machine_type="ct99-new"))
+    assert [found(pool, nodes=make_nodes(pool)).chips for pool in pools] == [1, 8, 0]
+
+
+def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -> None:
+    partly = replace(FOUR_CHIPS, hosts=3)
+    nodes = make_nodes(FOUR_CHIPS)
+    known = Memory(pools={PoolName(FOUR_CHIPS.name): PoolMemory(unready_since=after(-60))})
+    for pool, memory, want in (
+        (partly, Memory(), NOW),
+        (partly, known, after(-60)),
+        (FOUR_CHIPS, known, None),
+        (replace(partly, status=PoolStatus.PROVISIONING), known, None),
+    ):
+        assert found(pool, nodes=nodes, memory=memory).unready_since == want
+
+
+def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
+    """Otherwise each round during a burst of creates would derive the facts of all pools in creation again."""
+    creating = replace(FOUR_CHIPS, status=PoolStatus.PROVISIONING)
+    first = found(creating)
+    memory = Memory(pools={creating.name: PoolMemory(passing=first.passing)})
+    assert found(creating, memory=memory, seconds=60, last=first) is first
+    stopping = found(replace(creating, status=PoolStatus.STOPPING), memory=memory, seconds=60, last=first)
+    assert stopping.passing == (PoolStatus.STOPPING, after(60))
+    # The clock was set back, and the times in the memory were shifted as well.
+    earlier = Memory(pools={creating.name: PoolMemory(passing=(PoolStatus.PROVISIONING, after(-60)))})
+    assert found(creating, memory=earlier, seconds=60, last=first).passing == (PoolStatus.PROVISIONING, after(-60))
