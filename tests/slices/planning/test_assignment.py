@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, NodePool
+from provisioner.model.capacity import NodePool
 from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.messages.notices import EventReason
@@ -19,10 +19,10 @@ from provisioner.slices.planning.round import Round, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.counting import counted, measured
-from tests.support.models import make_jobset, make_lws, make_marks, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_lws, make_marks, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
-from tests.support.world import World, failure
+from tests.support.world import World
 
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 TRAIN, RIVAL = make_jobset("train"), make_jobset("rival", namespace="other")
@@ -138,8 +138,7 @@ def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
     world = marked_world()
     put_pool(world, TRAIN, **KEY)
     put_pods(world, TRAIN)
-    world.workloads[RIVAL.uid] = RIVAL
-    world.put(make_pod(RIVAL, node=min(world.nodes)))
+    world.add_with_pod(RIVAL, node=min(world.nodes))
     world.run(3)
     assert labels(world) == [KEY, KEY]
     assert world.deleted == []
@@ -234,20 +233,6 @@ def test_free_pool_becomes_open_if_an_unmarked_slice_will_use_it() -> None:
 
 
 # --- Recreated nodes, restarts, edited labels ---
-
-
-def test_recreated_node_is_assigned_again() -> None:
-    """GKE recreates a node with the labels that the pool had at its creation."""
-    world = marked_world()
-    pool = put_pool(world, RIVAL, **KEY)
-    put_pods(world, TRAIN)
-    node = make_node(pool, 1)
-    lost = [pod for pod in world.pods.values() if pod.node_name == node.name]
-    for pod in lost:
-        world.put(replace(pod, node_name="", phase="Pending"))
-    world.put(replace(node, uid="recreated", labels={**node.labels, **FREE}))
-    assert world.step().assignments == (Assignment(node.name, KEY, (node.name,)),)
-    assert labels(world) == [KEY, KEY]
 
 
 def test_recreated_node_is_assigned_again_to_a_slice_between_two_attempts() -> None:
@@ -399,15 +384,6 @@ def without_rival(world: World) -> None:
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 
 
-def test_pool_of_a_slice_between_two_attempts_keeps_its_labels() -> None:
-    """The pods of the next attempt will select the same key."""
-    world = marked_world(TRAIN)
-    world.live(4)
-    world.end_pods(TRAIN)
-    world.run(5)
-    assert (labels(world), world.deleted) == ([KEY, KEY], [])
-
-
 @pytest.mark.parametrize("raw", [raw_request("req", 2), raw_buffer(replicas=1)], ids=["request", "buffer"])
 def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_uses_it(raw: dict[str, Any]) -> None:
     world = Asking(raw, marked=True)
@@ -416,8 +392,7 @@ def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_uses_it(raw: d
     world.live(6)
     assert labels(world) == [FREE, FREE]
     stranger = make_jobset("stranger")
-    world.workloads[stranger.uid] = stranger
-    world.put(make_pod(stranger))
+    world.add_with_pod(stranger)
     world.schedule()
     assert world.bound(stranger) == 0
     world.remove_jobset(stranger)
@@ -429,17 +404,3 @@ def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_uses_it(raw: d
     assert (world.bound(jobset), world.created[0] in world.pools) == (1, True)
     world.nodes = {name: node for name, node in world.nodes.items() if node.pool_name == world.created[0]}
     assert labels(world) == [make_marks(jobset)] * 2
-
-
-def test_pools_of_slices_that_start_together_are_free_until_all_are_ready() -> None:
-    workload = make_jobset("train", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    world = marked_world(workload)
-    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
-    world.live(20)
-    assert (labels(world), world.bound(workload)) == ([FREE, FREE], 0)
-    world.refuse_create = lambda _: None
-    world.live(60)
-    assert world.bound(workload) == 2
-    assert sorted(node_labels[constants.SLICE] for node_labels in labels(world)) == sorted(
-        make_marks(workload, job=job)[constants.SLICE] for job in (0, 0, 1, 1)
-    )

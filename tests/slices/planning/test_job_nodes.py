@@ -79,16 +79,12 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
 @pytest.mark.parametrize("rules", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
 def test_expected_nodes_fit_the_pods_of_their_job_and_no_others(rules: object) -> None:
     jobset = _jobset()
-    pool = replace(_created(jobset), machine_type="ct4p-hightpu-4t")
+    world = _world(jobset)
+    world.step()
+    pool = replace(_pool(world), machine_type="ct4p-hightpu-4t")
     view = rules.expected_node(pool)  # type: ignore[attr-defined]
     assert misfit(replace(_asked(jobset), node_selector={_LABEL: "default_train-slice-0"}), view) == ()
     assert "no-schedule" in misfit(replace(make_requirements(), node_selector={}), view)[0]
-
-
-def _created(workload: Workload) -> NodePool:
-    world = _world(workload)
-    world.step()
-    return _pool(world)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +129,10 @@ def test_idle_pool_of_a_job_is_not_used_by_pods_that_tolerate_everything() -> No
     world.finish(jobset)
     rival = make_jobset("rival")
     asked = make_requirements(tolerations=(_EVERYTHING,))
-    world.workloads[rival.uid] = rival
-    world.put(make_pod(rival, requirements=asked))
+    world.add_with_pod(rival, requirements=asked)
     assert len(world.step().creates) == 1
     late = _jobset("late")
-    world.workloads[late.uid] = late
-    world.put(make_pod(late, requirements=_asked(late)))
+    world.add_with_pod(late, requirements=_asked(late))
     assert [create.request.taints for create in world.step().creates] == [(_TAINT,)]
 
 

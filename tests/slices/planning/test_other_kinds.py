@@ -17,10 +17,6 @@ from tests.support.models import find_slices, make_job, make_jobset, make_lws, m
 from tests.support.world import World, running
 
 
-def pod_on(world: World, job: Workload, index: int) -> None:
-    world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
-
-
 @pytest.mark.parametrize(
     ("workload", "pools", "api_version", "group"),
     [
@@ -41,20 +37,6 @@ def test_pool_of_another_kind_has_no_labels_of_jobsets(
     assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
     assert labels[constants.POOL_GROUP_NAME] == group
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
-
-
-def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
-    job = make_job()
-    world = World(job)
-    world.pods.clear()
-    world.put(make_pod(job, index=0, phase="Succeeded", node="elsewhere"))
-    waiting = make_pod(job, index=1, unschedulable_since=world.now)
-    world.put(waiting)
-    (state,) = world.step().pools
-    assert state.leader == waiting
-    world.finish_creates()
-    (state,) = world.look().pools
-    assert state.leader == waiting
 
 
 def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
@@ -123,7 +105,7 @@ def test_pool_of_a_job_is_kept_while_the_job_has_pods_or_completions_left() -> N
     job = make_job()
     world = running(job)
     world.end_pods(job)
-    pod_on(world, job, 3)
+    world.put(make_pod(job, index=3, node=max(world.nodes)))
     world.pass_time(3600)
     assert not world.look().deletes
     world.end_pods(job)
@@ -182,26 +164,19 @@ def test_extra_group_of_a_rolling_update_has_a_pool_while_it_has_pods() -> None:
     world = running(lws)
     surging = replace(lws, groups=(replace(lws.groups[0], surge=1),))
     world.workloads[lws.uid] = surging
+    # Group 2 is beyond replicas and surge, so it is not served.
+    world.put(make_pod(surging, job=2, unschedulable_since=world.now))
     assert not world.look().creates
     world.put(make_pod(surging, job=1, unschedulable_since=world.now))
     (create,) = world.step().creates
     world.finish_creates()
     world.schedule()
     world.look()
-    for pod in [pod for pod in world.pods.values() if pod.group_name == "serve-1"]:
-        del world.pods[pod.uid]
+    world.end_pods(surging, 1)
     world.look()
     world.pass_time(3600)
     (delete,) = world.look().deletes
     assert (delete.name, delete.reason) == (create.request.name, DeleteReason.NOT_NEEDED)
-
-
-def test_group_beyond_replicas_and_surge_is_not_served() -> None:
-    lws = make_lws(replicas=1)
-    lws = replace(lws, groups=(replace(lws.groups[0], surge=1),))
-    world = running(lws)
-    world.put(make_pod(lws, job=2, unschedulable_since=world.now))
-    assert not world.look().creates
 
 
 @pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
