@@ -73,35 +73,21 @@ def test_chips_of_a_shared_node_are_charged_to_one_namespace() -> None:
     assert charged(world) == {"c": 8}
 
 
-def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
-    """The limit of the pod's namespace is 0 chips, so its slice does not use the idle pool, which is deleted."""
-    world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
-    first = make_jobset("first", namespace="a")
-    world.add(first)
-    world.live(3)
-    world.add(make_jobset("never-bound", namespace="b"))
-    world.run(5)
-    world.finish(first)
-    second = make_jobset("second", namespace="a", parallelism=1, template=SMALL)
-    world.add(second)
-    for _ in range(20):
-        world.step(seconds=60)
-        world.finish_deletes()
-    assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["workload known", "workload unknown"])
-def test_pod_without_chips_of_another_namespace_keeps_no_pool(known: bool) -> None:
-    """Only pods with chips are charged, so the pool would count for the namespace of its creator permanently."""
+@pytest.mark.parametrize("pod", ["never bound", "without chips", "without chips, of an unknown workload"])
+def test_pod_of_a_namespace_without_chips_keeps_no_pool_of_another_namespace(pod: str) -> None:
+    """The limit of namespace b is 0 chips. A pod without chips is not charged, so the creator's namespace would pay."""
     world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
     first, serve = make_jobset("first", namespace="a"), make_lws(namespace="b", size=3)
     world.add(first)
     world.live(3)
-    world.workloads |= {serve.uid: serve} if known else {}
-    world.put(leader_without_chips(serve, node=min(world.nodes)))
+    if pod == "never bound":
+        world.add(make_jobset("never-bound", namespace="b"))
+        world.run(5)
+    else:
+        world.workloads |= {serve.uid: serve} if pod == "without chips" else {}
+        world.put(leader_without_chips(serve, node=min(world.nodes)))
     world.finish(first)
-    second = make_jobset("second", namespace="a", parallelism=1, template=SMALL)
-    world.add(second)
+    world.add(make_jobset("second", namespace="a", parallelism=1, template=SMALL))
     for _ in range(20):
         world.step(seconds=60)
         world.finish_deletes()
@@ -177,29 +163,24 @@ def test_pool_of_a_child_job_without_pods_is_deleted_while_its_jobset_runs() -> 
 
 
 @pytest.mark.parametrize(
-    ("succeeded", "deleted"), [(2, 1), (1, 1), (0, 0)], ids=["all child jobs", "one child job", "no child job"]
+    ("succeeded", "ended", "deleted"),
+    [
+        pytest.param(3, [0], 1, id="all child jobs"),
+        pytest.param(1, [0], 1, id="the child job without pods"),
+        pytest.param(0, [0], 0, id="no child job"),
+        pytest.param(1, [0, 1], 0, id="one of two child jobs without pods, of which the other may get new pods"),
+    ],
 )
-def test_pool_of_a_succeeded_child_job_is_deleted_after_the_delay(succeeded: int, deleted: int) -> None:
+def test_pool_of_a_succeeded_child_job_is_deleted_after_the_delay(
+    succeeded: int, ended: list[int], deleted: int
+) -> None:
     """The status of the running JobSet contains the number of child Jobs that succeeded."""
-    workload = make_jobset("two", replicas=2)
-    world = running(workload)
-    group = workload.groups[0]
-    world.workloads[workload.uid] = replace(workload, groups=(replace(group, succeeded=succeeded),))
-    world.end_pods(workload, 0)
-    world.run(4, seconds=15)
-    assert len(world.deleted) == deleted
-    assert world.bound(workload) == 1
-
-
-def test_slices_without_pods_keep_their_pools_if_fewer_jobs_succeeded() -> None:
-    """Only one of the two child Jobs without pods succeeded; the child Job that did not succeed may get new pods."""
     workload = make_jobset("three", replicas=3)
     world = running(workload)
-    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=1),))
-    world.end_pods(workload, 0)
-    world.end_pods(workload, 1)
+    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=succeeded),))
+    world.end_pods(workload, *ended)
     world.run(4, seconds=15)
-    assert world.deleted == []
+    assert (len(world.deleted), world.bound(workload)) == (deleted, 3 - len(ended))
 
 
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
@@ -210,8 +191,7 @@ def test_next_group_of_a_jobset_gets_a_pool_after_the_previous_group_ended(limit
         workload, groups=(*workload.groups, PodGroup(name="b", replicas=1, parallelism=1, template=SMALL))
     )
     world = World(settings_=settings(**limits))
-    world.workloads[workload.uid] = workload
-    world.put(make_pod(workload, unschedulable_since=world.now))
+    world.add_with_pod(workload, unschedulable_since=world.now)
     world.live(5)
     assert world.bound(workload) == 1
     world.pods = {}
