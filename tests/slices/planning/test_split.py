@@ -35,6 +35,14 @@ def _mixed(first: Workload, second: Workload) -> World:
     return world
 
 
+def _split(workload: Workload, *pools: NodePool) -> World:
+    """Return a world in which a slice has one pod on the first host of each pool."""
+    world = World(workload)
+    world.end_pods(workload)
+    world.put(*(_pod(workload, index, world.put_pool(pool), 0) for index, pool in enumerate(pools)))
+    return world
+
+
 def _splits(plan: Plan) -> list[Notice]:
     return [notice for notice in plan.notices if notice.reason == EventReason.SLICE_SPLIT]
 
@@ -96,11 +104,7 @@ def test_slice_of_one_host_on_a_pool_of_a_split_slice_is_not_split() -> None:
 
 def _of_one_host() -> World:
     workload = make_job(parallelism=2, template=asked_for(topology="2x2x1", tolerations=()))
-    world = World(workload)
-    pools = [world.put_pool(make_pool(make_jobset(name, template=workload.groups[0].template))) for name in "ab"]
-    world.end_pods(workload)
-    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
-    return world
+    return _split(workload, *(make_pool(make_jobset(name, template=workload.groups[0].template)) for name in "ab"))
 
 
 def _restarting() -> World:
@@ -124,11 +128,8 @@ def _not_served() -> World:
 
 def _on_nodes_of_no_pool() -> World:
     workload = make_jobset("a")
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.end_pods(workload)
-    world.put(make_node(foreign_pool(""), name="bare"), _pod(workload, 0, pool, 0))
-    world.put(make_pod(workload, index=1, node="bare"))
+    world = _split(workload, make_pool(workload))
+    world.put(make_node(foreign_pool(""), name="bare"), make_pod(workload, index=1, node="bare"))
     return world
 
 
@@ -149,21 +150,14 @@ def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) 
 
 
 def test_slice_on_foreign_pools_is_reported_as_split() -> None:
-    workload = make_jobset("a")
-    world = World(workload)
-    pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
-    world.end_pods(workload)
-    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    world = _split(make_jobset("a"), *map(foreign_pool, ("left", "right")))
     assert "are on 2 node pools: left, right; restart" in _splits(world.look())[0].message
     assert [slice_.state for slice_ in view_of(world).slices] == [State.SPLIT]
 
 
 def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     workload = make_jobset("a", parallelism=16, template=asked_for(topology="4x4x4", tolerations=()))
-    world = World(workload)
-    pools = [world.put_pool(foreign_pool(f"pool-{number}")) for number in range(5)]
-    world.end_pods(workload)
-    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    world = _split(workload, *(foreign_pool(f"pool-{number}") for number in range(5)))
     assert "are on 5 node pools: pool-0, pool-1, pool-2 and 2 more;" in _splits(world.look())[0].message
 
 
@@ -183,10 +177,7 @@ def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     ids=["LeaderWorkerSet", "Job, which has no exclusive placement", "JobSet with exclusive placement"],
 )
 def test_remedy_of_a_split_slice_follows_the_kind_of_its_workload(workload: Workload, remedy: str) -> None:
-    world = World(workload)
-    pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
-    world.end_pods(workload)
-    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    world = _split(workload, *map(foreign_pool, ("left", "right")))
     assert remedy in _splits(world.look())[0].message
 
 
