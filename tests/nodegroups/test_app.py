@@ -20,8 +20,7 @@ from provisioner.nodegroups.device_plugin import version_of
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import NodeGroupSettings
 from tests.support.clock import FakeClock
-from tests.support.kube import FakeKube
-from tests.support.nodegroup_world import kind_path, raw_kind
+from tests.support.nodegroup_world import GroupKube, kind_path, raw_kind
 from tests.support.waiting import wait_for
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner-nodegroups"
@@ -29,7 +28,7 @@ _NOT_READ = "what machines have to know of the cluster is not read yet"
 SETTINGS = NodeGroupSettings(project_id="research-project", device_plugin_image="plugin")
 
 
-class Kube(FakeKube):
+class Kube(GroupKube):
     """A fake API server with the attributes `server` and `context_name` of a connection."""
 
     server = "https://kube.example.com"
@@ -41,8 +40,7 @@ class Process:
 
     def __init__(self, settings: NodeGroupSettings = SETTINGS, **addresses: Any) -> None:
         self.kube, self.compute, self.clock = Kube(), ComputeClient(endpoint="http://127.0.0.1:1"), FakeClock()
-        self.kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c"}})
-        self.kube.put_object("/version", {"gitVersion": "v1.31.0"})
+        self.kube.put_cluster()
         self.exit_codes: list[int] = []
         self.exited = threading.Event()
         self.controller: Controller = app.build(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,54 +11,26 @@ import pytest
 
 from provisioner.kube.errors import Malformed, Unavailable
 from provisioner.kube.live import DeletionBlockedError
-from provisioner.kube.protocol import Request, object_path
+from provisioner.kube.protocol import Request
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.gate import Gate
 from provisioner.runtime.parallel import Parallel
 from tests.support.clock import FakeClock
-from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import (
-    DELETED,
     LABELS,
     MANAGER,
-    MANAGER_UID,
-    NAMESPACE,
     STARTED,
+    GroupKube,
     a_proof,
     kind_path,
     provider_id,
-    raw_kind,
-    raw_machine_node,
-    raw_pod_on,
 )
 
 MIG = Kind.MANAGED_INSTANCE_GROUP
 ANOTHER = {**LABELS, names.GROUP_NAME: "another"}
 UNLABELLED: dict[str, str] = {}
 TPU_ALONE = {names.ACCELERATOR: "tpu7x"}
-
-
-class World:
-    """A deleted group of two machines, whose nodes are cordoned and empty."""
-
-    def __init__(self) -> None:
-        self.clock = FakeClock()
-        self.kube = FakeKube()
-        self.gate = Gate(api=self.kube, clock=self.clock.now, monotonic=self.clock)
-        self.put_manager()
-        for name in ("m-0", "m-1"):
-            self.put_node(name)
-
-    def put_manager(self, **metadata: Any) -> None:
-        raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **(metadata or DELETED))
-        self.kube.put_object(kind_path(MIG, MANAGER), raw)
-
-    def put_node(self, name: str, **parts: Any) -> None:
-        self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
-
-    def put_pod(self, node: str = "m-0", **parts: Any) -> None:
-        self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 
 #: Condition of a node whose kubelet reports to another control plane from the same backup.
@@ -71,26 +42,30 @@ SILENT = {
 }
 
 
-def _silence(world: World, *names: str) -> None:
-    for name in names:
-        world.put_node(name, status={"conditions": [SILENT]})
-
-
 @pytest.fixture
-def world() -> World:
-    return World()
+def kube() -> GroupKube:
+    """Return a cluster with a deleted group of two machines, whose nodes are cordoned and empty."""
+    made = GroupKube()
+    made.put_manager()
+    for name in ("m-0", "m-1"):
+        made.put_node(name)
+    return made
 
 
-def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
-    world.gate.verify_deletable(a_proof())
-    assert {call.method for call in world.kube.calls} == {"GET"}
+def verify(kube: GroupKube, **proof: Any) -> None:
+    """Check with the gate whether the group may be deleted. Raises DeletionBlockedError with the reason."""
+    clock = FakeClock()
+    Gate(api=kube, clock=clock.now, monotonic=clock).verify_deletable(a_proof(**proof))
 
 
-def test_nodes_are_checked_in_parallel(world: World) -> None:
+def test_nodes_are_checked_in_parallel_with_reads_only(kube: GroupKube) -> None:
+    clock = FakeClock()
     with ThreadPoolExecutor(max_workers=4) as threads:
-        gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
+        for_each = Parallel(executor=threads, at_once=4)
+        gate = Gate(api=kube, clock=clock.now, monotonic=clock, for_each=for_each)
         gate.verify_deletable(a_proof())
-        world.put_pod("m-1")
+        assert {call.method for call in kube.calls} == {"GET"}
+        kube.put_pod("m-1")
         with pytest.raises(DeletionBlockedError, match="research/train-0 on m-1"):
             gate.verify_deletable(a_proof())
 
@@ -98,31 +73,36 @@ def test_nodes_are_checked_in_parallel(world: World) -> None:
 _OF_CLASS = {"name": "main", "resources": {"limits": {"deviceclass.resource.kubernetes.io/tpu.google.com": "4"}}}
 
 
-Change = Callable[[World], object]
+Change = Callable[[GroupKube], object]
 
 
-def _nothing(_: World) -> None: ...
+def _nothing(_: GroupKube) -> None: ...
 
 
 def _pod(node: str = "m-0", **parts: Any) -> Change:
-    return lambda world: world.put_pod(node, **parts)
+    return lambda kube: kube.put_pod(node, **parts)
 
 
 def _open_node(name: str, **parts: Any) -> Change:
-    return lambda world: world.put_node(name, unschedulable=False, **parts)
+    return lambda kube: kube.put_node(name, unschedulable=False, **parts)
 
 
 def _deleted_node(change: Change = _nothing) -> Change:
-    def delete(world: World) -> None:
-        change(world)
-        world.kube.remove_object("/api/v1/nodes/m-0")
+    def delete(kube: GroupKube) -> None:
+        change(kube)
+        kube.remove_object("/api/v1/nodes/m-0")
 
     return delete
 
 
 def _silent(*names: str) -> Change:
     """Return a change that replaces nodes by nodes that report to another control plane."""
-    return lambda world: _silence(world, *names)
+
+    def silence(kube: GroupKube) -> None:
+        for name in names:
+            kube.put_node(name, status={"conditions": [SILENT]})
+
+    return silence
 
 
 def _at(minute: int) -> datetime:
@@ -132,7 +112,7 @@ def _at(minute: int) -> datetime:
 _OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
 _CREATED = {"creationTimestamp": "2026-01-01T00:00:01Z"}
 _MANY_CHIPS = {"capacity": {"google.com/tpu": "10E"}}
-#: Changes of the world and of the proof with which a delete passes, by case.
+#: Changes of the cluster and of the proof with which a delete passes, by case.
 _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
     "pod without chips": (_pod(chips=0), {}),
     "pod without chips after the deadline": (_pod(chips=0), {"deadline": _at(16)}),
@@ -169,17 +149,17 @@ _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("change", "proof"), _PASSES.values(), ids=_PASSES)
-def test_delete_passes_if_no_work_is_affected(world: World, change: Change, proof: dict[str, Any]) -> None:
-    change(world)
-    world.gate.verify_deletable(a_proof(**proof))
+def test_delete_passes_if_no_work_is_affected(kube: GroupKube, change: Change, proof: dict[str, Any]) -> None:
+    change(kube)
+    verify(kube, **proof)
 
 
 _IS_OPEN, _IS_SILENT = "m-1 is not cordoned", "m-0 had not reported for ten minutes"
-#: Changes of the world and of the proof, and the reason of the refusal, by case.
+#: Changes of the cluster and of the proof, and the reason of the refusal, by case.
 _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
-    "object is gone": (lambda world: world.kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no"),
+    "object is gone": (lambda kube: kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no"),
     "object is another one": (_nothing, {"uid": "other"}, "was replaced by another one"),
-    "object is not being deleted": (lambda world: world.put_manager(labels={}), {}, "is not being deleted"),
+    "object is not being deleted": (lambda kube: kube.put_manager(labels={}), {}, "is not being deleted"),
     "pod with chips": (_pod(), {}, "research/train-0 on m-0"),
     "pod on a machine whose node was deleted": (_deleted_node(_pod()), {}, "research/train-0 on m-0"),
     "pod with devices of a class": (_pod(spec={"containers": [_OF_CLASS]}), {}, "research/train-0 on m-0"),
@@ -219,63 +199,51 @@ _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "proof", "want"), _REFUSED.values(), ids=_REFUSED)
-def test_delete_is_refused_with_the_reason(world: World, change: Change, proof: dict[str, Any], want: str) -> None:
-    change(world)
+def test_delete_is_refused_with_the_reason(kube: GroupKube, change: Change, proof: dict[str, Any], want: str) -> None:
+    change(kube)
     with pytest.raises(DeletionBlockedError, match=want):
-        world.gate.verify_deletable(a_proof(**proof))
+        verify(kube, **proof)
 
 
 _LATE: dict[str, Change] = {
     "uncordoned": _open_node("m-1"),
     "registered with the group's labels": _open_node("m-9"),
     "registered without labels": _open_node("m-1", labels=TPU_ALONE),
-    "registered and cordoned by another client": lambda world: world.put_node("m-9"),
+    "registered and cordoned by another client": lambda kube: kube.put_node("m-9"),
 }
 
 
 @pytest.mark.parametrize("late", _LATE.values(), ids=_LATE)
-def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Change) -> None:
-    class Late(FakeKube):
+def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(kube: GroupKube, late: Change) -> None:
+    class Late(GroupKube):
         def list_page(self, request: Request, **parts: Any) -> Any:
             page = super().list_page(request, **parts)
             if request.path.endswith("/pods") and "m-1" in request.query["fieldSelector"]:
-                late(world)
+                late(self)
             return page
 
-    world = World()
-    world.kube.__class__ = Late
+    kube.__class__ = Late
     with pytest.raises(DeletionBlockedError, match="has registered or was uncordoned meanwhile"):
-        world.gate.verify_deletable(a_proof())
+        verify(kube)
 
 
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
-def test_delete_is_not_permitted_if_the_api_server_does_not_respond(world: World, path: str) -> None:
+def test_delete_is_not_permitted_if_the_api_server_does_not_respond(kube: GroupKube, path: str) -> None:
     """The gate raises the exception of the API server, not a refusal."""
-    world.kube.fail("GET", path, Unavailable("no answer"))
+    kube.fail("GET", path, Unavailable("no answer"))
     with pytest.raises(Unavailable):
-        world.gate.verify_deletable(a_proof())
+        verify(kube)
 
 
 @pytest.mark.parametrize(
-    ("path", "raw"),
+    "change",
     [
-        pytest.param(
-            object_path("pods", "odd", namespace=NAMESPACE),
-            {
-                "metadata": {"name": "odd", "namespace": NAMESPACE},
-                "spec": {"nodeName": "m-0", "overhead": {"google.com/tpu": []}},
-            },
-            id="a pod",
-        ),
-        pytest.param(
-            "/api/v1/nodes/odd",
-            {"metadata": {"labels": LABELS}, "status": {"capacity": {"google.com/tpu": "x"}}},
-            id="a node",
-        ),
+        pytest.param(_pod(spec={"overhead": {"google.com/tpu": []}}), id="a pod"),
+        pytest.param(_open_node("odd", metadata={"name": ""}), id="a node"),
     ],
 )
-def test_delete_is_not_permitted_if_an_object_is_malformed(world: World, path: str, raw: dict[str, Any]) -> None:
+def test_delete_is_not_permitted_if_an_object_is_malformed(kube: GroupKube, change: Change) -> None:
     """A pod whose chips are unknown must prevent a delete."""
-    world.kube.put_object(path, raw)
+    change(kube)
     with pytest.raises(Malformed):
-        world.gate.verify_deletable(a_proof())
+        verify(kube)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from provisioner.kube.errors import Forbidden, Unavailable
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import collection_path
 from provisioner.kube.reflector import WatchOptions
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
@@ -18,37 +17,34 @@ from provisioner.nodegroups.device_plugin import manifest
 from provisioner.nodegroups.observe import ClusterReader, Watches, ca_hash_of, make_watches, not_synced, take_snapshot
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.nodegroups.reading import API_ROOT
-from provisioner.runtime.authority import Authority
 from tests.support.clock import FakeClock
-from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import (
     GROUP,
     LABELS,
-    NAMESPACE,
+    GroupKube,
+    certificate,
+    encoded,
     kind_path,
     raw_kind,
-    raw_machine_node,
     raw_pod_on,
     raw_request,
 )
 
 TOLERATION = {"key": "google.com/tpu", "operator": "Exists"}
-SECRETS = "/api/v1/namespaces/kube-system/secrets"
+SECRETS, PODS = "/api/v1/namespaces/kube-system/secrets", "/api/v1/pods"
+REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
 
 
 class World:
     """Watches that are stepped by the test, and a reader of the cluster."""
 
     def __init__(self) -> None:
-        self.kube, self.clock = FakeKube(), FakeClock()
+        self.kube, self.clock = GroupKube(), FakeClock()
         self.changes = 0
         options = WatchOptions(clock=self.clock)
         self.watches: Watches = make_watches(self.kube, self._changed, options=options)
         self.reader = ClusterReader(api=self.kube, clock=self.clock.now)
-        self.kube.put_object(
-            "/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-uid"}}
-        )
-        self.kube.put_object("/version", {"major": "1", "minor": "31", "gitVersion": "v1.31.4"})
+        self.kube.put_cluster()
 
     def _changed(self) -> None:
         self.changes += 1
@@ -66,19 +62,16 @@ class World:
     def snapshot(self) -> Snapshot:
         return take_snapshot(self.watches, self.reader, frozenset({"a call"}))
 
-    def put_node(self, name: str = "m-0", **parts: Any) -> dict[str, Any]:
-        return self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
-
-    def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
-        self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
+    def list_queries(self, collection: str) -> list[dict[str, str]]:
+        """Return the queries of all lists of a collection."""
+        return [call.query for call in self.kube.calls if (call.method, call.path) == ("GET", collection)]
 
     def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:
         raw = tokens.secret_of(
             "abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=self.clock.now()
         )
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in raw.pop("stringData").items()}
         metadata = {**raw["metadata"], "name": name, **changes.pop("metadata", {})}
-        self.kube.put_object(f"{SECRETS}/{name}", {**raw, "data": encoded, **changes, "metadata": metadata})
+        self.kube.put_object(f"{SECRETS}/{name}", {**encoded(raw), **changes, "metadata": metadata})
 
 
 @pytest.fixture
@@ -90,11 +83,12 @@ def event(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": raw}
 
 
-def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
+def test_snapshot_has_all_objects_of_a_group_and_no_other_node(world: World) -> None:
     for kind in Kind:
         world.kube.put_object(kind_path(kind), raw_kind(kind))
-    world.put_node()
-    world.put_pod()
+    world.kube.put_node()
+    world.kube.put_node("other", labels={}, spec={"providerID": "kind://x"})
+    world.kube.put_pod()
     world.put_secret()
     made = manifest("p")
     world.kube.put_object("/apis/apps/v1/namespaces/kube-system/daemonsets/tpu-device-plugin", made)
@@ -113,23 +107,20 @@ def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
 
 def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) -> None:
     """Other requests are filtered out, because each rotation of a node's certificate creates one."""
-    path = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
-    world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
-    world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
+    world.kube.put_object(f"{REQUESTS}/mine", raw_request("m-0", name="mine"))
+    world.kube.put_object(f"{REQUESTS}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
     world.step()
     world.reader.read()
     assert [(request.name, request.token, request.node) for request in world.snapshot().requests] == [
         ("mine", "bootstrap-token-abcdef", "m-0")
     ]
-    (asked,) = [call for call in world.kube.calls if call.path == path and call.method == "GET"]
-    assert asked.query["fieldSelector"] == "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"
 
 
 def test_requests_of_one_token_are_limited_and_leave_room_for_other_tokens(world: World) -> None:
     """Otherwise a machine could fill the memory with 200,000 requests, which Kubernetes keeps for a day."""
-    path, most = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT), 16
+    most = 16
     for number in range(2 * most):
-        world.kube.put_object(f"{path}/a-{number:02}", raw_request("m-0", name=f"a-{number:02}"))
+        world.kube.put_object(f"{REQUESTS}/a-{number:02}", raw_request("m-0", name=f"a-{number:02}"))
     world.step()
     sent = [raw_request("m-0", f"b-{number:02}") for number in range(most)]
     sent.append(raw_request("m-1", "other", spec={"username": "system:bootstrap:ghijkl"}))
@@ -146,10 +137,6 @@ def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
     world.put_secret("bootstrap-token-ghijkl", type="Opaque")
     world.step()
     assert [key for _, key in world.watches.tokens.records()] == ["bootstrap-token-abcdef"]
-    (asked,) = [call for call in world.kube.calls if call.path.endswith("/secrets") and call.method == "GET"]
-    assert asked.path == SECRETS
-    assert asked.query["labelSelector"] == f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}"
-    assert asked.query["fieldSelector"] == "type=bootstrap.kubernetes.io/token"
 
 
 @pytest.mark.parametrize(
@@ -174,18 +161,18 @@ def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
 )
 def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[str, Any], kept: bool) -> None:
     """A pod of a DaemonSet ends with its node, so it keeps no node."""
-    world.put_node()
-    world.put_node("unlabelled", labels={})
-    world.put_pod(**{"node": "m-0", **parts})
+    world.kube.put_node()
+    world.kube.put_node("unlabelled", labels={})
+    world.kube.put_pod(**{"node": "m-0", **parts})
     world.step()
     assert bool(world.watches.pods.records()) is kept
 
 
 def test_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
     """Otherwise the pod would be missing in snapshots until it changes."""
-    world.put_node()
-    world.put_pod(chips=0)
-    world.put_pod("elsewhere", "other", chips=0)
+    world.kube.put_node()
+    world.kube.put_pod(chips=0)
+    world.kube.put_pod("elsewhere", "other", chips=0)
     world.step("pods")
     assert {pod.name for pod in world.snapshot().pods} == {"train-0", "other"}
     world.step("nodes")
@@ -210,39 +197,37 @@ def test_pods_are_listed_again_when_their_node_gets_labels(
 ) -> None:
     """The pods do not change, so the watch does not send them again."""
     if before is not None:
-        world.put_node(**before)
+        world.kube.put_node(**before)
     world.step("nodes")
-    world.put_pod(chips=0)
+    world.kube.put_pod(chips=0)
     world.step("pods")
-    world.play("nodes", event("MODIFIED", world.put_node(**after)))
+    world.play("nodes", event("MODIFIED", world.kube.put_node(**after)))
     world.kube.script(world.watches.pods.path)  # type: ignore[attr-defined]
-    listed = len([call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"])
+    listed = len(world.list_queries(PODS))
     world.step("pods")
-    again = len([call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"])
-    assert again - listed == relisted
+    assert len(world.list_queries(PODS)) - listed == relisted
     labelled = "labels" not in (before if before is not None else {"labels": {}}) or relisted
     assert bool(world.watches.pods.records()) is labelled
 
 
-def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
-    """In a large cluster, most pods belong to DaemonSets."""
+@pytest.mark.parametrize(
+    ("collection", "labels", "fields"),
+    [
+        # In a large cluster, most pods belong to DaemonSets.
+        (PODS, "!pod-template-generation", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
+        (SECRETS, f"{names.GROUP_NAMESPACE},{names.GROUP_NAME}", "type=bootstrap.kubernetes.io/token"),
+        (REQUESTS, None, "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"),
+    ],
+)
+def test_list_selects_only_needed_objects(world: World, collection: str, labels: str | None, fields: str) -> None:
     world.step()
-    (asked,) = [call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"]
-    assert asked.query["labelSelector"] == "!pod-template-generation"
-    assert asked.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-
-
-def test_node_without_a_machine_is_dropped_unless_it_has_labels_of_a_group(world: World) -> None:
-    world.put_node()
-    world.put_node("other", labels={}, spec={"providerID": "kind://x"})
-    world.put_node("labelled", spec={"providerID": ""})
-    world.step()
-    assert {name for _, name in world.watches.nodes.records()} == {"m-0", "labelled"}
+    (query,) = world.list_queries(collection)
+    assert (query.get("labelSelector"), query["fieldSelector"]) == (labels, fields)
 
 
 def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
     """Thousands of nodes report every five minutes, and the API server rejects a patch with an outdated version."""
-    raw = world.put_node()
+    raw = world.kube.put_node()
     world.step()
     world.changes = 0
     later = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "999"}}
@@ -272,18 +257,9 @@ def test_crds_that_are_installed_later_are_found(world: World) -> None:
     assert world.snapshot().not_synced == ()
 
 
-def put_config_maps(world: World, certificate: str) -> None:
-    root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
-    world.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate}})
-    kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
-    info = object_path("configmaps", "cluster-info", namespace="kube-public")
-    world.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
-
-
 def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
-    authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
-    pem = authority.certificate_pem.decode()
-    put_config_maps(world, pem)
+    pem = certificate()
+    world.kube.put_cluster(pem)
     world.reader.read()
     assert world.reader.cluster == Cluster(
         uid="cluster-uid",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
-from provisioner import constants
 from provisioner.controller.loop import Wake
 from provisioner.kube import errors
 from provisioner.kube.fields import format_time
@@ -39,14 +36,13 @@ from provisioner.nodegroups.reading import (
 )
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
-from provisioner.runtime.authority import Authority
 from provisioner.runtime.clock import FollowedClock
 from rehearsal.simulators.compute.model import World as ComputeWorld
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock
 from tests.support.compute import Compute, Wire
 from tests.support.controller import FakeRecorder, FakeWatch
-from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import GroupKube, certificate, encoded
 
 Json = dict[str, Any]
 
@@ -65,7 +61,7 @@ _SECRETS = collection_path("secrets", namespace=tokens.NAMESPACE)
 _REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
 
 
-class Cluster(FakeKube):
+class Cluster(GroupKube):
     """API server that implements finalizers and evictions, and stores Secrets in encoded form."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -79,10 +75,7 @@ class Cluster(FakeKube):
             return {}
         body = copy.deepcopy(body)
         body["metadata"].setdefault("creationTimestamp", format_time(self._clock.now()))
-        if "stringData" in body:
-            texts = body.pop("stringData")
-            body["data"] = {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}
-        return super().post(path, body, **parts)
+        return super().post(path, encoded(body) if "stringData" in body else body, **parts)
 
     def patch(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
         answer = super().patch(path, body, **parts)
@@ -129,7 +122,7 @@ class World:
         self.wake, self.stopping = Wake(), threading.Event()
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.watches = self._watches()
-        self._put_cluster()
+        self.kube.put_cluster(certificate())
         self.loop = self.start()
 
     def start(self) -> Loop:
@@ -241,24 +234,17 @@ class World:
             items = running[name].metadata
             if self._accepts(items.get("kubeadm-join-token", "")):
                 labels = dict(label.split("=", 1) for label in items["kube-labels"].split(","))
-                self.put_node(name, labels)
+                self.kube.put_node(
+                    name,
+                    labels=labels,
+                    unschedulable=False,
+                    spec={"providerID": f"gce://{PROJECT}/{ZONE}/{name}", "taints": []},
+                    metadata={"uid": "", "creationTimestamp": format_time(self.clock.now())},
+                )
         for raw in self.kube.objects(collection_path("nodes")):
             if raw["metadata"]["name"] not in running:
                 raw["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
                 self.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
-
-    def put_node(self, name: str, labels: Mapping[str, str]) -> None:
-        chips = {constants.TPU_RESOURCE: "4"}
-        raw = {
-            "metadata": {
-                "name": name,
-                "labels": dict(labels),
-                "creationTimestamp": format_time(self.clock.now()),
-            },
-            "spec": {"providerID": f"gce://{PROJECT}/{ZONE}/{name}"},
-            "status": {"capacity": chips, "allocatable": chips, "conditions": [{"type": "Ready", "status": "True"}]},
-        }
-        self.kube.put_object(object_path("nodes", name), raw)
 
     def nodes(self) -> list[Json]:
         return sorted(self.kube.objects(collection_path("nodes")), key=lambda raw: str(raw["metadata"]["name"]))
@@ -279,16 +265,6 @@ class World:
             and found.expires_at is not None
             and found.expires_at > self.clock.now()
         )
-
-    def _put_cluster(self) -> None:
-        self.kube.put_object(
-            "/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-1"}}
-        )
-        root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
-        self.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate()}})
-        kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
-        info = object_path("configmaps", "cluster-info", namespace="kube-public")
-        self.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
 
     def _watches(self) -> Watches:
         def of_kind(kind: Kind) -> FakeWatch[Any]:
@@ -321,7 +297,3 @@ class World:
             if record is not None:
                 found[(raw["metadata"].get("namespace", ""), raw["metadata"]["name"])] = record
         return found
-
-
-def certificate() -> str:
-    return Authority("kubernetes", now=FakeClock().now(), valid=timedelta(days=1)).certificate_pem.decode()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
@@ -11,13 +13,13 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import RECORDS, Child, Kind, ObjectMeta
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.records import (
-    ManagedInstance,
-    Scope,
-)
+from provisioner.nodegroups.compute.records import ManagedInstance, Scope
 from provisioner.nodegroups.planning.actions import Proof, Target
 from provisioner.nodegroups.reading import API_ROOT
+from provisioner.runtime.authority import Authority
 from rehearsal.simulators.compute.guests import joining
+from tests.support.clock import NOW
+from tests.support.kube import FakeKube
 from tests.support.nodegroups import SPECS, raw_object
 
 Json = dict[str, Any]
@@ -92,6 +94,43 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
     }
     metadata = {"namespace": NAMESPACE, "name": name, "uid": f"uid-of-{name}", **parts.pop("metadata", {})}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", **STARTED}, **parts}
+
+
+def encoded(secret: Json) -> Json:
+    """Return a Secret as the API server stores it, with the texts of `stringData` encoded in `data`."""
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["stringData"].items()}
+    return {**{key: value for key, value in secret.items() if key != "stringData"}, "data": data}
+
+
+def certificate() -> str:
+    """Return the certificate of a new CA in PEM."""
+    return Authority("kubernetes", now=NOW, valid=timedelta(days=1)).certificate_pem.decode()
+
+
+class GroupKube(FakeKube):
+    """API server in memory, with methods that store the cluster's facts and objects of one group."""
+
+    def put_cluster(self, ca: str = "") -> None:
+        """Store UID and version of the cluster, and with `ca` also the CA's certificate and the server's address."""
+        self.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-uid"}})
+        self.put_object("/version", {"major": "1", "minor": "31", "gitVersion": "v1.31.4"})
+        if ca:
+            root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
+            self.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": ca}})
+            kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
+            info = object_path("configmaps", "cluster-info", namespace="kube-public")
+            self.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
+
+    def put_manager(self, **metadata: Any) -> None:
+        """Store the managed instance group, by default one that is being deleted."""
+        raw = raw_kind(Kind.MANAGED_INSTANCE_GROUP, MANAGER, uid=MANAGER_UID, **(metadata or DELETED))
+        self.put_object(kind_path(Kind.MANAGED_INSTANCE_GROUP, MANAGER), raw)
+
+    def put_node(self, name: str = "m-0", **parts: Any) -> Json:
+        return self.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
+
+    def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
+        self.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
 
 
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:

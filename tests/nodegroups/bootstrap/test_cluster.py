@@ -1,14 +1,13 @@
 """Facts about the cluster that machines need to join: hash of the CA, address and version of the API server."""
 
-import datetime as dt
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.nodegroups.bootstrap.metadata import api_server
 from provisioner.nodegroups.observe import api_server_of, ca_hash_of, kubernetes_version_of
-from provisioner.runtime.authority import Authority
+from tests.support.any_json import ANY_JSON, spoilt
+from tests.support.nodegroup_world import certificate
 
 #: Certificate of a CA. HASH is its hash, computed with the openssl command in kubeadm's documentation.
 PEM = """\
@@ -27,22 +26,13 @@ iKDuvhU=
 HASH = "sha256:41c13bd1f40ba28e07edc7efe3836bc625ec5542ef70d13efd4cbe0baa513e7a"
 
 
-def authority() -> str:
-    made = Authority("other", now=dt.datetime(2026, 11, 23, tzinfo=dt.UTC), valid=dt.timedelta(days=1))
-    return made.certificate_pem.decode()
-
-
 def root_ca(text: object) -> dict[str, object]:
     return {"kind": "ConfigMap", "data": {"ca.crt": text}}
 
 
-def test_hash_of_the_ca_is_that_of_kubeadms_documentation() -> None:
+def test_hash_of_the_ca_is_that_of_kubeadms_documentation_also_during_a_rotation() -> None:
+    other = certificate()
     assert ca_hash_of(root_ca(PEM)) == HASH
-
-
-def test_hashes_of_both_cas_are_given_during_a_rotation() -> None:
-    other = authority()
-
     assert ca_hash_of(root_ca(PEM + other + PEM)) == f"{HASH},{ca_hash_of(root_ca(other))}"
 
 
@@ -113,20 +103,13 @@ def test_version_is_the_api_servers_minor_version(version: object, want: str) ->
     assert kubernetes_version_of(version) == want
 
 
-_JSON = st.recursive(
-    st.none() | st.text() | st.integers(),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["data", "ca.crt", "kubeconfig", "gitVersion"]), inner)
-    ),
-)
-
-
-@given(_JSON)
-def test_any_json_is_read_without_an_exception(raw: object) -> None:
-    for read in (ca_hash_of, api_server_of, kubernetes_version_of):
-        assert isinstance(read(raw), str)
-    assert api_server_of({"data": {"kubeconfig": str(raw)}}) == ""
+@given(st.data())
+def test_any_json_is_read_without_an_exception(data: st.DataObject) -> None:
+    raw = data.draw(st.sampled_from([root_ca(PEM), info("https://10.0.0.2"), {"gitVersion": "v1.31.4"}]))
+    for changed in (spoilt(data, raw), data.draw(ANY_JSON)):
+        for read in (ca_hash_of, api_server_of, kubernetes_version_of):
+            assert isinstance(read(changed), str)
+        assert api_server_of({"data": {"kubeconfig": str(changed)}}) == ""
 
 
 @given(st.text(alphabet="htps:/[]0123456789abc.@?#%", max_size=30))
