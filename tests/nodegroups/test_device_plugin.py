@@ -25,17 +25,14 @@ def test_daemon_set_has_the_name_that_tpu_operator_uses() -> None:
     assert made["spec"]["selector"]["matchLabels"] == made["spec"]["template"]["metadata"]["labels"]
 
 
-def test_containers_have_the_given_images() -> None:
+def test_containers_have_the_given_images_and_are_left_out_without_one() -> None:
     images = {name: container["image"] for name, container in containers(manifest(**ALL)).items()}
     assert images == {
         "tpu-device-plugin": "registry/plugin:1",
         "sidecar-log-collector": "registry/bash:1",
         "vbar-control-agent": "registry/agent:1",
     }
-
-
-def test_container_without_an_image_is_left_out() -> None:
-    """The container of the plugin suffices to report chips."""
+    # The container of the plugin suffices to report chips.
     assert list(containers(manifest("p"))) == ["tpu-device-plugin"]
 
 

@@ -20,24 +20,7 @@ from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, Oper
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.metrics import Metrics
-from provisioner.nodegroups.planning.actions import (
-    Call,
-    CallAnswer,
-    Delete,
-    DeleteNode,
-    Event,
-    EvictPod,
-    Insert,
-    ListMachines,
-    PatchNode,
-    PatchStatus,
-    Poll,
-    Read,
-    ReadMachines,
-    SetMetadata,
-    Write,
-    WriteAnswer,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
@@ -48,24 +31,24 @@ from tests.support.nodegroup_world import a_child, a_machine, meta, target
 
 POLICY, TEMPLATE, MIG = Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP
 SECRET = "abcdef.0123456789abcdef"
-INSERT = Insert(target=target(TEMPLATE), child=a_child(TEMPLATE), mark="", attempt=1, request_id="r")
-DELETE = Delete(target=target(MIG), attempt=1, request_id="d")
-POLL = Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
-METADATA = SetMetadata(
+INSERT = actions.Insert(target=target(TEMPLATE), child=a_child(TEMPLATE), mark="", attempt=1, request_id="r")
+DELETE = actions.Delete(target=target(MIG), attempt=1, request_id="d")
+POLL = actions.Poll(target=target(MIG), operation=OperationName("operation-1"), type=OperationType.CREATE)
+METADATA = actions.SetMetadata(
     target=target(MIG), machine=a_machine(), items={"kubeadm-join-token": SECRET}, fingerprint="f", request_id="m"
 )
-READ = Read(target=target(POLICY))
-EVENT = Event(
+READ = actions.Read(target=target(POLICY))
+EVENT = actions.Event(
     object=ObjectRef(kind="TPUNodeGroup", api_version="v1", namespace="research", name="slice", uid="u1"),
     reason="Provisioned",
     message="4/4 nodes are ready",
 )
-STATUS = PatchStatus(
+STATUS = actions.PatchStatus(
     record=TpuNodeGroup(meta=meta(), spec=TpuNodeGroupSpec(project="", node_location="")),
     new=TpuNodeGroupStatus(),
     events=(EVENT,),
 )
-REMOVE = DeleteNode(name="m-0", uid="u")
+REMOVE = actions.DeleteNode(name="m-0", uid="u")
 
 
 @pytest.fixture
@@ -73,18 +56,18 @@ def reporter() -> Reporter:
     return Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"))
 
 
-def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str, str]]:
+def told(reporter: Reporter, answer: actions.CallAnswer | actions.WriteAnswer) -> list[tuple[str, str]]:
     with capture_logs() as logs:
         reporter.tell_answer(answer)
     assert SECRET not in str(logs)
     return [(line["log_level"], line["event"]) for line in logs]
 
 
-def answered(call: Call, **parts: Any) -> CallAnswer:
+def answered(call: actions.Call, **parts: Any) -> actions.CallAnswer:
     return AnsweredCall(call=call, asked_at=NOW, at=NOW, **parts)
 
 
-def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
+def failed(call: actions.Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> actions.CallAnswer:
     return answered(call, failure=Failure(kind=kind, message=message))
 
 
@@ -92,7 +75,7 @@ def operation(*, done: bool = False, failure: Failure | None = None) -> Operatio
     return Operation(name=OperationName("operation-1"), done=done, failure=failure)
 
 
-def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:
+def refused(write: actions.Write, failure: WriteFailure, message: str = "no") -> actions.WriteAnswer:
     return AnsweredWrite(write=write, at=NOW, failure=failure, message=message)
 
 
@@ -116,54 +99,42 @@ def test_managed_instance_group_without_an_object_is_reported_once(reporter: Rep
 _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
 
 
-@pytest.mark.parametrize(
-    ("answer", "want"),
-    [
-        pytest.param(answered(INSERT, result=operation()), ("info", "resource.create_accepted"), id="a create"),
-        pytest.param(failed(INSERT), ("warning", "resource.create_failed"), id="a create that is refused"),
-        pytest.param(
-            failed(INSERT, FailureKind.ALREADY_EXISTS), ("info", "call.postponed"), id="a create of what is there"
-        ),
-        pytest.param(answered(DELETE, result=operation()), ("info", "resource.delete_accepted"), id="a delete"),
-        pytest.param(answered(DELETE), ("info", "resource.gone"), id="a delete of what is gone"),
-        pytest.param(failed(DELETE), ("warning", "resource.delete_failed"), id="a delete that is refused"),
-        pytest.param(answered(DELETE, kept="work"), ("warning", "resource.delete_kept"), id="a delete that is kept"),
-        pytest.param(answered(POLL, result=operation(done=True)), ("info", "operation.done"), id="an end"),
-        pytest.param(
-            answered(POLL, result=operation(done=True, failure=_STOCKOUT)),
-            ("warning", "operation.failed"),
-            id="a bad end",
-        ),
-        pytest.param(failed(POLL), ("warning", "compute.read_failed"), id="an operation that cannot be read"),
-        pytest.param(answered(METADATA, result=operation()), ("info", "machine.metadata_set"), id="metadata"),
-        pytest.param(failed(METADATA), ("warning", "machine.metadata_failed"), id="metadata that is refused"),
-        pytest.param(
-            failed(METADATA, FailureKind.OPERATION_IN_THE_WAY), ("info", "call.postponed"), id="metadata of another"
-        ),
-        pytest.param(failed(READ), ("warning", "compute.read_failed"), id="a read"),
-        pytest.param(AnsweredWrite(write=REMOVE, at=NOW), ("info", "object.written"), id="a write"),
-        pytest.param(
-            AnsweredWrite(write=replace(STATUS, events=()), at=NOW), ("debug", "object.written"), id="a status"
-        ),
-        pytest.param(refused(REMOVE, WriteFailure.CONFLICT), ("info", "write.postponed"), id="an object that changed"),
-        pytest.param(refused(REMOVE, WriteFailure.NOT_NOW), ("info", "write.postponed"), id="a disruption budget"),
-        pytest.param(refused(REMOVE, WriteFailure.REFUSED), ("warning", "write.refused"), id="a right that lacks"),
-        pytest.param(refused(REMOVE, WriteFailure.UNAVAILABLE), ("warning", "write.failed"), id="no answer"),
-    ],
-)
-def test_answer_is_logged_in_one_line(
-    reporter: Reporter, answer: CallAnswer | WriteAnswer, want: tuple[str, str]
+_LISTS = (actions.ListMachines(target=target(MIG)), actions.ReadMachines(target=target(MIG), machines=(a_machine(),)))
+_ENDED, _FAILED = operation(done=True), operation(done=True, failure=_STOCKOUT)
+#: Answer, and level and event of its log line, by case. Lines for successful reads would hide other lines.
+_LINES: dict[str, tuple[actions.CallAnswer | actions.WriteAnswer, str]] = {
+    "create": (answered(INSERT, result=operation()), "info resource.create_accepted"),
+    "create that is refused": (failed(INSERT), "warning resource.create_failed"),
+    "create of an existing resource": (failed(INSERT, FailureKind.ALREADY_EXISTS), "info call.postponed"),
+    "delete": (answered(DELETE, result=operation()), "info resource.delete_accepted"),
+    "delete of a missing resource": (answered(DELETE), "info resource.gone"),
+    "delete that is refused": (failed(DELETE), "warning resource.delete_failed"),
+    "delete that is kept": (answered(DELETE, kept="work"), "warning resource.delete_kept"),
+    "operation that has ended": (answered(POLL, result=_ENDED), "info operation.done"),
+    "operation that has failed": (answered(POLL, result=_FAILED), "warning operation.failed"),
+    "operation that cannot be read": (failed(POLL), "warning compute.read_failed"),
+    "operation that is read": (answered(POLL), ""),
+    "metadata": (answered(METADATA, result=operation()), "info machine.metadata_set"),
+    "metadata that is refused": (failed(METADATA), "warning machine.metadata_failed"),
+    "metadata that was changed": (failed(METADATA, FailureKind.OPERATION_IN_THE_WAY), "info call.postponed"),
+    "read": (answered(READ), ""),
+    "read that is refused": (failed(READ), "warning compute.read_failed"),
+    **{type(call).__name__: (answered(call), "") for call in _LISTS},
+    "write": (AnsweredWrite(write=REMOVE, at=NOW), "info object.written"),
+    "status": (AnsweredWrite(write=replace(STATUS, events=()), at=NOW), "debug object.written"),
+    "object that was changed": (refused(REMOVE, WriteFailure.CONFLICT), "info write.postponed"),
+    "disruption budget": (refused(REMOVE, WriteFailure.NOT_NOW), "info write.postponed"),
+    "missing right": (refused(REMOVE, WriteFailure.REFUSED), "warning write.refused"),
+    "no response": (refused(REMOVE, WriteFailure.UNAVAILABLE), "warning write.failed"),
+}
+
+
+@pytest.mark.parametrize(("answer", "want"), _LINES.values(), ids=_LINES)
+def test_answer_is_logged_in_at_most_one_line(
+    reporter: Reporter, answer: actions.CallAnswer | actions.WriteAnswer, want: str
 ) -> None:
     """A line never contains the token that a call writes into a machine's metadata."""
-    assert told(reporter, answer) == [want]
-
-
-@pytest.mark.parametrize(
-    "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachines(target=target(MIG), machines=(a_machine(),))]
-)
-def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
-    """Lines for successful reads would hide other lines."""
-    assert told(reporter, answered(call)) == []
+    assert [" ".join(line) for line in told(reporter, answer)] == ([want] if want else [])
 
 
 @pytest.mark.parametrize(
@@ -176,12 +147,12 @@ def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
     ],
 )
 def test_problem_that_lasts_is_logged_once(
-    reporter: Reporter, bad: CallAnswer | WriteAnswer, good: CallAnswer | WriteAnswer
+    reporter: Reporter, bad: actions.CallAnswer | actions.WriteAnswer, good: actions.CallAnswer | actions.WriteAnswer
 ) -> None:
     assert len(told(reporter, bad)) == 1
     assert told(reporter, bad) == []
     if isinstance(bad, AnsweredWrite):
-        other: CallAnswer | WriteAnswer = replace(bad, message="other words")
+        other: actions.CallAnswer | actions.WriteAnswer = replace(bad, message="other words")
     elif bad.kept:
         other = replace(bad, kept="other work")
     else:
@@ -197,17 +168,13 @@ def reasons(reporter: Reporter) -> list[str]:
     return [event.reason for event in recorder.told]
 
 
-def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Reporter) -> None:
+def test_event_of_a_status_is_recorded_only_when_the_status_is_written(reporter: Reporter) -> None:
+    """After a rejection, the next decision proposes the Event again, together with its status write."""
     reporter.tell(Plan(memory=Memory(), writes=(STATUS,)), Snapshot(cluster=Cluster(uid="c")))
+    reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
     assert reasons(reporter) == []
     reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == ["Provisioned"]
-
-
-def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
-    """The next decision proposes the Event again, together with its status write."""
-    reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
-    assert reasons(reporter) == []
 
 
 def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
@@ -259,10 +226,10 @@ def test_dry_run_reports_only_reads() -> None:
 
 
 def test_dry_run_names_omitted_changes_without_tokens() -> None:
-    node = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
+    node = actions.PatchNode(name="m-0", uid="u", resource_version="7", labels={})
     assert would(node) == "label or taint: Node m-0"
     assert would(replace(node, cordon=True)) == "cordon: Node m-0"
-    assert would(EvictPod(namespace="n", name="p", uid="u")) == "evict pod: Pod n/p u"
+    assert would(actions.EvictPod(namespace="n", name="p", uid="u")) == "evict pod: Pod n/p u"
     assert would(INSERT) == f"insert {INSERT.target.name} in {INSERT.target.scope.path}"
     assert would(METADATA) == "set metadata gce://research-project/us-central1-c/m-0"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,27 +15,12 @@ from provisioner.kube.protocol import object_path
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
-from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, UriStatus
 from provisioner.nodegroups.api.types import API_VERSION, RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import manifest, version_of
-from provisioner.nodegroups.planning.actions import (
-    ApplyDevicePlugin,
-    ApproveRequest,
-    CreateChild,
-    CreateToken,
-    DeleteChild,
-    DeleteDevicePlugin,
-    DeleteNode,
-    DeleteToken,
-    EvictPod,
-    PatchNode,
-    PatchStatus,
-    SetFinalizers,
-    Write,
-)
+from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.writing import Writer
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import (
@@ -44,6 +28,8 @@ from tests.support.nodegroup_world import (
     LABELS,
     NAMESPACE,
     TAINT,
+    a_child,
+    encoded,
     kind_path,
     raw_kind,
     raw_machine_node,
@@ -71,22 +57,15 @@ def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: A
     return parse(RECORDS[kind], api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata)))
 
 
-def a_child() -> WorkloadPolicy:
-    group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1")
-    return WorkloadPolicy(
-        meta=ObjectMeta(
-            namespace=NAMESPACE,
-            name=names.child_name(group, POLICY),
-            uid="",
-            owner=ObjectMeta(namespace="", name=GROUP, uid="u1"),
-        ),
-        spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
-    )
+_OWNER = ObjectMeta(namespace="", name=GROUP, uid="u1")
+_NAME = names.child_name(ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1"), POLICY)
+CREATE = actions.CreateChild(
+    record=replace(a_child(POLICY), meta=ObjectMeta(namespace=NAMESPACE, name=_NAME, uid="", owner=_OWNER))
+)
 
 
 def test_child_is_created_as_decided(api: FakeKube) -> None:
-    child = a_child()
-    write = CreateChild(record=child)
+    write, child = CREATE, CREATE.record
     writer(api).write(write)
     writer(api).write(write)
     raw = api.object(kind_path(POLICY, child.meta.name))
@@ -102,26 +81,16 @@ def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> 
     """The API server may report a conflict because the namespace is being changed."""
     api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(Conflict):
-        writer(api).write(CreateChild(record=a_child()))
-
-
-def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
-    policy = put(api, POLICY)
-    writer(api).write(DeleteChild(record=policy))
-    writer(api).write(DeleteChild(record=policy))
-    assert api.object(kind_path(POLICY)) is None
-    put(api, POLICY, uid="another")
-    with pytest.raises(Conflict):
-        writer(api).write(DeleteChild(record=policy))
+        writer(api).write(CREATE)
 
 
 def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube) -> None:
     """An object that has changed needs a new decision."""
     group = put(api)
-    writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
+    writer(api).write(actions.SetFinalizers(record=group, finalizers=("a", "b")))
     assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
     with pytest.raises(Conflict):
-        writer(api).write(SetFinalizers(record=group, finalizers=()))
+        writer(api).write(actions.SetFinalizers(record=group, finalizers=()))
     body = api.calls[-1].body
     assert body is not None
     assert body["metadata"] == {"resourceVersion": group.meta.resource_version, "finalizers": []}
@@ -132,7 +101,7 @@ def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
         type="Ready", status=ConditionStatus.TRUE, reason="Created", message="", last_transition_time=EXPIRES
     )
     policy = replace(put(api, POLICY), status=UriStatus(conditions=(ready,)))
-    writer(api).write(PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
+    writer(api).write(actions.PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
     call = api.calls[-1]
     assert call.path == f"{kind_path(POLICY)}/status"
     assert call.body == {
@@ -140,66 +109,64 @@ def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
         "status": {"uri": "https://x"},
     }
     before = len(api.calls)
-    writer(api).write(PatchStatus(record=policy, new=policy.status))
+    writer(api).write(actions.PatchStatus(record=policy, new=policy.status))
     assert len(api.calls) == before
 
 
-def put_node(api: FakeKube, **parts: Any) -> dict[str, Any]:
-    return api.put_object(NODE, raw_machine_node("m-0", **{"labels": {"a": "b"}, "unschedulable": False} | parts))
+_TAINTS = (
+    {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
+    {"key": "old", "value": "x", "effect": "NoSchedule"},
+)
 
 
-def patch_of(raw: dict[str, Any], **changes: Any) -> PatchNode:
-    metadata = raw["metadata"]
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({"labels": LABELS}, {"labels": {"a": "b", **LABELS}}),
+        ({"taint": True}, {"taints": [*_TAINTS, TAINT]}),
+        ({"cordon": True}, {"unschedulable": True}),
+    ],
+    ids=["labels", "taint", "cordon"],
+)
+def test_node_is_changed_only_in_the_version_that_was_read(
+    api: FakeKube, changes: dict[str, Any], want: dict[str, Any]
+) -> None:
+    """Other labels and taints are kept, with their times."""
+    node = raw_machine_node("m-0", labels={"a": "b"}, unschedulable=False, spec={"taints": [*_TAINTS]})
+    metadata = api.put_object(NODE, node)["metadata"]
     values = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"], "labels": {}, **changes}
-    return PatchNode(name=metadata["name"], **values)
-
-
-def test_labels_are_added_to_existing_ones(api: FakeKube) -> None:
-    raw = put_node(api)
-    writer(api).write(patch_of(raw, labels=LABELS))
+    write = actions.PatchNode(name="m-0", **values)
+    writer(api).write(write)
     after = api.object(NODE)
     assert after is not None
-    assert after["metadata"]["labels"] == {"a": "b", **LABELS}
-    assert after["spec"] == raw["spec"]
-
-
-def test_taint_of_tpu_nodes_is_added_and_other_taints_keep_their_times(api: FakeKube) -> None:
-    since = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
-    raw = put_node(api, spec={"taints": [since, {"key": "old", "value": "x", "effect": "NoSchedule"}]})
-    writer(api).write(patch_of(raw, taint=True))
-    after = api.object(NODE)
-    assert after is not None
-    assert after["spec"]["taints"] == [*raw["spec"]["taints"], TAINT]
-
-
-def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    raw = put_node(api)
-    writer(api).write(patch_of(raw, cordon=True))
-    after = api.object(NODE)
-    assert after is not None
-    assert after["spec"]["unschedulable"] is True
-    for changes in ({"cordon": True}, {"taint": True}, {"labels": LABELS}):
-        with pytest.raises(Conflict):
-            writer(api).write(patch_of(raw, **changes))
+    found = {"labels": after["metadata"]["labels"], **after["spec"]}
+    assert found == {"labels": {"a": "b"}, **node["spec"], **want}
+    with pytest.raises(Conflict):
+        writer(api).write(write)
     assert api.object(NODE) == after
 
 
 @pytest.mark.parametrize(
     ("path", "raw", "write"),
     [
-        pytest.param(NODE, raw_machine_node("m-0"), DeleteNode(name="m-0", uid="uid-of-m-0"), id="a node"),
+        pytest.param(
+            kind_path(POLICY), raw_kind(POLICY), actions.DeleteChild(record=a_child(POLICY)), id="a workload policy"
+        ),
+        pytest.param(NODE, raw_machine_node("m-0"), actions.DeleteNode(name="m-0", uid="uid-of-m-0"), id="a node"),
         pytest.param(
             "/api/v1/namespaces/kube-system/secrets/s",
             {"metadata": {"name": "s", "uid": "u"}},
-            DeleteToken(name="s", uid="u"),
+            actions.DeleteToken(name="s", uid="u"),
             id="a token",
         ),
         pytest.param(
-            PLUGIN, {"metadata": {"name": "x", "uid": "u"}}, DeleteDevicePlugin(uid="u"), id="the device plugin"
+            PLUGIN, {"metadata": {"name": "x", "uid": "u"}}, actions.DeleteDevicePlugin(uid="u"), id="the device plugin"
         ),
     ],
 )
-def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
+def test_object_is_deleted_only_with_its_uid(
+    api: FakeKube, path: str, raw: dict[str, Any], write: actions.Write
+) -> None:
     api.put_object(path, raw)
     writer(api).write(write)
     writer(api).write(write)
@@ -212,7 +179,7 @@ def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict
 def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
     path = object_path("pods", "train-0", namespace=NAMESPACE)
     api.put_object(path, raw_pod_on("m-0"))
-    write = EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")
+    write = actions.EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")
     writer(api).write(write)
     call = api.calls[-1]
     assert (call.method, call.path) == ("POST", f"{path}/eviction")
@@ -222,17 +189,13 @@ def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
     writer(api).write(write)
 
 
-TOKEN = CreateToken(namespace=NAMESPACE, name=GROUP, machine="m-0", machine_id="17", expires_at=EXPIRES)
-
-
-def stored(raw: dict[str, Any]) -> dict[str, Any]:
-    return {**raw, "data": {key: base64.b64encode(value.encode()).decode() for key, value in raw["stringData"].items()}}
+TOKEN = actions.CreateToken(namespace=NAMESPACE, name=GROUP, machine="m-0", machine_id="17", expires_at=EXPIRES)
 
 
 def test_token_is_created_for_one_machine(api: FakeKube) -> None:
     writer(api).write(TOKEN)
     (raw,) = api.objects("/api/v1/namespaces/kube-system/secrets")
-    token = parse_secret(stored(raw))
+    token = parse_secret(encoded(raw))
     assert token is not None
     assert (token.group_namespace, token.group_name, token.machine, token.machine_id) == (NAMESPACE, GROUP, "m-0", "17")
     assert (token.expires_at, len(token.value)) == (EXPIRES, 23)
@@ -285,7 +248,7 @@ def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) ->
     path = object_path("certificatesigningrequests", "csr-1", root=tokens.CERTIFICATES_ROOT)
     raw = api.put_object(path, raw_request("m-0"))
     version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
-    writer(api).write(ApproveRequest(name="csr-1", uid="uid-of-csr-1", resource_version=version))
+    writer(api).write(actions.ApproveRequest(name="csr-1", uid="uid-of-csr-1", resource_version=version))
     call = api.calls[-1]
     assert (call.method, call.path) == ("PATCH", f"{path}/approval")
     assert call.body is not None
@@ -295,7 +258,7 @@ def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) ->
 
 def test_device_plugin_is_applied_with_one_field_manager(api: FakeKube) -> None:
     """With one field manager for all releases, the API server removes fields that a new release no longer has."""
-    write = ApplyDevicePlugin(version=version_of(MANIFEST))
+    write = actions.ApplyDevicePlugin(version=version_of(MANIFEST))
     writer(api).write(write)
     writer(api).write(write)
     assert api.calls[-1].query["fieldManager"] == constants.MANAGER
