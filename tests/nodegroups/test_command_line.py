@@ -81,11 +81,6 @@ def test_invalid_settings_are_refused(
     assert want in capsys.readouterr().err
 
 
-def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
-    assert "there is no kubeconfig" in capsys.readouterr().err
-
-
 def test_address_that_cannot_be_served_is_reported(
     kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

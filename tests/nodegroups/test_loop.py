@@ -35,16 +35,6 @@ def ready(world: World) -> World:
     return world
 
 
-def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was decided but never submitted counts as lost after LOST_SECONDS (60 s), and is decided again."""
-    with monkeypatch.context() as broken:
-        broken.setattr(type(world.actor), "carry_out", None)
-        for _ in range(3):
-            with pytest.raises(TypeError):
-                world.round(after_seconds=1)
-    world.run(world.is_ready)
-
-
 def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call without a recorded answer counts as lost after 60 s, and is repeated even if recording the loss raises."""
     real = memory._of_resource
@@ -99,23 +89,6 @@ def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int)
     with capture_logs() as logs:
         world.run(world.is_ready, seconds=900)
     assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
-
-
-def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reading with a time in the future would count as newer than all later readings."""
-    send, now = world.wire.request, world.clock.now
-
-    def request(method: str, url: str, **parts: Any) -> Any:
-        if "/resourcePolicies/" in url:
-            monkeypatch.undo()
-            monkeypatch.setattr(world.clock, "now", lambda: now() - timedelta(hours=2))
-            world.loop.round()
-        return send(method, url, **parts)
-
-    monkeypatch.setattr(world.wire, "request", request)
-    world.run(world.is_ready, seconds=900)
 
 
 @pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))

@@ -22,6 +22,7 @@ from provisioner.nodegroups.reading import (
     parse_pod,
     tolerates_tpu_nodes,
 )
+from tests.support.any_json import ANY_JSON, spoilt
 from tests.support.nodegroup_world import LABELS, STARTED, provider_id, raw_machine_node, raw_pod_on
 
 TPU = constants.TPU_RESOURCE
@@ -194,25 +195,11 @@ def test_device_plugin_is_read_with_its_version() -> None:
     assert parse_device_plugin(raw) == DevicePlugin(uid="u")
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_PARTS = st.dictionaries(
-    st.sampled_from(
-        [
-            *("name", "uid", "namespace", "labels", "annotations", "ownerReferences", "taints", "capacity"),
-            *("conditions", "providerID", "containers", "phase", "tolerations", "deletionTimestamp", "overhead"),
-        ]
-    ),
-    _JSON | st.text(min_size=1, max_size=5),
-)
-
-
-@given(raw=st.fixed_dictionaries({"metadata": _PARTS, "spec": _PARTS, "status": _PARTS}) | _JSON)
-def test_any_json_is_read_or_malformed(raw: object) -> None:
-    for parse in (parse_node, parse_pod, parse_device_plugin):
-        with contextlib.suppress(MalformedObject):
-            parse(raw)
-    tolerates_tpu_nodes(raw)
+@given(st.data())
+def test_any_json_is_read_or_malformed(data: st.DataObject) -> None:
+    raw = data.draw(st.sampled_from([raw_machine_node("m-0"), raw_pod_on("m-0"), manifest("p")]))
+    for changed in (spoilt(data, raw), data.draw(ANY_JSON)):
+        for parse in (parse_node, parse_pod, parse_device_plugin):
+            with contextlib.suppress(MalformedObject):
+                parse(changed)
+        tolerates_tpu_nodes(changed)

@@ -112,6 +112,15 @@ def test_outdated_answer_changes_nothing() -> None:
     assert answered(memory, poll, result=Operation(name="earlier", done=True)) == memory
 
 
+@pytest.mark.parametrize(("is_open", "want"), [(True, ASKED), (False, LONG_AGO)], ids=["open call", "forgotten call"])
+def test_reading_has_the_shifted_time_of_its_call_if_the_clock_is_set_back(*, is_open: bool, want: datetime) -> None:
+    """A reading with a time in the future would count as newer than all later readings."""
+    call = actions.Read(**OF)
+    memory = with_open(Memory(resources={"u": ResourceMemory()}), ASKED, calls=[call] if is_open else [])
+    answer = AnsweredCall(call=call, asked_at=NOW + timedelta(hours=2), at=NOW, result=POLICY)
+    assert fold(memory, answer).resources["u"].reading == Reading(asked_at=want, resource=POLICY)
+
+
 @pytest.mark.parametrize("found", [(), (Instance(name="m", id="8", items={"a": "b"}),)], ids=["gone", "another one"])
 def test_metadata_of_another_machine_under_the_same_name_is_dropped(found: tuple[Instance, ...]) -> None:
     read = actions.ReadMachines(**OF, machines=(MACHINE,))
