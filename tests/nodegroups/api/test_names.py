@@ -10,9 +10,8 @@ from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
+from tests.support.nodegroups import CLUSTER_UID, UID
 
-UID = "0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11"
-CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
 GROUP = ObjectMeta(namespace="research", name="slice", uid=UID)
 MARK = f"tpu-provisioner: TPUNodeGroup research/slice uid {UID} cluster {CLUSTER_UID}"
 CHILDREN = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP)
@@ -133,12 +132,6 @@ def test_description_that_is_not_exactly_a_mark_is_rejected(description: str) ->
     assert names.parse_mark(description) is None
 
 
-@given(st.text())
-def test_text_is_a_mark_only_if_formatting_gives_the_same_text(description: str) -> None:
-    mark = names.parse_mark(description)
-    assert mark is None or str(mark) == description
-
-
 @given(UIDS, UIDS, st.integers(1, 99), st.integers(1, 99))
 def test_request_id_differs_by_object_operation_and_attempt(one: str, other: str, first: int, second: int) -> None:
     create = names.request_id(one, OperationType.CREATE, first)
@@ -175,21 +168,16 @@ _VALUES = _NAMES | st.just("")
 _EFFECTS = st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"])
 
 
-@given(st.dictionaries(_KEYS, _VALUES))
-def test_labels_are_parsed_unchanged(labels: dict[str, str]) -> None:
+@given(
+    st.dictionaries(_KEYS, _VALUES), st.lists(st.builds(Taint, key=_KEYS, value=_VALUES, effect=_EFFECTS)).map(tuple)
+)
+def test_labels_and_taints_are_parsed_unchanged(labels: dict[str, str], taints: tuple[Taint, ...]) -> None:
     assert names.parse_labels(names.labels_text(labels)) == labels
-
-
-@given(st.lists(st.builds(Taint, key=_KEYS, value=_VALUES, effect=_EFFECTS)).map(tuple))
-def test_taints_are_parsed_unchanged(taints: tuple[Taint, ...]) -> None:
     assert names.parse_taints(names.taints_text(taints)) == taints
 
 
-@pytest.mark.parametrize("text", ["", ",", "a", "=b", " , a"])
-def test_malformed_label_is_left_out(text: str) -> None:
-    assert names.parse_labels(text) == {}
-
-
-@pytest.mark.parametrize("text", ["", ",", "a=b", ":NoSchedule", "=b:NoSchedule", "a=b:"])
-def test_malformed_taint_is_left_out(text: str) -> None:
-    assert names.parse_taints(text) == ()
+def test_malformed_label_or_taint_is_left_out() -> None:
+    for text in ("", ",", "a", "=b", " , a"):
+        assert names.parse_labels(text) == {}, text
+    for text in ("", ",", "a=b", ":NoSchedule", "=b:NoSchedule", "a=b:"):
+        assert names.parse_taints(text) == (), text

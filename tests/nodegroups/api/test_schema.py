@@ -125,15 +125,16 @@ def test_instance_template_has_the_fields_of_an_instance_config() -> None:
 EXAMPLES = Path(__file__).parents[3] / "examples" / "nodegroups"
 
 
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [
-        ("slice", (2, SizePolicyMode.BULK)),
-        ("single-hosts-spot", (4, SizePolicyMode.INDIVIDUAL)),
-        ("slice-flex-start", (4, SizePolicyMode.BULK)),
-        ("own-template", (4, SizePolicyMode.BULK)),
-    ],
-)
+#: Number of machines and mode of each example.
+_SHAPES = {
+    "slice": (2, SizePolicyMode.BULK),
+    "single-hosts-spot": (4, SizePolicyMode.INDIVIDUAL),
+    "slice-flex-start": (4, SizePolicyMode.BULK),
+    "own-template": (4, SizePolicyMode.BULK),
+}
+
+
+@pytest.mark.parametrize(("name", "want"), _SHAPES.items())
 def test_example_has_the_machines_and_mode_that_its_comment_says(name: str, want: tuple[int, SizePolicyMode]) -> None:
     raw = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
     raw["metadata"]["uid"] = UID
@@ -145,8 +146,7 @@ def test_example_has_the_machines_and_mode_that_its_comment_says(name: str, want
 
 
 def test_all_examples_are_tested() -> None:
-    names = {"slice", "single-hosts-spot", "slice-flex-start", "own-template", "jobset-on-slice"}
-    assert {path.stem for path in EXAMPLES.iterdir()} == names
+    assert {path.stem for path in EXAMPLES.iterdir()} == {*_SHAPES, "jobset-on-slice"}
 
 
 def test_pods_of_the_example_jobset_fill_the_slice_and_select_only_its_nodes() -> None:

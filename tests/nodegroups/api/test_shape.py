@@ -124,13 +124,6 @@ def test_shape_of_a_status_has_all_but_the_accelerator(
             id="a slice of one machine in bulk",
         ),
         pytest.param(
-            _spec("2x2x1", None, BULK),
-            V7X,
-            "targetSizePolicyMode BULK is for slices of several machines, and topology 2x2x1 is one tpu7x-standard-4t; "
-            "set INDIVIDUAL, or leave it out",
-            id="a slice of one machine in bulk, without a count",
-        ),
-        pytest.param(
             _spec("", 2),
             V7X,
             "topology is missing: it says how the machines of one slice are wired; topologies of that size: 2x2x2; for "
@@ -151,12 +144,6 @@ def test_shape_of_a_status_has_all_but_the_accelerator(
             "only slices with dimensions that are multiples of 4, up to 256, in ascending order; nearest valid: 2x2x2, "
             "2x2x4, 2x2x1",
             id="a topology that Google does not sell",
-        ),
-        pytest.param(
-            _spec("4x4"),
-            V7X,
-            "topology 4x4 is not valid for tpu7x: tpu7x slices have 3 dimensions; nearest valid: 2x2x4, 2x2x2, 2x2x1",
-            id="a topology of another generation",
         ),
         pytest.param(
             _spec("2x2x2"),
