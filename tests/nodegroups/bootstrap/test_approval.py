@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ssl import DER_cert_to_PEM_cert
@@ -40,13 +41,25 @@ def test_request_of_a_kubelet_is_read() -> None:
     assert parse_request(raw_request("m-0")) == REQUEST
 
 
-def _csr(*names: tuple[x509.ObjectIdentifier, str], extension: x509.ExtensionType | None = None) -> bytes:
+def _der(
+    *names: tuple[x509.ObjectIdentifier, str],
+    extensions: Iterable[x509.ExtensionType] = (),
+    key: rsa.RSAPrivateKey | None = None,
+) -> bytes:
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in names])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    if extension is not None:
+    for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
-    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-    return signed.public_bytes(serialization.Encoding.PEM)
+    signed = builder.sign(key or ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.DER)
+
+
+def _pem(der: bytes) -> bytes:
+    return DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode()
+
+
+def _csr(*names: tuple[x509.ObjectIdentifier, str], extension: x509.ExtensionType | None = None) -> bytes:
+    return _pem(_der(*names, extensions=[extension] if extension is not None else []))
 
 
 _O, _CN = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME
@@ -58,13 +71,7 @@ _TWO = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.18"), b"\x30\x00
 
 def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
     """Return a signed request with changed bytes, because the library creates only valid requests."""
-    subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in ((_O, "system:nodes"), _NODE)])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    for extension in extensions:
-        builder = builder.add_extension(extension, critical=False)
-    signed = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-    der = signed.public_bytes(serialization.Encoding.DER).replace(old, new, 1)
-    return DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode()
+    return _pem(_der((_O, "system:nodes"), _NODE, extensions=extensions).replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
@@ -123,9 +130,7 @@ def test_request_is_read_only_within_its_bound() -> None:
 
 def test_request_with_the_largest_key_leaves_room_for_the_longest_node_name() -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=4096)
-    names = x509.Name([x509.NameAttribute(_O, "system:nodes"), x509.NameAttribute(*_NODE)])
-    signed = x509.CertificateSigningRequestBuilder().subject_name(names).sign(key, hashes.SHA256())
-    request = base64.b64encode(signed.public_bytes(serialization.Encoding.PEM)).decode()
+    request = base64.b64encode(_pem(_der((_O, "system:nodes"), _NODE, key=key))).decode()
     # The name is encoded in base64 twice, so each byte of it adds 16/9 characters: less than 2.
     assert len(request) + 2 * bounds.OBJECT_NAME <= bounds.CERTIFICATE_REQUEST
     assert parse_request(raw_request("m-0", spec={"request": request})) == REQUEST
@@ -138,14 +143,11 @@ def test_any_other_json_is_read_as_no_request(raw: object) -> None:
     assert parse_request(raw_request("m-0", spec={"request": raw})) is None
 
 
-def test_request_with_the_token_of_the_same_machine_is_approved() -> None:
-    assert tokens.is_own(REQUEST, TOKEN, NOW)
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"machine": "m-1"}, {"name": "bootstrap-token-ghijkl"}, {"value": ""}, {"expires_at": NOW}, {"expires_at": None}],
     ids=["of another machine", "another token", "cannot be used", "expired", "never counts"],
 )
-def test_request_with_another_or_an_invalid_token_is_not_approved(changes: dict[str, Any]) -> None:
+def test_request_is_approved_only_with_the_valid_token_of_its_machine(changes: dict[str, Any]) -> None:
+    assert tokens.is_own(REQUEST, TOKEN, NOW)
     assert not tokens.is_own(REQUEST, replace(TOKEN, **changes), NOW)

@@ -122,16 +122,6 @@ def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
         }
     ]
     files = {
-        path: (machine.root / path).read_text()
-        for path in (
-            "etc/containerd/config.toml",
-            "etc/apt/keyrings/kubernetes-apt-keyring.asc",
-            "etc/apt/sources.list.d/kubernetes.list",
-            "etc/modules-load.d/tpu-provisioner.conf",
-            "etc/sysctl.d/90-tpu-provisioner.conf",
-        )
-    }
-    assert files == {
         "etc/containerd/config.toml": CONTAINERD,
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": (
             "key of https://pkgs.k8s.io/core:/stable:/v1.34/deb/Release.key\n"
@@ -145,6 +135,7 @@ def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
             "net.bridge.bridge-nf-call-iptables = 1\nnet.bridge.bridge-nf-call-ip6tables = 1\nnet.ipv4.ip_forward = 1\n"
         ),
     }
+    assert {path: (machine.root / path).read_text() for path in files} == files
     assert machine.calls[-1] == "systemctl enable --now kubelet"
 
 
@@ -205,19 +196,14 @@ def test_kubeadm_before_1_31_gets_a_v1beta3_configuration(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("api_server", ["api.example.com:443", "10.0.0.2:8443"])
-def test_machine_joins_at_the_address_in_its_metadata(machine: Machine, api_server: str) -> None:
-    machine.attributes(items(api_server=api_server))
-    machine.boot()
-    (join,) = machine.joins
-    assert join["discovery"]["bootstrapToken"]["apiServerEndpoint"] == api_server
-
-
-def test_machine_accepts_both_cas_during_a_rotation(machine: Machine) -> None:
+def test_machine_joins_at_the_address_and_with_the_cas_in_its_metadata(machine: Machine, api_server: str) -> None:
+    """During a rotation, the machine accepts both CAs."""
     other = "sha256:" + "0b" * 32
-    machine.attributes(items(ca_hash=f"{HASH},{other}"))
+    machine.attributes(items(api_server=api_server, ca_hash=f"{HASH},{other}"))
     machine.boot()
     (join,) = machine.joins
-    assert join["discovery"]["bootstrapToken"]["caCertHashes"] == [HASH, other]
+    token = join["discovery"]["bootstrapToken"]
+    assert (token["apiServerEndpoint"], token["caCertHashes"]) == (api_server, [HASH, other])
 
 
 def test_packages_are_installed_from_the_mirror(machine: Machine) -> None:
@@ -242,30 +228,43 @@ def test_image_with_another_kubernetes_version_gets_the_clusters_version(machine
     assert machine.has_joined
 
 
-def test_labels_that_a_kubelet_rejects_are_left_out(machine: Machine) -> None:
-    good = (
-        "a=b",
-        "example.com/a.b_c=",
-        "kubernetes.io/os=linux",
-        "mykubernetes.io/mine=1",
-        "node.kubernetes.io/instance-type=y",
-        "topology.kubernetes.io/zone=z",
-    )
-    bad = (
-        "app.kubernetes.io/name=x",
-        "x.k8s.io/z=1",
-        "kubernetes.io/role=x",
-        "a",
-        "a=b=c",
-        "-a=b",
-        f"a={'b' * 64}",
-        "/=",
-    )
-    machine.attributes({**items(), names.KUBE_LABELS: ",".join((*good, *bad))})
+_LABELS = (
+    *("a=b", "example.com/a.b_c=", "kubernetes.io/os=linux", "mykubernetes.io/mine=1"),
+    *("node.kubernetes.io/instance-type=y", "topology.kubernetes.io/zone=z"),
+)
+_BAD_LABELS = (
+    *("app.kubernetes.io/name=x", "x.k8s.io/z=1", "kubernetes.io/role=x"),
+    *("a", "a=b=c", "-a=b", f"a={'b' * 64}", "/="),
+)
+_TAINTS = ("tpu-provisioner.cloud.google.com/held=true:NoSchedule", "a:NoExecute", "b=:PreferNoSchedule")
+_BAD_TAINTS = (
+    *("c=d", "c=d:Never", "-c=d:NoSchedule", "/c:NoSchedule"),
+    *("c=d=e:NoSchedule", "*:NoSchedule", "c=d e:NoSchedule"),
+)
+_TWICE = ("google.com/tpu:NoSchedule", "a:NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "message"),
+    [
+        pytest.param(names.KUBE_LABELS, _LABELS, _BAD_LABELS, " {} is no", id="labels"),
+        pytest.param(names.KUBE_TAINTS, _TAINTS, _BAD_TAINTS, " {} is no taint", id="taints"),
+        # The kubelet does not start with two taints of the same key and effect.
+        pytest.param(names.KUBE_TAINTS, ("a=b:NoSchedule", "a=b:NoExecute"), _TWICE, "a taint {} already", id="twice"),
+    ],
+)
+def test_labels_and_taints_that_a_kubelet_rejects_are_left_out_and_reported(
+    machine: Machine, key: str, good: tuple[str, ...], bad: tuple[str, ...], message: str
+) -> None:
+    machine.attributes({**items(), key: ", ".join((*good, *bad))})
     said = machine.boot()
     (join,) = machine.joins
-    assert join["nodeRegistration"]["kubeletExtraArgs"][0] == {"name": "node-labels", "value": ",".join(good)}
-    assert [label for label in bad if f" {label} is no" not in said] == []
+    given = {argument["name"]: argument["value"] for argument in join["nodeRegistration"]["kubeletExtraArgs"]}
+    if key == names.KUBE_LABELS:
+        assert given["node-labels"] == ",".join(good)
+    else:
+        assert given["register-with-taints"] == ",".join(("google.com/tpu=present:NoSchedule", *good))
+    assert [entry for entry in bad if message.format(entry) not in said] == []
 
 
 @pytest.mark.parametrize(
@@ -279,36 +278,6 @@ def test_machine_without_valid_labels_joins(machine: Machine, labels: str | None
     (join,) = machine.joins
     arguments = join["nodeRegistration"]["kubeletExtraArgs"]
     assert [argument["name"] for argument in arguments] == ["provider-id", "register-with-taints"]
-
-
-def test_node_registers_with_the_valid_taints_of_its_metadata(machine: Machine) -> None:
-    good = ("tpu-provisioner.cloud.google.com/held=true:NoSchedule", "a:NoExecute", "b=:PreferNoSchedule")
-    bad = (
-        "c=d",
-        "c=d:Never",
-        "-c=d:NoSchedule",
-        "/c:NoSchedule",
-        "c=d=e:NoSchedule",
-        "*:NoSchedule",
-        "c=d e:NoSchedule",
-    )
-    machine.attributes({**items(), names.KUBE_TAINTS: ", ".join((*good, *bad))})
-    said = machine.boot()
-    (join,) = machine.joins
-    taints = ",".join(("google.com/tpu=present:NoSchedule", *good))
-    assert join["nodeRegistration"]["kubeletExtraArgs"][-1] == {"name": "register-with-taints", "value": taints}
-    assert [taint for taint in bad if f" {taint} is no taint" not in said] == []
-
-
-def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None:
-    """The kubelet does not start with two taints of the same key and effect."""
-    given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
-    machine.attributes({**items(), names.KUBE_TAINTS: given})
-    said = machine.boot()
-    (join,) = machine.joins
-    taints = "google.com/tpu=present:NoSchedule,a=b:NoSchedule,a=b:NoExecute"
-    assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"] == taints
-    assert "there is a taint a:NoSchedule already" in said
 
 
 def test_machine_joins_only_after_its_taints_could_be_read(machine: Machine) -> None:
