@@ -74,10 +74,10 @@ CALLS: dict[str, tuple[Callable[[ComputeClient], object], str, str, object]] = {
     ),
     "list_instances": (lambda it: it.list_instances(ZONE, ["a"]), "GET", f"{_IN_ZONE}/instances", None),
     "set_metadata": (
-        lambda it: it.set_metadata(ZONE, "a", {"b": "2", "a": "1"}, fingerprint="f", request_id=REQUEST_ID),
+        lambda it: it.set_metadata(ZONE, "a", {"b": "", "a": "1"}, fingerprint="f", request_id=REQUEST_ID),
         "POST",
         f"{_IN_ZONE}/instances/a/setMetadata",
-        {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]},
+        {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b", "value": ""}]},
     ),
     "get_operation": (lambda it: it.get_operation(ZONE, OperationName("a")), "GET", f"{_IN_ZONE}/operations/a", None),
 }
@@ -126,14 +126,6 @@ def test_method_sends_its_request(server: RecordingServer, client: ComputeClient
     asked = dict(parse_qsl(address.query))
     assert asked["fields"]
     assert asked.get("requestId") == (REQUEST_ID if name in CHANGING else None)
-
-
-@pytest.mark.parametrize("name", CHANGING)
-def test_equal_requests_are_equal_bytes(server: RecordingServer, client: ComputeClient, name: str) -> None:
-    call(client, name)
-    call(client, name)
-    first, second = server.requests
-    assert (first.path, first.body) == (second.path, second.body)
 
 
 @pytest.mark.parametrize("name", CHANGING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ from provisioner.nodegroups.compute.records import (
     same_resource,
 )
 
-ZONE = Scope(project="p", zone="us-central1-a")
+GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scope(project="p", zone="r1-a")
 MARK = "tpu-provisioner: TPUNodeGroup ns/g uid 1 cluster 2"
 
 
@@ -71,39 +72,6 @@ MANAGER = ManagedInstanceGroup(
         target_size_policy_mode=SizePolicyMode.BULK,
     ),
 )
-#: Each child with its resource as it is read.
-READ = {
-    "a policy": (
-        POLICY,
-        resources.policy_of,
-        ResourcePolicy(name="g-policy", description=MARK, type="HIGH_THROUGHPUT", topology="2x2x4"),
-    ),
-    "a template": (
-        TEMPLATE,
-        resources.template_of,
-        Template(
-            name="g-template",
-            description=MARK,
-            machine_type="tpu7x-standard-4t",
-            provisioning_model="RESERVATION_BOUND",
-            on_host_maintenance="TERMINATE",
-            termination_action="DELETE",
-            metadata=CONFIG.metadata,
-        ),
-    ),
-    "a manager": (
-        MANAGER,
-        resources.manager_of,
-        Manager(
-            name="g-mig",
-            description=MARK,
-            template=MANAGER.spec.instance_template,
-            target_size=4,
-            mode="BULK",
-            policy=MANAGER.spec.workload_policy,
-        ),
-    ),
-}
 TEMPLATE_BODY = {
     "name": "g-template",
     "description": MARK,
@@ -137,67 +105,78 @@ TEMPLATE_BODY = {
         "serviceAccounts": [{"email": "e@p.iam.gserviceaccount.com", "scopes": ["s"]}],
     },
 }
-
-
-def properties_of(**config: object) -> object:
-    config = {"machine_type": "ct6e-standard-4t", "subnetwork": "", **config}
-    spec = InstanceTemplateSpec(project="p", config=InstanceConfig(**config))  # type: ignore[arg-type]
-    return resources.insert_body(InstanceTemplate(meta=meta("t"), spec=spec), "")["properties"]
-
-
-def test_body_of_a_policy_contains_a_workload_policy() -> None:
-    assert resources.insert_body(POLICY, MARK) == {
-        "name": "g-policy",
-        "description": MARK,
-        "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x4"},
-    }
-
-
-def test_body_of_a_template_has_all_fields_that_are_set() -> None:
-    assert resources.insert_body(TEMPLATE, MARK) == TEMPLATE_BODY
-
-
-def test_body_of_a_template_has_no_fields_that_are_not_set() -> None:
-    assert properties_of() == {
-        "machineType": "ct6e-standard-4t",
-        "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "STANDARD"},
-    }
-
-
-def test_template_has_secure_boot_and_uses_no_reservation_if_its_user_says_so() -> None:
-    assert properties_of(secure_boot=True, reservation_affinity="NO_RESERVATION") == {
-        "machineType": "ct6e-standard-4t",
-        "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "STANDARD"},
-        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
-        "shieldedInstanceConfig": {"enableSecureBoot": True},
-    }
-
-
-def test_body_of_a_flex_start_template_has_its_duration() -> None:
-    model = ProvisioningModel.FLEX_START
-    assert properties_of(provisioning_model=model, max_run_duration_seconds=600) == {
-        "machineType": "ct6e-standard-4t",
-        "scheduling": {
-            "onHostMaintenance": "TERMINATE",
-            "provisioningModel": "FLEX_START",
-            "instanceTerminationAction": "DELETE",
-            "maxRunDuration": {"seconds": "600"},
+#: Each child with the body of its insert, and with its resource as it is read.
+READ = {
+    "a policy": (
+        POLICY,
+        {
+            "name": "g-policy",
+            "description": MARK,
+            "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x4"},
         },
-        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
-    }
+        resources.policy_of,
+        ResourcePolicy(name="g-policy", description=MARK, type="HIGH_THROUGHPUT", topology="2x2x4"),
+    ),
+    "a template": (
+        TEMPLATE,
+        TEMPLATE_BODY,
+        resources.template_of,
+        Template(
+            name="g-template",
+            description=MARK,
+            machine_type="tpu7x-standard-4t",
+            provisioning_model="RESERVATION_BOUND",
+            on_host_maintenance="TERMINATE",
+            termination_action="DELETE",
+            metadata=CONFIG.metadata,
+        ),
+    ),
+    "a manager": (
+        MANAGER,
+        {
+            "name": "g-mig",
+            "baseInstanceName": "g-mig",
+            "description": MARK,
+            "instanceTemplate": MANAGER.spec.instance_template,
+            "targetSize": 4,
+            "targetSizePolicy": {"mode": "BULK"},
+            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+            "resourcePolicies": {"workloadPolicy": MANAGER.spec.workload_policy},
+        },
+        resources.manager_of,
+        Manager(
+            name="g-mig",
+            description=MARK,
+            template=MANAGER.spec.instance_template,
+            target_size=4,
+            mode="BULK",
+            policy=MANAGER.spec.workload_policy,
+        ),
+    ),
+}
+_PLAIN = {"onHostMaintenance": "TERMINATE", "provisioningModel": "STANDARD"}
+_FLEX = {**_PLAIN, "provisioningModel": "FLEX_START", "instanceTerminationAction": "DELETE"}
+_NO_RESERVATION = {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+#: Fields of an instance config, and the properties of its template without the machine type, by case.
+_PROPERTIES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "no fields": ({}, {"scheduling": _PLAIN}),
+    "secure boot without reservations": (
+        {"secure_boot": True, "reservation_affinity": "NO_RESERVATION"},
+        {"scheduling": _PLAIN, **_NO_RESERVATION, "shieldedInstanceConfig": {"enableSecureBoot": True}},
+    ),
+    "flex-start": (
+        {"provisioning_model": ProvisioningModel.FLEX_START, "max_run_duration_seconds": 600},
+        {"scheduling": {**_FLEX, "maxRunDuration": {"seconds": "600"}}, **_NO_RESERVATION},
+    ),
+}
 
 
-def test_body_of_a_manager_has_template_policy_mode_and_action() -> None:
-    assert resources.insert_body(MANAGER, MARK) == {
-        "name": "g-mig",
-        "baseInstanceName": "g-mig",
-        "description": MARK,
-        "instanceTemplate": MANAGER.spec.instance_template,
-        "targetSize": 4,
-        "targetSizePolicy": {"mode": "BULK"},
-        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-        "resourcePolicies": {"workloadPolicy": MANAGER.spec.workload_policy},
-    }
+@pytest.mark.parametrize(("config", "want"), _PROPERTIES.values(), ids=_PROPERTIES)
+def test_properties_of_a_template_are_those_of_its_config(config: dict[str, Any], want: dict[str, object]) -> None:
+    instance_config = InstanceConfig(machine_type="ct6e-standard-4t", **{"subnetwork": "", **config})
+    template = replace(TEMPLATE, spec=InstanceTemplateSpec(project="p", config=instance_config))
+    body = resources.insert_body(template, "")
+    assert body["properties"] == {"machineType": "ct6e-standard-4t", **want}
 
 
 def test_body_of_a_manager_without_machines_has_target_size_0() -> None:
@@ -206,16 +185,13 @@ def test_body_of_a_manager_without_machines_has_target_size_0() -> None:
     assert (body["name"], body["baseInstanceName"], body["targetSize"]) == (name, "m" * 57, 0)
 
 
-def test_metadata_items_are_sorted_and_sent_with_the_fingerprint() -> None:
-    assert resources.metadata_body({"b": "", "a": "1"}, "f") == {
-        "items": [{"key": "a", "value": "1"}, {"key": "b", "value": ""}],
-        "fingerprint": "f",
-    }
-
-
-@pytest.mark.parametrize(("child", "read", "want"), READ.values(), ids=READ)
-def test_inserted_resource_is_read(child: object, read: object, want: object) -> None:
-    assert read(json.loads(json.dumps(resources.insert_body(child, MARK)))) == want
+@pytest.mark.parametrize(("child", "body", "read", "want"), READ.values(), ids=READ)
+def test_body_of_a_child_has_all_its_fields_and_is_read(
+    child: object, body: object, read: object, want: object
+) -> None:
+    made = resources.insert_body(child, MARK)
+    assert made == body
+    assert read(json.loads(json.dumps(made))) == want
 
 
 def test_resource_policy_of_another_type_has_no_type() -> None:
@@ -235,11 +211,8 @@ def test_group_that_waits_for_capacity_has_googles_failure() -> None:
     found = resources.manager_of(
         {
             "name": "m",
-            "id": "8123456789012345678",
             "creationTimestamp": "2026-11-23T02:00:00.000-08:00",
             "targetSize": 4,
-            "currentActions": {"none": 0, "creatingWithoutRetries": 4, "deleting": "1"},
-            "selfLink": "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instanceGroupManagers/m",
             "status": {
                 "isStable": False,
                 "bulkInstanceOperation": {
@@ -261,7 +234,7 @@ def test_group_that_waits_for_capacity_has_googles_failure() -> None:
 
 
 def test_machines_and_placeholders_are_distinguished() -> None:
-    base = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instances"
+    base = "https://www.googleapis.com/compute/v1/projects/p/zones/r1-a/instances"
     raw = {
         "managedInstances": [
             {"name": "m-1", "instance": f"{base}/m-1", "id": "7", "instanceStatus": "RUNNING", "currentAction": "NONE"},
@@ -403,9 +376,6 @@ def test_any_json_is_read_without_an_exception(raw: object) -> None:
     assert isinstance(token, str)
     operation = resources.operation_of(raw)
     assert operation.done or operation.failure is None
-
-
-GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scope(project="p", zone="r1-a")
 
 
 _LOCATIONS = "projects/p/locations/us-central1"

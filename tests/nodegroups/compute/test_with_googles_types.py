@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -43,24 +44,17 @@ CONFIG = InstanceConfig(
 NO_RESERVATION = replace(TEMPLATE, spec=InstanceTemplateSpec(project="p", config=CONFIG))
 
 
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        pytest.param(resources.insert_body(a_child(Kind.WORKLOAD_POLICY), "mark"), "ResourcePolicy", id="a policy"),
-        pytest.param(resources.insert_body(TEMPLATE, "mark"), "InstanceTemplate", id="a template"),
-        pytest.param(
-            resources.insert_body(NO_RESERVATION, "mark"),
-            "InstanceTemplate",
-            id="a template without reservations",
-        ),
-        pytest.param(
-            resources.insert_body(a_child(Kind.MANAGED_INSTANCE_GROUP), "mark"),
-            "InstanceGroupManager",
-            id="a manager",
-        ),
-        pytest.param(resources.metadata_body({"a": "1"}, "f"), "Metadata", id="metadata"),
-    ],
-)
+#: Body of a request, and the type that it must be, by case.
+_BODIES: dict[str, tuple[dict[str, Any], str]] = {
+    "a policy": (resources.insert_body(a_child(Kind.WORKLOAD_POLICY), "mark"), "ResourcePolicy"),
+    "a template": (resources.insert_body(TEMPLATE, "mark"), "InstanceTemplate"),
+    "a template without reservations": (resources.insert_body(NO_RESERVATION, "mark"), "InstanceTemplate"),
+    "a manager": (resources.insert_body(a_child(Kind.MANAGED_INSTANCE_GROUP), "mark"), "InstanceGroupManager"),
+    "metadata": (resources.metadata_body({"a": "1"}, "f"), "Metadata"),
+}
+
+
+@pytest.mark.parametrize(("body", "name"), _BODIES.values(), ids=_BODIES)
 def test_googles_library_knows_every_field_of_a_request(body: dict[str, Any], name: str) -> None:
     """The library rejects unknown fields and values, and writes the fields that it has read."""
     kind = googles(name)
@@ -90,30 +84,21 @@ def test_googles_library_knows_every_field_of_a_mask(mask: str, name: str) -> No
             descriptor = field.message_type
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        pytest.param(set(SizePolicyMode), "InstanceGroupManagerTargetSizePolicy.Mode", id="modes"),
-        pytest.param(
-            set(ProvisioningModel),
-            "Scheduling.ProvisioningModel",
-            id="provisioning models",
-        ),
-        pytest.param({records.STOP, records.DELETE}, "Scheduling.InstanceTerminationAction", id="termination actions"),
-        pytest.param({records.TERMINATE}, "Scheduling.OnHostMaintenance", id="maintenance"),
-        pytest.param(
-            set(FailureAction),
-            "InstanceGroupManagerInstanceLifecyclePolicy.DefaultActionOnFailure",
-            id="actions on failure",
-        ),
-        pytest.param({records.READY}, "ResourcePolicy.Status", id="statuses of policies"),
-        pytest.param(
-            statuses.STARTING_OR_RUNNING, "ManagedInstance.InstanceStatus", id="statuses of managed instances"
-        ),
-        pytest.param(statuses.STARTING_OR_RUNNING, "Instance.Status", id="statuses of machines"),
-        pytest.param({records.NO_ACTION}, "ManagedInstance.CurrentAction", id="actions"),
-        pytest.param({"DONE"}, "Operation.Status", id="statuses of operations"),
-    ],
-)
-def test_googles_library_knows_every_value_that_decisions_use(words: set[str], name: str) -> None:
-    assert words <= {member.name for member in googles(name)}
+#: Values that decisions use, by the enumeration that must have them.
+_VALUES: dict[str, Collection[str]] = {
+    "InstanceGroupManagerTargetSizePolicy.Mode": SizePolicyMode,
+    "Scheduling.ProvisioningModel": ProvisioningModel,
+    "Scheduling.InstanceTerminationAction": {records.STOP, records.DELETE},
+    "Scheduling.OnHostMaintenance": {records.TERMINATE},
+    "InstanceGroupManagerInstanceLifecyclePolicy.DefaultActionOnFailure": FailureAction,
+    "ResourcePolicy.Status": {records.READY},
+    "ManagedInstance.InstanceStatus": statuses.STARTING_OR_RUNNING,
+    "Instance.Status": statuses.STARTING_OR_RUNNING,
+    "ManagedInstance.CurrentAction": {records.NO_ACTION},
+    "Operation.Status": {"DONE"},
+}
+
+
+@pytest.mark.parametrize("name", _VALUES)
+def test_googles_library_knows_every_value_that_decisions_use(name: str) -> None:
+    assert set(_VALUES[name]) <= {member.name for member in googles(name)}
