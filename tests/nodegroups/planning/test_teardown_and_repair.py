@@ -14,7 +14,7 @@ from provisioner.kube.fields import format_time
 from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import InstanceConfig, InstanceTemplateSpec
-from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, TpuNodeGroupStatus, condition_of
 from provisioner.nodegroups.api.types import InstanceTemplate, Kind, ObjectMeta, TpuNodeGroup
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope
 from provisioner.nodegroups.planning.actions import (
@@ -29,15 +29,14 @@ from provisioner.nodegroups.planning.actions import (
     SetFinalizers,
     Write,
 )
-from provisioner.nodegroups.planning.group import differs as child_differs
-from provisioner.nodegroups.planning.group import instance_template
-from provisioner.nodegroups.planning.repair import recreations
+from provisioner.nodegroups.planning.repair import recorded, recreations
 from provisioner.nodegroups.planning.round import Node, Pod
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
+from tests.support.clock import NOW
 
 _REFUSED: dict[type[Write], str] = {
     PatchNode: "Node train-mig-",
@@ -65,18 +64,6 @@ def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
     world.check_nothing_left()
 
 
-def test_pods_of_a_deleted_node_keep_its_machine_until_kubernetes_deletes_them() -> None:
-    """A user may delete the node of a running machine; the pods on the machine run for about another minute."""
-    world = ready_world(topology="2x2")
-    world.run_pods("train")
-    world.kube.drop_node(world.machines("train")[0].name)
-    world.delete_group("train")
-    world.wait(30.0)
-    assert len(world.machines("train")) == 1
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=600.0)
-    world.check_nothing_left()
-
-
 def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     """A disruption budget forbids the eviction of the pods, which keep the machines only until DRAIN_TIMEOUT."""
     world = ready_world(topology="2x4")
@@ -87,17 +74,16 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "lost", "limit_seconds"),
+    ("namespace", "lost", "deleted", "limit_seconds"),
     [
-        pytest.param("evil", False, 70.0, id="of another namespace"),
-        pytest.param("evil", True, 520.0, id="of another namespace on a broken slice"),
-        pytest.param("default", True, 520.0, id="of the group's namespace on a broken slice"),
+        pytest.param("evil", False, True, 70.0, id="of another namespace"),
+        pytest.param("evil", True, False, 520.0, id="of another namespace on a broken slice"),
+        pytest.param("default", True, False, 520.0, id="of the group's namespace on a broken slice"),
+        pytest.param("default", True, True, 120.0, id="of the group's namespace on a deleted broken slice"),
     ],
 )
 def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
-    namespace: str,
-    lost: bool,
-    limit_seconds: float,
+    namespace: str, lost: bool, deleted: bool, limit_seconds: float
 ) -> None:
     """In an earlier version, a tenant's pod with a disruption budget kept another tenant's slice for an hour."""
     world = ready_world(topology="2x4")
@@ -107,10 +93,11 @@ def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
     if lost:
         world.cloud.lose(first, Loss.PREEMPTED)
         world.wait_until(lambda: not world.is_ready("train"))
-        world.wait_until(lambda: world.is_ready("train"), within_seconds=limit_seconds)
-    else:
+    if deleted:
         world.delete_group("train")
         world.wait_until(lambda: not world.machines("train"), within_seconds=limit_seconds)
+    else:
+        world.wait_until(lambda: world.is_ready("train"), within_seconds=limit_seconds)
 
 
 def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,16 +116,6 @@ def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: 
     world.kube.add_pod(Pod(namespace="evil", name="pending", uid="q", node=node, chips=1, started=False))
     world.kube.protected.add("pending")
     world.take_down("train")
-
-
-def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
-    """Even pods of the group's namespace cannot work without the lost machine, so they keep the slice for a minute."""
-    world = ready_world(topology="2x4")
-    world.kube.protected.update(world.run_pods("train", chips=0))
-    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
-    world.wait(60.0)
-    world.delete_group("train")
-    world.wait_until(lambda: not world.machines("train"), within_seconds=120.0)
 
 
 @pytest.mark.parametrize(
@@ -202,16 +179,28 @@ def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_reset_in_the_future_does_not_lift_the_limit_on_recreations() -> None:
-    """In an earlier version, a mistyped year lifted the limit for years, and the slice was recreated without end."""
-    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
-    now = world.stage.wall()
-    for minutes, counted in ((1, 0), (60, 1)):
-        meta = replace(
-            world.group().meta, annotations={names.RECREATIONS_RESET: format_time(now + timedelta(minutes=minutes))}
-        )
-        group = replace(world.group(), meta=meta, status=replace(world.group().status, recreated_at=(now,)))
-        assert len(recreations(group, now)) == counted
+@pytest.mark.parametrize(
+    ("recreated_minutes", "reset_minutes", "counted"),
+    [
+        pytest.param(0, None, 1, id="no reset"),
+        pytest.param(0, 1, 0, id="reset by a clock that is ahead"),
+        pytest.param(0, 60, 1, id="reset in the future"),
+        pytest.param(365 * 24 * 60, None, 0, id="recreation recorded while the clock was ahead"),
+    ],
+)
+def test_recreations_are_counted_unless_they_are_reset_or_in_the_future(
+    recreated_minutes: int, reset_minutes: int | None, counted: int
+) -> None:
+    """In an earlier version, a mistyped year of a reset lifted the limit, and the slice was recreated without end."""
+    group = make_group("train")
+    annotations = {}
+    if reset_minutes is not None:
+        annotations[names.RECREATIONS_RESET] = format_time(NOW + timedelta(minutes=reset_minutes))
+    status = replace(group.status, recreated_at=(NOW + timedelta(minutes=recreated_minutes),))
+    group = replace(group, meta=replace(group.meta, annotations=annotations), status=status)
+    assert len(recreations(group, NOW)) == counted
+    # A recorded time in the future would prevent recreations until that time.
+    assert max(recorded(group, NOW)) == NOW
 
 
 def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
@@ -225,29 +214,11 @@ def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_recreation_recorded_while_the_clock_was_ahead_does_not_count() -> None:
-    """Otherwise the recorded time, which is in the future, would prevent recreations until that time."""
-    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
-    group = world.group()
-    status = replace(group.status, recreated_at=(world.stage.wall() + timedelta(days=365),))
-    world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, status=status))
-    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
-    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
-    (moment,) = world.group().status.recreated_at
-    assert moment <= world.stage.wall()
-
-
-def test_status_has_only_the_latest_recreations_that_the_crd_allows() -> None:
+def test_only_the_latest_recreations_that_the_crd_allows_are_recorded() -> None:
     """Otherwise the API server would reject the status."""
-    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=bounds.RECREATIONS))
-    group = world.group()
-    moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
-    status = replace(group.status, recreated_at=moments)
-    meta = replace(group.meta, annotations={names.RECREATIONS_RESET: f"{world.stage.wall():%Y-%m-%dT%H:%M:%SZ}"})
-    world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, meta=meta, status=status))
-    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
-    world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
-    assert world.group().status.recreated_at[:-1] == moments[1:]
+    moments = tuple(NOW - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
+    group = replace(make_group("train"), status=TpuNodeGroupStatus(recreated_at=moments))
+    assert recorded(group, NOW) == (*moments[1:], NOW)
 
 
 @pytest.mark.parametrize("listed", [0, 1])
@@ -402,12 +373,8 @@ def test_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None
     world.wait_until(lambda: world.kube.objects["Node", "", nodes[1].name].labels == nodes[1].labels)
 
 
-def _with_script(script: str) -> TpuNodeGroup:
-    group = make_group("train", topology="2x4")
-    config = group.spec.instance_config
-    assert config is not None
-    config = replace(config, metadata={"startup-script": script, "own": "kept"})
-    return replace(group, spec=replace(group.spec, instance_config=config))
+def _with_script(script: str, name: str = "train") -> TpuNodeGroup:
+    return make_group(name, topology="2x4", metadata={"startup-script": script, "own": "kept"})
 
 
 @pytest.mark.parametrize(
@@ -439,15 +406,6 @@ def test_condition_of_a_deletion_names_the_write_that_kubernetes_rejects(
         world.wait_until(lambda: world.kube.group("train") is None, within_seconds=3600.0)
 
 
-def test_condition_of_a_new_group_says_that_its_finalizers_are_rejected() -> None:
-    world = World()
-    world.kube.refused = (SetFinalizers,)
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.message("train") == "its finalizers cannot be changed: not today")
-    world.kube.refused = ()
-    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
-
-
 def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
     world = World()
     world.kube.create_group(_with_script("#!/bin/sh\nmount-my-disk\n"))
@@ -466,7 +424,7 @@ def test_users_startup_script_that_is_too_large_is_refused() -> None:
     fits = int(world.message("train").rpartition("at most ")[2].partition(" ")[0])
     assert 261_000 < fits < 262_144
     assert set(world.process.calls) == {"ListManagers"}
-    world.kube.create_group(replace(_with_script("#" * fits), meta=make_group("fits").meta))
+    world.kube.create_group(_with_script("#" * fits, "fits"))
     world.wait_until(lambda: world.is_ready("fits"))
 
 
@@ -533,53 +491,38 @@ def test_node_that_is_not_ready_is_not_attributed_to_the_current_machine() -> No
     world.wait_until(lambda: world.kube.objects["Node", "", node.name].labels == node.labels, within_seconds=60.0)
 
 
-def test_template_with_a_bare_subnetwork_is_not_outdated() -> None:
-    """tpu-operator wrote bare names; this controller writes the path, because Compute Engine accepts no bare name."""
-    group = make_group("train")
-    wanted = instance_template(group, group.spec.instance_config, "")
-    assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
-    for subnetwork, differs in (("default", False), ("other", True), ("regions/us-east1/subnetworks/default", True)):
-        found = replace(wanted, spec=replace(wanted.spec, config=replace(wanted.spec.config, subnetwork=subnetwork)))
-        assert child_differs(found, wanted) is differs
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
-def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone: bool) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param("", id="machines run"),
+        pytest.param("project", id="the project is gone"),
+        pytest.param("see the setting ALLOWED_PROJECTS", id="the project is not allowed"),
+        pytest.param("compute.instanceGroupManagers.delete", id="a permission lacks"),
+    ],
+)
+def test_group_is_abandoned_only_if_its_deletion_is_rejected(problem: str) -> None:
     """Compute Engine rejects all calls for a deleted project with 403. Then only an annotation ends the deletion."""
     world = ready_world("train", topology="2x4")
-    machines = world.machines("train")
-    if gone:
-        for machine in machines:
+    if problem == "project":
+        for machine in world.machines("train"):
             world.cloud.lose(machine, Loss.DELETED)
         world.deny(*sorted({permission for of in PERMISSIONS.values() for permission in of}))
+    elif "setting" in problem:
+        world.restart(projects=frozenset({"another-1"}))
+    elif problem:
+        world.deny(problem)
     else:
         world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
     world.wait(600.0)
-    assert world.kube.group("train") is not None
-    world.kube.annotate("train", names.ABANDON, "true")
-    world.wait(600.0)
-    assert len(world.cloud.resources()) == 3
-    if gone:
-        assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
-    else:
-        # Without the group, its machines would cost money and not count against the limit of the namespace.
-        assert world.kube.group("train") is not None
-
-
-@pytest.mark.parametrize("problem", ["see the setting ALLOWED_PROJECTS", "compute.instanceGroupManagers.delete"])
-def test_group_that_must_not_be_deleted_can_be_abandoned(problem: str) -> None:
-    world = ready_world(topology="2x4")
-    if "setting" in problem:
-        world.restart(projects=frozenset({"another-1"}))
-    else:
-        world.deny(problem)
-    world.delete_group("train")
-    world.wait(600.0)
     assert problem in world.message("train")
     world.kube.annotate("train", names.ABANDON, "true")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.wait(600.0)
     assert len(world.cloud.resources()) == 3
+    # Without the group, machines that run would cost money and not count against the limit of the namespace.
+    assert (world.kube.group("train") is None) is bool(problem)
+    if problem == "project":
+        assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
 
 
 def test_resource_in_creation_is_not_forgotten_if_its_namespace_is_excluded() -> None:
@@ -612,25 +555,17 @@ def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
     assert not world.kube.all("DaemonSet")
 
 
-def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
+@pytest.mark.parametrize("before", [True, False], ids=["rejections before the deletion", "one rejected delete"])
+def test_group_is_not_abandoned_for_few_or_earlier_rejections(*, before: bool) -> None:
     """If the group were abandoned, no object would delete its machines."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
-    world.deny("compute.instanceGroupManagers.get")
-    world.wait(1000.0)
+    world.deny(f"compute.instanceGroupManagers.{'get' if before else 'delete'}")
+    if not before:
+        world.delete_group("train")
+    world.wait(1000.0 if before else 20.0)
     world.deny()
     world.take_down("train")
-    world.check_nothing_left()
-
-
-def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() -> None:
-    world = ready_world(topology="2x4")
-    world.kube.annotate("train", names.ABANDON, "true")
-    world.deny("compute.instanceGroupManagers.delete")
-    world.delete_group("train")
-    world.wait(20.0)
-    world.deny()
-    world.wait_until(lambda: world.kube.group("train") is None)
     assert not world.cloud.resources()
 
 
@@ -669,32 +604,24 @@ def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None
     world.wait_until(lambda: permission in world.message("train") and world.reason("train") == reason)
 
 
-def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
-    """New machines could not join either, for example if the controller's clock is far behind."""
-    world = World()
-    world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: world.kube.refused_tokens in world.message("train"), within_seconds=300.0)
-    asked = world.process.writes["CreateToken"]
-    world.wait(600.0)
-    assert world.process.writes["CreateToken"] - asked <= 2 * 10
-    world.wait(2 * SETTINGS.join_seconds)
-    assert not world.group().status.recreated_at
-    world.kube.refused_tokens = ""
-    world.wait_until(lambda: world.is_ready("train"))
-
-
 @pytest.mark.parametrize(
     ("write", "words"),
-    [(ApproveRequest, "machines cannot join yet"), (ApplyDevicePlugin, "the device plugin is not applied")],
+    [
+        (SetFinalizers, "its finalizers cannot be changed"),
+        (CreateToken, "machines cannot join yet"),
+        (ApproveRequest, "machines cannot join yet"),
+        (ApplyDevicePlugin, "the device plugin is not applied"),
+    ],
 )
-def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
+def test_rejected_write_that_a_group_needs_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
+    """New machines could not join either, for example if tokens are rejected for the controller's clock."""
     world = World()
     world.kube.refused, world.kube.chips = (write,), 0
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: f"{words}: not today" in world.message("train"), within_seconds=300.0)
     world.wait(3 * SETTINGS.join_seconds)
     assert words in world.message("train")
+    assert world.process.writes[write.__name__] <= 100
     assert not world.group().status.recreated_at
     world.kube.refused, world.kube.chips = (), 4
     for machine in world.machines("train"):
