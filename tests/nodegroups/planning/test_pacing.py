@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from provisioner.model.capacity import Failure, FailureKind, OperationName
 from provisioner.model.writes import AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import ManagedInstance, Scope
+from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
 from provisioner.nodegroups.planning.actions import (
     Call,
     Insert,
@@ -22,7 +24,9 @@ from provisioner.nodegroups.planning.actions import (
     Target,
 )
 from provisioner.nodegroups.planning.decide import pace
+from provisioner.nodegroups.planning.manager import SETTLED_SECONDS, _again_seconds
 from provisioner.nodegroups.planning.memory import Memory, fold
+from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 from tests.support.nodegroup_world import a_child
 
@@ -191,3 +195,11 @@ def test_pause_that_google_asks_for_applies_to_its_project_only() -> None:
     assert names(pace(wanted(call, other), memory, SETTINGS, later).calls) == ["a", "b"]
     endless = fold(memory, replace(answer, at=later, retry_after_seconds=1e9))
     assert endless.paused == {"p": later + timedelta(seconds=600)}
+
+
+@pytest.mark.parametrize(("action", "is_settled"), [("NONE", True), ("RECREATING", False)])
+def test_group_is_read_rarely_only_if_no_machine_is_changed(action: str, *, is_settled: bool) -> None:
+    machine = ManagedInstance(name="m", scope=ZONE, status="RUNNING", action=action, id="7")
+    fleet = Fleet(asked_at=NOW, members=(Member(machine=machine, ready=True),))
+    resource = Manager(name="g", template="t", target_size=1, is_stable=True, created_at=NOW)
+    assert (_again_seconds(resource, fleet, NOW) == SETTLED_SECONDS) is is_settled
