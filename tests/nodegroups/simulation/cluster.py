@@ -72,8 +72,6 @@ class Kube:
     #: Number of chips of each node that becomes ready; 0 simulates a missing device plugin.
     chips: int = 4
     refused: tuple[type[Write], ...] = ()
-    #: Reason why the API server rejects creates of tokens; empty if it accepts them.
-    refused_tokens: str = ""
     #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
     writes: int = 0
@@ -354,8 +352,6 @@ class Kube:
             self._drop(key)
 
     def _create_token(self, write: CreateToken) -> None:
-        if self.refused_tokens:
-            raise Declined(WriteFailure.REFUSED, self.refused_tokens)
         number = next(self._numbers)
         name = f"bootstrap-token-{number:06d}"
         token = Token(
