@@ -318,7 +318,9 @@ def _slice(
     if workload.kind is WorkloadKind.POD:
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
-        problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else ())
+        if shape is not None and (misfit := misfit_of(pods, workload.controller, shape)):
+            # Without indexes, each pod is a group, and never one of several hosts. Otherwise only pods are missing now.
+            problem, shape = misfit, None if listed.name in {pod.name for pod in pods} else shape
     if group.jobs > 1 and mark and not problem:
         shape = None
         problem = (

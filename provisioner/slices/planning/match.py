@@ -143,7 +143,7 @@ class Matcher:
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
         # ready node. Slices with such a last pool come first: a new pool has one node for each slice of its create.
-        for slice_ in sorted(eligible, key=lambda slice_: self._last_shared(slice_) not in self._ctx.owned):
+        for slice_ in sorted(eligible, key=lambda slice_: self._last_shared(slice_) not in self._usable):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)

@@ -184,7 +184,8 @@ def _grows_for(pool: OwnedPool, slice_: Slice) -> bool:
 
 
 def _must_grow(pool: OwnedPool) -> bool:
-    return pool.pool.capacity is CapacityKind.FLEX_START and not pool.nodes
+    needs_pods = pool.rules.flex_start_needs_pods and pool.pool.capacity is CapacityKind.FLEX_START
+    return needs_pods and not pool.nodes
 
 
 def _marks_wanted(slice_: Slice) -> tuple[str | None, ...] | None:

@@ -189,20 +189,22 @@ def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -
         return refusals
     message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
     gangs = message_of.keys() - {None, *running_gangs(ctx)}
-    last_message: dict[tuple[str, str], str] = {}
+    # Message of the scheduler and key of the wait by family. The waits of a gang must end at the same time.
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for slice_ in ctx.slices.values():
         waits = slice_.pending and slice_.gang in gangs
         if waits or slice_.id in messages:
             key = refused.key_of(slice_)
             new[key[:2]].add(key)
-            last_message[key[:2]] = messages.get(slice_.id) or message_of.get(slice_.gang, "")
+            message = messages.get(slice_.id) or message_of.get(slice_.gang, "")
+            found[key[:2]] = message, str(slice_.gang if waits else key[:2])
     for key in refusals:
         if key[:2] in new:
             new[key[:2]].add(key)
     for family, keys in new.items():
-        of_family = sorted(keys)
+        message, wait_key = found[family]
         before = max((refusals[key] for key in keys & refusals.keys()), key=lambda last: last.failures, default=None)
-        refusals |= dict.fromkeys(of_family, backoff.refused(before, of_family[0], last_message[family], ctx.now))
+        refusals |= dict.fromkeys(sorted(keys), backoff.refused(before, wait_key, message, ctx.now))
     return _bounded(refusals)
 
 

@@ -15,8 +15,12 @@ from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand.capacity_requests import with_slices
+from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.supplier import PoolRules
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 from provisioner.workloads.capacity_requests import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.clock import after
@@ -506,6 +510,24 @@ def test_request_or_buffer_takes_no_flex_start_pool_without_nodes(raw: dict[str,
     world.put(make_pool(make_jobset("ended"), capacity=CapacityKind.FLEX_START))
     world.run(3)
     assert len(world.created) == 1
+
+
+@pytest.mark.parametrize("supplier", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
+@pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer(replicas=1)], ids=["request", "buffer"])
+def test_only_pods_get_flex_start_pools_that_need_pods(raw: dict[str, Any], supplier: PoolRules) -> None:
+    """Equal pods of another workload have the same choices of capacity."""
+    choices = parse_choices("flex-start, on-demand")
+    world = Asking(raw, capacity=choices)
+    world.rules = supplier
+    template = make_requirements(accelerator="tpu-v6e-slice", topology="4x4", tolerations=())
+    world.templates = {("default", "template"): template}
+    together = "true" if raw["kind"] == "ProvisioningRequest" else "false"
+    world.add(make_jobset("equal", parallelism=4, template=template, annotations={constants.ALL_OR_NOTHING: together}))
+    plan = world.run(1)
+    kinds = {create.workload.kind: create.request.capacity for create in plan.creates}
+    of_ask = CapacityKind.ON_DEMAND if supplier is GKE_RULES else CapacityKind.FLEX_START
+    assert kinds == {raw["kind"]: of_ask, "JobSet": CapacityKind.FLEX_START}
+    assert world.told(EventReason.INVALID_REQUEST) == []
 
 
 def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:

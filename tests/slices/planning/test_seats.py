@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind
+from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import parse_choices
 from provisioner.model.placement import FREE, MARKS, SHARED
 from provisioner.slices import hints
@@ -252,6 +252,7 @@ def test_work_for_a_refused_gang_grows_with_its_number_of_slices() -> None:
             _, count = counted(lambda: world.step(seconds=60))
             world.finish_creates()
         assert len(world.memory.refusals) == number
+        assert len({last.until for last in world.memory.refusals.values()}) == 1
         return count
 
     assert calls(160) <= 2.4 * calls(80)
@@ -608,15 +609,22 @@ def test_each_pod_behind_a_failed_create_is_notified_and_in_the_read_model() -> 
     assert len(named) == len(set(named)) == 20
 
 
-def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_another_pod() -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["create refused", "pool failed"])
+def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_another_pod(*, late: bool) -> None:
     """Otherwise the other pod gets one more pool after each failed create."""
     world = cluster()
-    world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.hosts > 1 else None
+    if not late:
+        world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if create.request.hosts > 1 else None
     world.scale(3)
     tolerations = [toleration(), {"key": "example.com/other", "operator": "Exists"}]
     world.scale(1, owner="z-other", spec={**pod_spec(topology="2x2x1"), "tolerations": tolerations})
-    world.run(12)
-    assert [name.startswith("z-other") for name in world.created] == [True]
+    for _ in range(12):
+        world.step()
+        for name, pool in list(world.pools.items()):
+            if pool.hosts > 1 and pool.status is PoolStatus.PROVISIONING:
+                world.fail_pool(name, failure(FailureKind.STOCKOUT))
+    assert [name for name in world.created if not name.startswith("web")] == world.created[late:]
+    assert len([name for name in world.created if name.startswith("z-other")]) == 1
 
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["own node settings, idle pools", "own marks, claimed pools"])

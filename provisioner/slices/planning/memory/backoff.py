@@ -14,7 +14,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, RefusedPods, Tallies, Tally
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
 #: Failed creates of a workload without a wait, in addition to one per slice; wait in seconds before each further one.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
@@ -146,10 +146,13 @@ def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, 
     return Backoff(failure=failure, failures=failures, since=since, until=until)
 
 
-def refused(before: Backoff | None, key: RefusedPods, message: str, now: datetime) -> Backoff:
-    """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is its reason."""
+def refused(before: Backoff | None, key: str, message: str, now: datetime) -> Backoff:
+    """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is its reason.
+
+    Waits with an equal `key` and equally many failures end at the same time.
+    """
     failure = Failure(kind=FailureKind.UNSCHEDULABLE, message=message)
-    return _extended(before, str(key), DELAYS[FailureKind.UNSCHEDULABLE], failure, now)
+    return _extended(before, key, DELAYS[FailureKind.UNSCHEDULABLE], failure, now)
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, of_slice: Backoff | None, now: datetime) -> Backoff | None:

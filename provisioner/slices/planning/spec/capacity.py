@@ -7,7 +7,7 @@ annotations, and annotations over settings.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import NO_QUEUED, CapacityChoice, reservation_path
@@ -46,7 +46,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     if pinned is None and not settings.force_on_demand:
         listed = slice_.preferences.capacity or settings.capacity or listed
     by_pod = pinned is not None or bool(slice_.preferences.capacity)
-    problems = {choice: _problem(choice, slice_, settings, by_pod=by_pod) for choice in listed}
+    problems = {choice: _problem(choice, slice_.shape, settings, by_pod=by_pod) for choice in listed}
     rejected = tuple(clause for problem in problems.values() for clause in problem)
     zoned = tuple(dict.fromkeys(_in_zones([choice for choice in problems if not problems[choice]], slice_, settings)))
     if not zoned:
@@ -83,14 +83,12 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
 
-def _problem(choice: CapacityChoice, slice_: Slice, settings: Settings, *, by_pod: bool) -> tuple[str, ...]:
-    region, shape, kind = region_of(settings.cluster_location), slice_.shape, slice_.workload.kind
+def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, by_pod: bool) -> tuple[str, ...]:
+    region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
         return (f"{choice} is not in {region}, the region of the cluster",)
     if choice.kind is CapacityKind.FLEX_START and shape is not None and not shape.machine_type.flex_start:
         return (f"Google does not offer {shape.machine_type.name} as {choice.kind.value} capacity",)
-    if choice.kind is CapacityKind.FLEX_START and not kind.has_pods:
-        return f"GKE adds {choice.kind.value} nodes only for pods, and a {kind} has none", "allow another capacity"
     if by_pod and choice.reservation:
         return allowlists.reservation_problem(choice.reservation, settings)
     return ()

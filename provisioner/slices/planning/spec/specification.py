@@ -391,6 +391,15 @@ class Candidates:
             raise UnmeetableError(*problem)
         key = (frozenset(slice_.requirements.node_selector.items()), id(slice_.preferences), id(slice_.shape))
         choices = _cached(self._choices, key, lambda: choices_of(slice_, settings))
+        kind = slice_.workload.kind
+        if self._rules.flex_start_needs_pods and not kind.has_pods:
+            others = tuple(choice for choice in choices.open if choice.kind is not CapacityKind.FLEX_START)
+            if not others:
+                raise UnmeetableError(
+                    f"{self._rules.supplier_name} adds flex-start nodes only for pods, and a {kind} has none",
+                    "allow another capacity",
+                )
+            choices = Choices(open=others, rejected=choices.rejected)
         if slice_.id not in self._within:
             self._pairs[slice_.workload.namespace] += len(choices.open)
             self._within[slice_.id] = self._pairs[slice_.workload.namespace] <= bounds.NAMESPACE_CHOICES

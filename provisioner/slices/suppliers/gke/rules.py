@@ -110,6 +110,7 @@ GKE_RULES = PoolRules(
         }
     ),
     copyable=frozenset({constants.AUTO_RESTART}),
+    flex_start_needs_pods=True,
     complete=_complete,
     expected_node=lambda pool: nodes.expected_node(pool, _labels, _offer),
 )

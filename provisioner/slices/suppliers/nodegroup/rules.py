@@ -99,6 +99,7 @@ NODE_GROUP_RULES = PoolRules(
     # TPUNodeGroups have no features that pods could request by labels of Google or Kubernetes.
     requestable_labels=frozenset(),
     copyable=frozenset(),
+    flex_start_needs_pods=False,
     complete=_complete,
     expected_node=expected_node,
 )
