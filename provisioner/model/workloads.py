@@ -184,8 +184,6 @@ class Pod:
     #: Time since which the pod is reported as Unschedulable, or is `gated`; None if neither.
     unschedulable_since: datetime | None = None
     unschedulable_message: str = ""
-    #: Time at which the pod was bound to its node, otherwise its creation; None without a node.
-    bound_at: datetime | None = None
     #: Name of the PodGroup whose pods the scheduler binds only together; empty if the pod has none.
     gang: str = ""
     #: Whether the scheduler ignores the pod until enough pods of its gang exist.

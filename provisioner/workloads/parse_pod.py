@@ -46,12 +46,11 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
     since, words, gated = None, "", False
-    scheduled = fields.conditions(status).get("PodScheduled", {})
-    changed_at = fields.parse_timestamp(scheduled.get("lastTransitionTime")) or created_at
     gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
     if phase == "Pending":
+        scheduled = fields.conditions(status).get("PodScheduled", {})
         if (scheduled.get("status"), scheduled.get("reason")) == ("False", "Unschedulable"):
-            since = changed_at
+            since = fields.parse_timestamp(scheduled.get("lastTransitionTime")) or created_at
             words = bounds.cut(fields.text(scheduled.get("message")), bounds.SCHEDULER_MESSAGE)
         # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
         if gated := bool(gang) and not scheduled:
@@ -77,7 +76,6 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         created_at=created_at or fields.UNKNOWN_TIME,
         unschedulable_since=since,
         unschedulable_message=words,
-        bound_at=changed_at if spec.get("nodeName") else None,
         gang=gang,
         gated=gated,
         deletion_deadline=fields.deletion_deadline(title, metadata),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.kube.fields import MalformedObject, format_time
+from provisioner.kube.fields import MalformedObject
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
@@ -262,15 +262,6 @@ def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
     scheduled = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     pod = parsed_pod({**raw_pod(status=scheduled), "spec": spec})
     assert (pod.gang, pod.gated, pod.unschedulable_since) == ("train", False, None)
-
-
-@pytest.mark.parametrize(("node", "want"), [("n1", "2026-06-01T12:30:00Z"), ("", None)])
-def test_bound_at_is_the_time_of_the_condition_of_a_pod_with_a_node(node: str, want: str | None) -> None:
-    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-06-01T12:30:00Z"}
-    raw = raw_pod(status={"phase": "Pending", "conditions": [condition]})
-    pod = parse_pod({**raw, "spec": {**pod_spec(), "nodeName": node}})
-    assert pod is not None
-    assert (pod.bound_at and format_time(pod.bound_at)) == want
 
 
 def test_affinity_and_tolerations_are_read() -> None:

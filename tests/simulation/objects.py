@@ -398,12 +398,17 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     if pod.deadline is not None:
         metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
     status: dict[str, Any] = {"phase": pod.phase}
-    condition, since = {"status": "True"}, pod.bound_at if pod.node else pod.waiting_since
-    if not pod.node:
-        condition = {"status": "False", "reason": "Unschedulable", "message": pod.message}
-    if since is not None:
-        condition |= {"type": "PodScheduled", "lastTransitionTime": format_time(agenda.wall(since - agenda.now))}
-        status["conditions"] = [condition]
+    if pod.waiting_since is not None and not pod.node:
+        since = format_time(agenda.wall(pod.waiting_since - agenda.now))
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": pod.message,
+                "lastTransitionTime": since,
+            }
+        ]
     spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector, "priority": pod.priority}
     spec["containers"][0]["resources"]["requests"] |= pod.workload.requests if pod.workload else pod.requests
     if pod.node:

@@ -46,8 +46,7 @@ class Cluster(World):
             name = next((name for name, node in free.items() if marks.items() <= node.labels.items()), "")
             if not pod.node_name and name:
                 del free[name]
-                bound = replace(pod, node_name=name, phase="Running", unschedulable_since=None, bound_at=self.now)
-                self.pods[uid] = bound
+                self.pods[uid] = replace(pod, node_name=name, phase="Running", unschedulable_since=None)
 
     def settle(self, rounds: int = 8, *, seconds: float = 1.0) -> None:
         """Do rounds; after each, complete creates and deletes, and bind pods."""

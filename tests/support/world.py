@@ -130,7 +130,7 @@ class World:
             place = self._free_pool(leader)
             if workload is None or not place:
                 continue
-            bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None, "bound_at": self.now}
+            bound = {"node_name": place[0].name, "phase": "Running", "unschedulable_since": None}
             self.put(replace(leader, **bound))  # type: ignore[arg-type]
             digits = leader.group_name.rpartition("-")[2]
             job = int(digits) if digits.isdigit() else 0

@@ -188,7 +188,9 @@ class Matcher:
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
-        for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
+        for slice_ in (
+            (slice_ for slice_ in unserved if slice_.share is None and not slice_.shape_problem) if idle else ()
+        ):
             if (shape := slice_.shape) is not None:
                 first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
         unused = {}
@@ -249,7 +251,7 @@ class Matcher:
         for slice_ in slices if self._served else ():
             key = slice_.workload.namespace, slice_.request
             pools = self._served.get(key)
-            if not pools or slice_.id in self._claims:
+            if not pools or slice_.id in self._claims or slice_.shape_problem:
                 continue
             if key not in indexes:
                 indexes[key] = FreePools(pools.values(), lambda pool: pool.largest)

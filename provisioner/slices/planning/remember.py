@@ -175,21 +175,27 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -> Refusals:
     """Return the refusals; `messages` has the scheduler's message for each slice that was refused in this decision.
 
-    If a pod is bound after it was refused, all refused slices of its workload may be tried immediately. If a slice of a
+    If a pod of a refused slice is bound, all refused slices of its workload may be tried immediately. If a slice of a
     gang that does not run yet is refused, all slices of the gang that wait for pods are refused.
     """
     known, new = ctx.memory.refusals, defaultdict[tuple[str, str], set[RefusedPods]](set)
     bound = set()
-    for slice_ in filter(None, map(ctx.slices.get, matching.held)) if known else ():
-        last = known.get(key := refused.key_of(slice_))
-        if last is not None and any(pod.bound_at is not None and pod.bound_at > last.since for pod in slice_.pods):
+    for slice_id, names in matching.held.items() if known else ():
+        slice_ = ctx.slices.get(slice_id)
+        last = known.get(key := refused.key_of(slice_)) if slice_ is not None else None
+        if slice_ is None or last is None:
+            continue
+        # Without a group, the key is also the key of pods that ran before, and of pods that replace these.
+        nodes = (node for name in names if name in ctx.owned for node in ctx.owned[name].nodes)
+        new_nodes = {node.name for node in nodes if node.created_at > last.since}
+        if key.group or any(pod.node_name in new_nodes for pod in slice_.pods):
             bound.add(key[:2])
     refusals = {key: last for key, last in known.items() if key[:2] not in bound}
     if not messages:
         return refusals
     message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
     gangs = message_of.keys() - {None, *running_gangs(ctx)}
-    # Message of the scheduler and key of the wait by family. The waits of a gang must end at the same time.
+    # Message of the scheduler and key of the wait by family. With an equal key, the waits of a gang end at the same time.
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for slice_ in ctx.slices.values():
         waits = slice_.pending and slice_.gang in gangs

@@ -30,8 +30,7 @@ def key_of(slice_: Slice) -> RefusedPods:
     demand = slice_.requirements
     requested = demand.chips, demand.cpu_millicores, demand.memory_bytes, demand.other_bytes
     selector = frozenset(demand.node_selector.items())
-    annotations = frozenset(demand.annotations.items())
-    digest = _digest_of(selector, annotations, demand.affinity_terms, demand.tolerations, requested)
+    digest = _digest_of(selector, demand.affinity_terms, demand.tolerations, requested)
     group = "" if slice_.workload.kind in _REPLACED else slice_.id.group_key
     return RefusedPods(*_family_of(slice_), group, digest)
 
@@ -40,12 +39,11 @@ def key_of(slice_: Slice) -> RefusedPods:
 @functools.lru_cache(maxsize=64)
 def _digest_of(
     selector: frozenset[tuple[str, str]],
-    annotations: frozenset[tuple[str, str]],
     terms: tuple[Term, ...],
     tolerations: tuple[Toleration, ...],
     requested: Hashable,
 ) -> str:
-    selected = sorted(selector), sorted(annotations), terms, tolerations
+    selected = sorted(selector), terms, tolerations
     return hashlib.sha256(repr((selected, requested)).encode()).hexdigest()[:16]
 
 
