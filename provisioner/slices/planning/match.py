@@ -188,10 +188,8 @@ class Matcher:
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
-        for slice_ in (
-            (slice_ for slice_ in unserved if slice_.share is None and not slice_.shape_problem) if idle else ()
-        ):
-            if (shape := slice_.shape) is not None:
+        for slice_ in unserved if idle else ():
+            if slice_.share is None and not slice_.shape_problem and (shape := slice_.shape) is not None:
                 first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
         unused = {}
         for pool in idle if first else ():

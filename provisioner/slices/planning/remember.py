@@ -195,7 +195,7 @@ def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -
         return refusals
     message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
     gangs = message_of.keys() - {None, *running_gangs(ctx)}
-    # Message of the scheduler and key of the wait by family. With an equal key, the waits of a gang end at the same time.
+    # Message of the scheduler and key of the wait, by family. With an equal key, the waits of a gang end together.
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for slice_ in ctx.slices.values():
         waits = slice_.pending and slice_.gang in gangs

@@ -220,6 +220,24 @@ def test_refused_pod_waits_although_an_equal_pod_runs_until_it_is_bound() -> Non
     assert (len(world.created), world.memory.refusals) == (3, {})
 
 
+def test_refused_pod_waits_although_an_equal_running_pod_is_replaced_on_its_node() -> None:
+    """Otherwise each replacement of a running pod would cause a new pool for the refused pod."""
+    world = cluster()
+    world.scale(1)
+    world.settle()
+    (old,) = world.pods.values()
+    world.scale(2)
+    for _ in range(6):
+        world.step(seconds=300)
+        world.finish_creates()
+        world.finish_deletes()
+    assert len(world.memory.refusals) == 1
+    del world.pods[old.uid]
+    world.put(replace(pod_of("web-new"), created_at=world.now, node_name=old.node_name, phase="Running"))
+    world.run(2)
+    assert len(world.memory.refusals) == 1
+
+
 @pytest.mark.parametrize("change", ["none", "restart of the controller", "new pods"])
 def test_refused_pods_start_together_after_one_of_them_is_bound(change: str) -> None:
     """The scheduler may bind another pod than the one that is tried, to the pool that was created for it."""
