@@ -78,7 +78,7 @@ class PoolRules:
     requestable_labels: frozenset[str]
     #: Labels of Google that pods may have copied to nodes: each only enables a feature, and no program relies on it.
     copyable: frozenset[str]
-    #: Whether a flex-start pool gets nodes only while pods wait that fit the labels of the pool.
+    #: Whether a flex-start pool gets nodes only while pods wait for nodes with the labels of the pool.
     flex_start_needs_pods: bool
     #: Returns a request with all properties that the supplier needs for the slice. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]

@@ -319,7 +319,7 @@ def _slice(
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         if shape is not None and (misfit := misfit_of(pods, workload.controller, shape)):
-            # Without indexes, each pod is a group, and never one of several hosts. Otherwise only pods are missing now.
+            # Pods without an index are groups of one pod, so they have no shape. The number of other pods may change.
             problem, shape = misfit, None if listed.name in {pod.name for pod in pods} else shape
     if group.jobs > 1 and mark and not problem:
         shape = None

@@ -143,7 +143,8 @@ class Matcher:
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
         # ready node. Slices with such a last pool come first: a new pool has one node for each slice of its create.
-        for slice_ in sorted(eligible, key=lambda slice_: self._last_shared(slice_) not in self._usable):
+        sharing = (slice_ for slice_ in eligible if slice_.share is not None)
+        for slice_ in sorted(sharing, key=lambda slice_: self._last_shared(slice_) not in self._usable):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
@@ -206,7 +207,7 @@ class Matcher:
         ctx, now, limit = self._ctx, self._ctx.now, timedelta(seconds=self._ctx.settings.partial_hold_seconds)
         missing: dict[tuple[str, str], list[OwnedPool | None]] = defaultdict(list)
         ready_at: dict[tuple[str, str], datetime] = {}
-        # Slices with a problem are left out, because they never get pools.
+        # Slices with a `shape_problem` are left out, because they get no pools.
         for slice_ in self._waiting:
             if slice_.gang is None or not slice_.served or slice_.shape_problem:
                 continue

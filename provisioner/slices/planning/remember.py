@@ -180,17 +180,15 @@ def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -
     """
     known, new = ctx.memory.refusals, defaultdict[tuple[str, str], set[RefusedPods]](set)
     bound = set()
-    for slice_id, names in matching.held.items() if known else ():
-        slice_ = ctx.slices.get(slice_id)
-        last = known.get(key := refused.key_of(slice_)) if slice_ is not None else None
-        if slice_ is None or last is None:
-            continue
+    holders = filter(None, map(ctx.slices.get, matching.held))
+    for slice_, key, last in refused.refusals_of(holders, known):
         # Without a group, the key is also the key of pods that ran before, and of pods that replace these.
-        nodes = (node for name in names if name in ctx.owned for node in ctx.owned[name].nodes)
+        pools = (ctx.owned[name] for name in matching.held[slice_.id] if name in ctx.owned)
+        nodes = (node for pool in pools for node in pool.nodes)
         new_nodes = {node.name for node in nodes if node.created_at > last.since}
         if key.group or any(pod.node_name in new_nodes for pod in slice_.pods):
-            bound.add(key[:2])
-    refusals = {key: last for key, last in known.items() if key[:2] not in bound}
+            bound.add(key.family)
+    refusals = {key: last for key, last in known.items() if key.family not in bound}
     if not messages:
         return refusals
     message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
@@ -201,12 +199,12 @@ def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -
         waits = slice_.pending and slice_.gang in gangs
         if waits or slice_.id in messages:
             key = refused.key_of(slice_)
-            new[key[:2]].add(key)
+            new[key.family].add(key)
             message = messages.get(slice_.id) or message_of.get(slice_.gang, "")
-            found[key[:2]] = message, str(slice_.gang if waits else key[:2])
+            found[key.family] = message, str(slice_.gang if waits else key.family)
     for key in refusals:
-        if key[:2] in new:
-            new[key[:2]].add(key)
+        if key.family in new:
+            new[key.family].add(key)
     for family, keys in new.items():
         message, wait_key = found[family]
         before = max((refusals[key] for key in keys & refusals.keys()), key=lambda last: last.failures, default=None)

@@ -9,14 +9,14 @@ import functools
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from provisioner.model.workloads import Term, Toleration, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.backoff import OTHERS_WAIT
-from provisioner.slices.planning.memory.state import Backoff, Memory, RefusedPods
+from provisioner.slices.planning.memory.state import Backoff, Memory, Refusals, RefusedPods
 from provisioner.slices.planning.spec.specification import starts_together
 
 #: Scheduled time in minutes since 1970, from 2025 on, which CronJobs append to the names of their Jobs.
@@ -53,14 +53,20 @@ def _family_of(slice_: Slice) -> tuple[str, str]:
     return workload.namespace, stem if stem != workload.owner_name else workload.uid
 
 
+def refusals_of(slices: Iterable[Slice], refusals: Refusals) -> Iterator[tuple[Slice, RefusedPods, Backoff]]:
+    """Yield each slice whose pods have the key of a refusal, with this key and its back-off."""
+    families = {key.family for key in refusals}
+    for slice_ in slices if families else ():
+        if _family_of(slice_) in families and (last := refusals.get(key := key_of(slice_))):
+            yield slice_, key, last
+
+
 def find_refused(slices: Iterable[Slice], memory: Memory, settings: Settings) -> dict[SliceId, Backoff]:
     """Return the back-offs of slices without a bound leader pod whose pods were refused."""
-    families = {key[:2] for key in memory.refusals}
+    unbound = (slice_ for slice_ in slices if slice_.leader is None or not slice_.leader.node_name)
     refused: dict[tuple[str, str], list[tuple[Slice, Backoff]]] = defaultdict(list)
-    for slice_ in slices if families else ():
-        unbound = slice_.leader is None or not slice_.leader.node_name
-        if unbound and _family_of(slice_) in families and (last := memory.refusals.get(key := key_of(slice_))):
-            refused[key[:2]].append((slice_, last))
+    for slice_, key, last in refusals_of(unbound, memory.refusals):
+        refused[key.family].append((slice_, last))
     backoffs: dict[SliceId, Backoff] = {}
     for siblings in refused.values():
         # A slice that already counts on a pool is tried before a new slice.

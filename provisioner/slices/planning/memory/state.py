@@ -141,11 +141,16 @@ class RefusedPods(NamedTuple):
 
     namespace: str
     #: UID of the workload; for a Job of a CronJob, its name without the time.
-    family: str
+    workload: str
     #: Group of the pods; empty for kinds POD and JOB, whose controllers replace pods by pods of other groups.
     group: str
     #: Digest of the pods' requirements.
     requirements: str
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """Namespace and workload; equal for all refused pods of a workload."""
+        return self.namespace, self.workload
 
 
 Refusals = Mapping[RefusedPods, Backoff]
