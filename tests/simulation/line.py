@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rehearsal.simulators.gke.records import Pool
 from tests.simulation.admission import is_assigned, mark_of
+from tests.simulation.asks import QueuedRun
 from tests.simulation.objects import WorkloadRun
 from tests.simulation.pools import chips_in, fits, is_ours, owner_of
 
@@ -51,8 +52,8 @@ class Line:
         if not asked or market.same_zone or market.max_pools is not None or hostile.limited:
             return
         owner = owner_of(pool.body["config"]["labels"])[0]
-        if any(workload.uid == owner or pool.name in workload.pools for workload in asked):
-            # The slice restarts, and keeps the pool that it had.
+        if any(owner in _owners(workload) or pool.name in workload.pools for workload in asked):
+            # The pool was created for the slice or for its ProvisioningRequest, or the slice had it before a restart.
             return
         priority = max(workload.priority for workload in asked)
         for workload, job in self._checker.waiting.waiting():
@@ -97,3 +98,9 @@ class Line:
             and workload.name != self._simulation.singled.name
             and self._simulation.market.max_pools is None
         )
+
+
+def _owners(workload: WorkloadRun) -> set[str]:
+    """Return the UIDs of a workload and of the ProvisioningRequest whose pools it uses."""
+    request = workload.request if isinstance(workload, QueuedRun) else None
+    return {workload.uid} | ({request.uid} if request is not None else set())
