@@ -107,11 +107,20 @@ def test_known_reason_is_preferred_to_an_unknown_one() -> None:
         assert (backoffs[KEY].failure, backoffs[KEY].failures) == (known, 1)
 
 
-@pytest.mark.parametrize(("first", "failures"), [(FailureKind.QUOTA, 2), (FailureKind.UNAVAILABLE, 1)])
-def test_stockout_replaces_a_failure_without_a_reason_and_adds_to_another(first: FailureKind, failures: int) -> None:
-    backoffs = backoff.pool_failed({}, failure(first), KEY, DIGEST, NOW)
+def test_stockout_replaces_a_failure_without_a_reason() -> None:
+    backoffs = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
     found = backoff.pool_failed(backoffs, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))
-    assert {key: last.failures for key, last in found.items()} == {KEY: failures}
+    assert {key: last.failures for key, last in found.items()} == {KEY: 1}
+
+
+def test_concurrent_failures_of_two_kinds_count_once_and_wait_for_the_longer_time() -> None:
+    """A restart reads the same failed pools again, in any order."""
+    quota, stockout = failure(FailureKind.QUOTA), failure(FailureKind.STOCKOUT)
+    backoffs = backoff.pool_failed({}, stockout, KEY, DIGEST, NOW)
+    for seconds, reason in enumerate((quota, stockout, quota, stockout)):
+        backoffs = backoff.pool_failed(backoffs, reason, KEY, DIGEST, after(seconds))
+    longest = backoff.pool_failed({}, quota, KEY, DIGEST, NOW)[KEY]
+    assert backoffs == {KEY: longest}
 
 
 def test_longest_wait_of_capacity_and_slice_blocks() -> None:

@@ -129,19 +129,19 @@ def _with_failure(
 
 
 def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
-    if before is not None and before.until > now:
-        # Concurrent creates fail for the same reason, so a failure of the same kind, or UNAVAILABLE, extends no wait.
-        if before.failure.kind is failure.kind:
-            return replace(before, failure=failure)
-        if failure.kind is FailureKind.UNAVAILABLE:
-            return before
-        if before.failure.kind is FailureKind.UNAVAILABLE:
-            until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
-            return replace(before, failure=failure, until=max(before.until, until))
-    failures = before.failures + 1 if before is not None else 1
     # A stockout or quota failure after another kind of failure begins a new period, with its own `since`.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
+    if before is not None and before.until > now:
+        # No create is sent during a wait, so the failed create was concurrent: the longer wait applies, once.
+        if before.failure.kind is failure.kind:
+            return replace(before, failure=failure)
+        until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
+        explained = before.failure.kind is not FailureKind.UNAVAILABLE
+        if failure.kind is FailureKind.UNAVAILABLE or (explained and until <= before.until):
+            return before
+        return replace(before, failure=failure, since=since, until=max(before.until, until))
+    failures = before.failures + 1 if before is not None else 1
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
     return Backoff(failure=failure, failures=failures, since=since, until=until)
 
