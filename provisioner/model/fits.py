@@ -31,6 +31,8 @@ class Fits:
 
     def fitting(self, requirements: Requirements) -> int:
         """Return the nodes for which `misfit` returns no reason."""
+        if not self._views:
+            return 0
         fitting = self._with_room(requirements) & self.selected(requirements) & self._reaching_volumes(requirements)
         for taint, nodes in self._tainted.items():
             if not tolerated(taint, requirements.tolerations):

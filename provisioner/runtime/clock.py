@@ -42,12 +42,13 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy with `by` added to times in nested dataclasses, mappings and plain tuples. Keeps `datetime.min`."""
+    """Return a copy with `by` added to times in nested dataclasses, mappings and tuples. Keeps `datetime.min`."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by
-    elif isinstance(remembered, tuple) and not hasattr(remembered, "_fields"):
-        moved = tuple(shifted(item, by) for item in remembered)
+    elif isinstance(remembered, tuple):
+        items = [shifted(item, by) for item in remembered]
+        moved = remembered._make(items) if hasattr(remembered, "_make") else tuple(items)
     elif isinstance(remembered, Mapping):
         moved = {key: shifted(value, by) for key, value in remembered.items()}
     elif is_dataclass(remembered) and not isinstance(remembered, type):

@@ -21,7 +21,7 @@ class ShapeError(wording.ProblemError):
     """A pod requests no valid slice. The message has the invalid value and the reason."""
 
 
-# No slots, because `cached_property` needs a `__dict__`. Each decision reads `multi_host` many times.
+# No slots, because `cached_property` needs a `__dict__`. Each decision reads these properties many times.
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """Type of a slice that Google sells, with the number of chips of each pod."""
@@ -35,6 +35,10 @@ class Shape:
     def multi_host(self) -> bool:
         """Whether the slice has several VMs. GKE's rule: the slice and one VM have different numbers of chips."""
         return self.topology.chips != self.machine_type.chips
+
+    @cached_property
+    def _hosts(self) -> int:
+        return self.topology.chips // self.machine_type.chips
 
     @property
     def documented(self) -> bool:
@@ -60,7 +64,7 @@ class Shape:
     def nodes(self, pods: int) -> int:
         """Return the number of hosts; for a single-host shape, the number of VMs for `pods` pods, at least 1."""
         if self.multi_host:
-            return self.topology.chips // self.machine_type.chips
+            return self._hosts
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> tuple[str, ...]:

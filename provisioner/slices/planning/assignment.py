@@ -28,14 +28,15 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     so that no further pod of the other slice is bound there. Then one node is assigned, after a live check that no node
     of the pool has a pod with chips: caches may be outdated. Then each further node is assigned after a live check.
     """
-    changes: list[Assignment] = []
-    occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished and pod.requirements.has_chips}
+    due: list[tuple[OwnedPool, Mapping[str, str | None], list[Node]]] = []
     for pool in ctx.owned.values():
-        if (wanted := _wanted(pool, ctx, matching, partial)) is None:
-            continue
-        nodes = [node for node in pool.nodes if not _has(node, wanted)]
-        if not nodes:
-            continue
+        wanted = _wanted(pool, ctx, matching, partial)
+        nodes = [node for node in pool.nodes if not _has(node, wanted)] if wanted is not None else []
+        due += [(pool, wanted, nodes)] if wanted is not None and nodes else []
+    changes: list[Assignment] = []
+    pods = ctx.snapshot.pods if due else ()
+    occupied = {pod.node_name for pod in pods if not pod.finished and pod.requirements.has_chips}
+    for pool, wanted, nodes in due:
         names, used = [node.name for node in nodes], bool(matching.holders.get(pool.name))
         unmarked = [node.name for node in nodes if not _has(node, FREE)]
         if wanted == FREE or (unmarked and not used):

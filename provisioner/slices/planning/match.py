@@ -382,11 +382,13 @@ class Matcher:
 
     def _limited_by(self, slice_: Slice) -> Hashable:
         """Return the values of a slice on which the limits depend, except its chips."""
-        budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
+        budget, owner = self._budget, slice_.workload.namespace
         maximum = budget.settings.max_pools_per_jobset
-        # Below MAX_POOLS_PER_JOBSET, the limits treat all workloads of a namespace alike.
-        alone = maximum is not None and (budget.used[scope] >= maximum or scope in budget.kept)
-        owner = slice_.workload.uid if alone else slice_.workload.namespace
+        if maximum is not None:
+            # Below MAX_POOLS_PER_JOBSET, the limits treat all workloads of a namespace alike.
+            scope = LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
+            if budget.used[scope] >= maximum or scope in budget.kept:
+                owner = slice_.workload.uid
         return (owner if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
 
     @cached_property
@@ -396,7 +398,10 @@ class Matcher:
 
     def _search(self, slice_: Slice) -> Iterator[OwnedPool]:
         """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
-        fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
+        fitting = self._free.fitting(slice_)
+        if not fitting:
+            return iter(())
+        limited = self._limited_by(slice_)
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
         hosts = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
@@ -495,9 +500,9 @@ def _next_claim(
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`."""
     workloads, now = ctx.workloads, ctx.now
-    holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
-    occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
-    held: dict[SliceId, set[PoolName]] = defaultdict(set)
+    holders: dict[PoolName, frozenset[SliceId | None]] = {}
+    occupants: dict[PoolName, frozenset[SliceId | None]] = {}
+    held: dict[SliceId, frozenset[PoolName]] = {}
     elsewhere: set[SliceId] = set()
     for pod in ctx.snapshot.pods:
         if not pod.node_name or pod.finished:
@@ -510,15 +515,17 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
             continue
-        occupants[name].add(slice_id)
+        _add(occupants, name, slice_id)
         # A pod that exists after its grace period is on a node that does not respond, and no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
-            holders[name].add(slice_id)
+            _add(holders, name, slice_id)
         # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.
         if slice_id is not None and pod.deletion_deadline is None:
-            held[slice_id].add(name)
-    return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
+            _add(held, slice_id, name)
+    return holders, occupants, held, frozenset(elsewhere - held.keys())
 
 
-def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:
-    return {key: frozenset(values) for key, values in sets.items()}
+def _add(sets: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
+    before = sets.get(key)
+    if before is None or value not in before:
+        sets[key] = frozenset((value,)) if before is None else before | {value}

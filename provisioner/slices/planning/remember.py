@@ -116,8 +116,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             delete = delete or DeleteCall(state=CallState.UNDER_WAY, since=now)
             delete = replace(delete, state=CallState.UNDER_WAY, since=now)
         zones = pool.pool.zones
-        pools[name] = replace(
-            entry,
+        pools[name] = entry._replace(
             delete=delete,
             phase=entries[name],
             unneeded_since=unneeded_since,
@@ -134,7 +133,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
     # A sent delete is kept until a later list of pools lacks the pool.
     pools |= {
-        name: replace(pools.get(name, PoolMemory()), delete=call)
+        name: pools.get(name, PoolMemory())._replace(delete=call)
         for name, call in memory.deletes.items()
         if name not in ctx.owned and call.state is not CallState.POSTPONED
     }

@@ -140,7 +140,7 @@ def begin_round(
         users = _users_by_labels(owned.values(), workloads)
         memory = memory.with_pools(
             {
-                name: replace(memory.pool(name), last_user=user)
+                name: memory.pool(name)._replace(last_user=user)
                 for name, user in users.items()
                 if memory.pool(name).last_user is None
             }

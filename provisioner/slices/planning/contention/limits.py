@@ -212,27 +212,29 @@ def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
         if slice_.shape is None:
             continue
         for setting, maximum, kind, name, amount in _limits_of(slice_, slice_.shape.accelerator.label, settings):
-            if maximum is not None:
-                scope = LimitScope(kind, name)
-                before = limits[scope].requested if scope in limits else 0
-                limits[scope] = Limit(setting, scope, maximum, before + amount)
+            scope = LimitScope(kind, name)
+            before = limits[scope].requested if scope in limits else 0
+            limits[scope] = Limit(setting, scope, maximum, before + amount)
     return limits.values()
 
 
 def _limits_of(
     slice_: Slice, accelerator: str, settings: Settings
-) -> Iterator[tuple[str, int | None, ScopeKind, str | WorkloadName, int]]:
+) -> Iterator[tuple[str, int, ScopeKind, str | WorkloadName, int]]:
     workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
-    yield "MAX_CHIPS", settings.max_chips, *ALL, chips
-    maximum = _amount(settings.max_chips_per_namespace, namespace)
-    yield "MAX_CHIPS_PER_NAMESPACE", maximum, ScopeKind.NAMESPACE, namespace, chips
-    if not workload.kind.has_pods:
-        maximum = _amount(settings.max_requested_chips_per_namespace, namespace)
+    if settings.max_chips is not None:
+        yield "MAX_CHIPS", settings.max_chips, *ALL, chips
+    if (maximum := _amount(settings.max_chips_per_namespace, namespace)) is not None:
+        yield "MAX_CHIPS_PER_NAMESPACE", maximum, ScopeKind.NAMESPACE, namespace, chips
+    requested = settings.max_requested_chips_per_namespace if not workload.kind.has_pods else ()
+    if (maximum := _amount(requested, namespace)) is not None:
         yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", maximum, ScopeKind.REQUESTS, namespace, chips
-    maximum = _amount(settings.max_chips_per_accelerator, accelerator)
-    yield "MAX_CHIPS_PER_ACCELERATOR", maximum, ScopeKind.ACCELERATOR, accelerator, chips
-    yield "MAX_CREATES_PER_HOUR", settings.max_creates_per_hour, *CREATES_PER_HOUR, 1
-    yield "MAX_POOLS_PER_JOBSET", settings.max_pools_per_jobset, ScopeKind.WORKLOAD, workload.full_name, 1
+    if (maximum := _amount(settings.max_chips_per_accelerator, accelerator)) is not None:
+        yield "MAX_CHIPS_PER_ACCELERATOR", maximum, ScopeKind.ACCELERATOR, accelerator, chips
+    if settings.max_creates_per_hour is not None:
+        yield "MAX_CREATES_PER_HOUR", settings.max_creates_per_hour, *CREATES_PER_HOUR, 1
+    if settings.max_pools_per_jobset is not None:
+        yield "MAX_POOLS_PER_JOBSET", settings.max_pools_per_jobset, ScopeKind.WORKLOAD, workload.full_name, 1
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> tuple[str, ...]:
@@ -250,5 +252,5 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
 
 
 def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
-    by_name = dict(amounts)
+    by_name = dict(amounts) if amounts else {}
     return by_name.get(name, by_name.get(OTHERS))

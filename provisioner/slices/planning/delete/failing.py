@@ -126,7 +126,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
     places = {entry.place for name, entry in memory.pools.items() if entry.place is not None and name not in owned}
     backoffs = backoff.freed(backoffs, places, now)
     given_up = give_up(ctx, matching)
-    changes = {name: replace(memory.pool(name), given_up=name in given_up) for name in given_up ^ memory.given_up}
+    changes = {name: memory.pool(name)._replace(given_up=name in given_up) for name in given_up ^ memory.given_up}
     for name, create in memory.coming_up.items():
         status = owned[name].pool.status if name in owned else None
         if status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
@@ -134,7 +134,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
             backoffs = backoff.forget(came_up, _digest_of(owned[name]))
         elif name in owned and (status is PoolStatus.PROVISIONING or unexplained(owned[name].pool)):
             continue
-        changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
+        changes[name] = changes.get(name, memory.pool(name))._replace(coming_up=None)
     refusals = {key: last for key, last in memory.refusals.items() if backoff.is_fresh(last, now)}
     memory = replace(memory.with_pools(changes), backoffs=backoffs, refusals=refusals)
     return replace(memory, tallies=tallies, lasting_failures=lasting)

@@ -239,7 +239,7 @@ def give_up_lost_calls(
         if delete is not None and lost(name, delete):
             delete = postpone(name, delete, pools.get(name), now, "the outcome of the last attempt is unknown")
         if create is not entry.create or delete is not entry.delete:
-            changes[name] = replace(entry, create=create, delete=delete)
+            changes[name] = entry._replace(create=create, delete=delete)
     return memory.with_pools(changes)
 
 
@@ -285,7 +285,7 @@ def confirm(
             changes[name] = _confirm_create(name, entry, pool, listed_at, now, look_ups)
         if entry.delete is not None:
             delete = _confirm_delete(name, entry.delete, pool, listed_at, now, look_ups)
-            changes[name] = replace(changes.get(name, entry), delete=delete)
+            changes[name] = changes.get(name, entry)._replace(delete=delete)
     return memory.with_pools(changes), tuple(look_ups)
 
 
@@ -297,20 +297,20 @@ def _confirm_create(
         # The pool vanished while it was being created. Before the reason is known, no other create is sent.
         vanished = entry.delete is None
         again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
-        return replace(entry, coming_up=None, create=again)
+        return entry._replace(coming_up=None, create=again)
     failed = pool is not None and unexplained(pool)
     if coming_up is not None and failed and coming_up.operation and coming_up.looked_up_at is None:
         due.append(LookUp(name=name, operation=coming_up.operation))
-        entry = replace(entry, coming_up=replace(coming_up, looked_up_at=now))
+        entry = entry._replace(coming_up=replace(coming_up, looked_up_at=now))
     if create is None:
         return entry
     if pool is not None:
-        return replace(entry, create=None, coming_up=replace(create, looked_up_at=None))
+        return entry._replace(create=None, coming_up=replace(create, looked_up_at=None))
     if create.state is CallState.UNDER_WAY or listed_at <= create.since:
         return entry
     if _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
         due.append(LookUp(name=name, operation=create.operation))
-        return replace(entry, create=replace(create, looked_up_at=now))
+        return entry._replace(create=replace(create, looked_up_at=now))
     return entry
 
 

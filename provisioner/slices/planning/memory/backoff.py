@@ -250,6 +250,8 @@ def counted_until(
     tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int
 ) -> tuple[datetime, Failure] | None:
     """Return the end, past or future, of a workload's wait, and the last failure; None if no count causes a wait."""
+    if not tallies:
+        return None
     over = (
         (tally.at + timedelta(seconds=min(1.0, tally.count - limit) * seconds), tally.failure)
         for key, limit, seconds in _tallied(slice_id, namespace, slices_of_workload)

@@ -235,8 +235,8 @@ class PhaseEntry:
     draining_since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMemory:
+# Each decision copies one record for each pool, and copies of dataclasses take five times as long.
+class PoolMemory(NamedTuple):
     """Memory of one existing or planned pool. Dropped when the pool no longer exists and no slice wants it."""
 
     create: CreateCall | None = None
@@ -333,4 +333,4 @@ class Memory:
 
     def with_pool(self, name: PoolName, **changes: Any) -> Memory:
         """Return the memory with some fields of a pool's entry replaced."""
-        return self.with_pools({name: replace(self.pool(name), **changes)})
+        return self.with_pools({name: self.pool(name)._replace(**changes)})
