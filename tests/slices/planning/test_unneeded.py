@@ -76,6 +76,20 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     assert world.states()[new.name] == "ready"
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_new_pool_of_a_slice_without_placement_is_kept_until_its_pods_are_bound(*, marked: bool) -> None:
+    """Without placement, the scheduler may give the node of the first pool to pods of other workloads at any time."""
+    world = World(make_jobset(), settings_=settings(deletion_delay_seconds=0.0), marked=marked)
+    (workload,) = world.workloads.values()
+    world.put_pool(make_pool(workload))
+    new = replace(make_pool(workload, attempt=1), status=PoolStatus.PROVISIONING)
+    world.put(new)
+    assert [delete.name for delete in world.look().deletes] == ([new.name] if marked else [])
+    world.schedule()
+    world.look()
+    assert list(world.memory.deletes) == [new.name]
+
+
 def idle_world() -> World:
     world = World(settings_=settings(deletion_delay_seconds=0.0))
     world.put_pool(make_pool(make_jobset("gone")))

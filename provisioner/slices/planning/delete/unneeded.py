@@ -85,7 +85,8 @@ def find_unneeded(
             continue
         failed, stuck = pool.pool.status is PoolStatus.ERROR, stuck_slices.get(pool.name)
         stuck = stuck if holders <= {stuck} else None
-        if stuck is None and (holders or (pool.name in matching.claimed and not failed)):
+        counted_on = not failed and (pool.name in matching.claimed or _may_replace(pool, ctx, matching))
+        if stuck is None and (holders or counted_on):
             uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
         # A time in the future was written by a clock that was ahead, and counts as `now`.
@@ -146,6 +147,18 @@ def _may_be_chosen(pool: OwnedPool, awaited: Collection[_Selected], ctx: Round) 
     accelerator, topology = _selected(pool.view.labels)
     selections = {(accelerator, topology), (accelerator, ""), ("", topology), ("", "")}
     return not selections.isdisjoint(awaited)
+
+
+def _may_replace(pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
+    """Whether a new pool may replace the pool that its slice counts on, because placement does not reserve that pool.
+
+    The scheduler may bind pods of another workload there before the pods of the slice.
+    """
+    owner = ctx.created_for.get(pool.name)
+    slice_ = ctx.slices.get(owner) if owner is not None and pool.usable and not pool.ready else None
+    if slice_ is None or slice_.mark or not (slice_.pending and slice_.workload.kind.has_pods):
+        return False
+    return slice_.id in matching.claims and slice_.id not in matching.held
 
 
 def _cordoned_by_us(pool: OwnedPool) -> list[str]:
