@@ -37,6 +37,8 @@ from provisioner.slices.planning.seats import Seats, is_shared_by
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
+#: Called with a slice that finds no free pool, and with the slices that have one.
+Refuse = Callable[[Slice, Container[SliceId]], None]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 #: Maximum time on another slice's ready pool without a bound pod: the scheduler retries each pod within 5.5 minutes.
@@ -82,7 +84,7 @@ def match(
     budget: Budget,
     line: Sequence[Unit],
     waiting_for_turn: Collection[WorkloadUid],
-    refuse: Callable[[Slice], None],
+    refuse: Refuse,
 ) -> Matching:
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
@@ -130,7 +132,7 @@ class Matcher:
         """Free nodes for slices that share pools. Usually no such slice waits, so the nodes are computed on demand."""
         return Seats(self._ctx, self._occupants, self._claimed)
 
-    def run(self, refuse: Callable[[Slice], None]) -> Matching:
+    def run(self, refuse: Refuse) -> Matching:
         """Make the claims; `refuse` is the argument of `match`."""
         waiting, claims = self._waiting, self._claims
         # Slices of buffers are matched after all other unsuspended slices, which may take pools of buffers.
@@ -262,18 +264,18 @@ class Matcher:
                 self._claim(slice_, home)
                 indexes[key].remove(pools.pop(home.name))
 
-    def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
+    def _take_free(self, slices: Iterable[Slice], refuse: Refuse) -> None:
         for slice_ in slices:
             self._seat(slice_)
             if not slice_.pending or slice_.id in self._claims:
                 continue
             if slice_.share is not None:
-                refuse(slice_)
+                refuse(slice_, self._claims)
                 continue
             takes_none = slice_.shape_problem or _expired(slice_, self._ctx)
             pool = None if takes_none else next(self._search(slice_), None)
             if pool is None:
-                refuse(slice_)
+                refuse(slice_, self._claims)
             else:
                 self._claim(slice_, pool)
                 self._taken.add(slice_.id)

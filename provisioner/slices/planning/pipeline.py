@@ -13,13 +13,13 @@
 Decisions may be skipped and calls may fail: the next decision starts again from the state of the cluster.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.messages import notices, statuses, waits
 from provisioner.slices.planning import assignment, pool_states, scale_in, split, stuck, wake
 from provisioner.slices.planning.contention.limits import Budget
@@ -96,8 +96,13 @@ def _begin(
 
 
 def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -> Matching:
-    lowest = line[-1].priority if line else 0
-    refuse = partial(keep_from_lower, ctx, budget, {unit.id: unit for unit in line}, lowest)
+    units = {unit.id: unit for unit in line}
+
+    def refuse(slice_: Slice, claims: Container[SliceId]) -> None:
+        unit = units[slice_.id]
+        if unit.priority > line[-1].priority and (slices := turns.refused_with(slice_, claims)):
+            keep_from_lower(ctx, budget, unit, slices)
+
     return match(ctx, budget, line, turns.waiting.keys() | turns.unsatisfiable, refuse)
 
 

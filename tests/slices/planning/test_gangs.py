@@ -544,12 +544,15 @@ def test_workload_that_can_never_be_served_holds_no_pools(
     assert {pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()} == {"second"}
 
 
+#: Requirements of a buffer whose pools no slice of `gang` can use.
+SPOT_REQUIREMENTS = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
+
+
 def waiting_for_room(hold: float) -> tuple[World, Workload]:
     """Return a world in which an all-or-nothing JobSet is queued, and pools of a buffer use all chips of the limit."""
     train = gang("train")
     world = Asking(raw_buffer("warm", replicas=2), marked=True, max_chips=16, partial_hold_seconds=hold)
-    spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
-    world.templates = {("default", "template"): spot}
+    world.templates = {("default", "template"): SPOT_REQUIREMENTS}
     world.live(5)
     assert len(world.pools) == 2
     world.add(train)
@@ -567,6 +570,24 @@ def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> No
         world.schedule()
     assert world.bound(train) == 2
     assert len(world.created) == 4
+
+
+def test_chips_of_all_slices_that_start_together_are_withheld_from_buffers() -> None:
+    """If the limit has room for one of the slices, a buffer must not use it: its pool would be deleted again."""
+    train = gang("train")
+    world = Asking(raw_buffer("warm", replicas=3), marked=True, max_chips=24)
+    world.templates = {("default", "template"): SPOT_REQUIREMENTS}
+    world.live(5)
+    assert len(world.pools) == 3
+    world.add(train)
+    for _ in range(10):
+        world.step()
+        # GKE deletes the pools of the buffer one after the other.
+        stopping = [name for name, pool in world.pools.items() if pool.status is PoolStatus.STOPPING]
+        world.remove_pool(min(stopping, default=PoolName("")))
+        world.finish_creates()
+        world.schedule()
+    assert (world.bound(train), len(world.created)) == (2, 5)
 
 
 @pytest.mark.parametrize("hold", [0.0, 15.0])

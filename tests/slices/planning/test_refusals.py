@@ -60,7 +60,7 @@ def match(world: World, waiting_for_turn: Collection[WorkloadUid] = ()) -> tuple
     ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     line = in_line(CREATES, [unit_of(slice_, world.now) for slice_ in ctx.slices.values() if slice_.pending], {})
     matcher = CheckedMatcher(ctx, Budget.of(ctx), line, waiting_for_turn)
-    return ctx, matcher, matcher.run(lambda _slice: None)
+    return ctx, matcher, matcher.run(lambda *_: None)
 
 
 def id_of(workload: Workload, job: int = 0) -> SliceId:

@@ -11,7 +11,7 @@ delete of the released pools. A workload that needs several accelerators waits u
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -50,6 +50,13 @@ class GangTurns:
     #: Workloads whose pools are deleted, because they wait in a queue after a release or can never be served.
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
+
+    def refused_with(self, slice_: Slice, claims: Container[SliceId]) -> list[Slice]:
+        """Return the slices not in `claims` that start together with the first of them; empty for the others."""
+        members = self.members.get(slice_.workload.uid, (slice_,))
+        missing = (member for member in members if member.pending and member.id not in claims)
+        first = next(missing, slice_)
+        return [first, *missing] if first.id == slice_.id else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from provisioner import constants
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import Slice
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import Unit
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind
@@ -109,17 +109,12 @@ def problem_of_all(
     return limits.problem_of(slices, ctx.settings)
 
 
-def keep_from_lower(
-    ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
-) -> None:
-    """Withhold the chips, pool and create of a slice from lower priorities if a limit refuses the slice.
+def keep_from_lower(ctx: Round, budget: limits.Budget, unit: Unit, slices: Sequence[Slice]) -> None:
+    """Withhold the chips, pools and creates of slices from lower priorities if a limit refuses the slices together.
 
-    Slices of the `lowest` priority, slices without a fresh offer, and slices larger than the limit withhold nothing.
+    Nothing is withheld for slices without a fresh offer, and for slices that are larger than the limit.
     """
-    unit = units[slice_.id]
-    if unit.priority <= lowest:
-        return
-    refusal = budget.refusal([slice_], unit)
+    refusal = budget.refusal(slices, unit)
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
-    if limited and has_fresh_offer(ctx, slice_, None):
-        budget.keep([slice_], unit)
+    if limited and all(has_fresh_offer(ctx, slice_, None) for slice_ in slices):
+        budget.keep(slices, unit)
