@@ -108,6 +108,8 @@ class BufferRun(AskRun):
     """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
+    #: Lower than the priority of any pod, because the slices of buffers are last in the queue.
+    priority: int = -(2**31) - 1
     #: False, because a buffer has no pods; its pools may therefore be deleted or used by other slices.
     bindable: bool = False
     max_chips: int | None = None

@@ -432,7 +432,7 @@ class Checker:
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         if isinstance(workload, AskRun):
             told = set().union(*map(self.told_of, self.asked.together(workload)))
-            return self.asked.served(workload) or (bool(told & _WAITING) and self._no_room(workload))
+            return self.asked.served(workload) or (bool(told & _WAITING) and self._has_to_wait(workload))
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
         shape = workload.shape_of(job)
         if len(members) >= workload.pods_due(job) and all(pod.node and pod.deadline is None for pod in members):
@@ -440,17 +440,18 @@ class Checker:
         singled = workload.name == self.simulation.singled.name
         told = self.told(workload, job)
         if shape.feasible and not singled:
-            return bool(told & _WAITING) and (self._no_room(workload) or self._outranked(workload))
+            return bool(told & _WAITING) and self._has_to_wait(workload)
         # A slice that can get no pool of its own needs no Event if a pod is bound to a pool of another slice.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
-    def _no_room(self, workload: WorkloadRun) -> bool:
-        """Whether the limits or the stock leave fewer chips than a workload needs at the same time."""
+    def _has_to_wait(self, workload: WorkloadRun) -> bool:
+        """Whether a workload is outranked, or the limits or the stock leave fewer chips than it needs at one time."""
         # Warm pools of a buffer do not count, because the provisioner deletes them if workloads need their chips.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
-        return sum(map(chips_in, ours)) + self._wanted(workload) > self._max_chips()
+        has_room = sum(map(chips_in, ours)) + self._wanted(workload) <= self._max_chips()
+        return not has_room or self._outranked(workload)
 
     def _wanted(self, workload: WorkloadRun) -> int:
         return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
