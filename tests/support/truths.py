@@ -96,13 +96,15 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     if {pool.name for pool in view.pools} != created.keys():
         yield f"shown are pools {sorted(pool.name for pool in view.pools)}, there are {sorted(created)}"
     wanting = {id_ for state in plan.pools if state.phase.before_create for id_ in (state.slice_id, *state.seated)}
-    waiting = [slice_.id for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
+    waiting = [slice_ for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
     # A recreated workload has the id of the old one, which may still be cached; the view then shows one of the two.
     known = plan.round.slices if plan.round is not None else {}
     named = Counter(slice_.shown_id for slice_ in known.values())
     recreated = any(named[known[id_].shown_id] > 1 for id_ in wanting if id_ in known)
-    if len(waiting) != len(wanting) and not recreated:
-        yield f"{len(wanting)} slices want pools, shown are {waiting}"
+    shown = len(waiting), sum(slice_.chips for slice_ in waiting)
+    planned = len(wanting), sum(state.chips for state in plan.pools if state.phase.before_create)
+    if shown != planned and not recreated:
+        yield f"{planned} slices and chips want pools, shown are {shown}: {[slice_.id for slice_ in waiting]}"
     if len({slice_.id for slice_ in view.slices}) != len(view.slices):
         yield f"ids are not unique: {sorted(slice_.id for slice_ in view.slices)}"
     chips = dict.fromkeys(view.capacity.chips, 0)

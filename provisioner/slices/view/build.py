@@ -95,14 +95,23 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> Queu
     )
 
 
-def _capacity_view(
-    snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
-) -> CapacityView:
+def _chips(slices: Iterable[SliceView], pools: Iterable[PoolView]) -> dict[str, int]:
     chips = {state.value: 0 for state in State if state is not State.NONE}
-    for pool in plan.pools:
-        wait = plan.waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
-        state = State.REJECTED if wait is not None and wait.final else state_of(pool)
-        chips[state.value] += pool.chips
+    views: list[SliceView | PoolView] = [*pools]
+    views += (slice_ for slice_ in slices if slice_.state in (State.WAITING, State.REJECTED))
+    for view in views:
+        chips[view.state.value] += view.chips
+    return chips
+
+
+def _capacity_view(
+    snapshot: Snapshot,
+    plan: Plan,
+    chips: dict[str, int],
+    slices: Mapping[SliceId, Slice],
+    settings: Settings,
+    now: datetime,
+) -> CapacityView:
     return CapacityView(
         chips=chips,
         limits=plan.limits,
@@ -182,7 +191,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     return View(
         at=now,
         alerts=tuple(AlertView(kind=alert.kind, message=_shortened(alert.message)) for alert in plan.alerts),
-        capacity=_capacity_view(snapshot, plan, slices, settings, now),
+        capacity=_capacity_view(snapshot, plan, _chips(slice_views, pools), slices, settings, now),
         workloads=tuple(sorted(workloads, key=lambda workload: (workload.namespace, workload.name, workload.kind))),
         slices=tuple(sorted(slice_views, key=lambda view: view.id)),
         pools=tuple(sorted(pools, key=lambda pool: pool.name)),

@@ -196,7 +196,7 @@ class BackoffView:
 class CapacityView:
     """Chips by state, and the limits and back-offs that prevent creates."""
 
-    #: Number of chips by state of their pool; 0 for a state without pools.
+    #: Number of chips of node pools, and of waiting and rejected slices, by state.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]

@@ -174,3 +174,13 @@ def test_controller_that_is_recreated_under_its_name_is_shown_once() -> None:
     for pod in (old, replace(pods[1], group_name="train", workload_uid="new", unschedulable_since=world.now)):
         world.put(pod)
     assert [slice_.leader for slice_ in view_of(world).slices] == ["train-y"]
+
+
+def test_chips_of_a_controller_that_is_recreated_are_counted_once() -> None:
+    """The pods of a deleted Job are unschedulable until the garbage collector deletes them."""
+    world = Cluster()
+    for name, uid in (("train-x", "old"), ("train-y", "new")):
+        pod = pod_of(name, "train", kind="Job")
+        world.put(replace(pod, group_name="train", workload_uid=uid, unschedulable_since=world.now))
+    view = view_of(world)
+    assert view.capacity.chips[State.WAITING] == only_slice(view).chips
