@@ -47,6 +47,8 @@ class Assigned:
         self._cluster, self._checker = simulation.cluster, checker
         #: Time of the last edit of labels by a user, by pool.
         self._edited_at: dict[str, float] = {}
+        #: Time at which a pod from before the policy was last bound, by pool. No label keeps such pods off a pool.
+        self._taken_at: dict[str, float] = {}
         #: Time of the last change of labels by a process, by node.
         self._labelled_at: dict[str, float] = {}
 
@@ -55,9 +57,11 @@ class Assigned:
 
     def bound(self, pod: PodRun) -> None:
         """Check that a pod which was just bound is on the pool of its group, and that no other group is on the pool."""
-        if not pod.reviewed:
-            return
         now = self._stage.agenda.now
+        if not pod.reviewed:
+            if not pod.is_guest:
+                self._taken_at[pod.pool] = now
+            return
         for other in self._cluster.pods:
             # A pod whose node has been removed uses no chips, although its object still exists.
             if other is pod or not other.reviewed or not other.blocks(now) or other.node not in self._cluster.nodes:
@@ -74,8 +78,7 @@ class Assigned:
                 text = f"pod {pod.name} is bound on {pod.pool}, where {other.name} of another slice is"
                 self._stage.violate(PLACED, text)
         pool = self._simulation.cloud.pools.get(pod.pool)
-        if pool is None or not all(other.reviewed or other.is_guest for other in self._cluster.pods_on_pool(pod.pool)):
-            # No label keeps pods from before the policy off a pool, so the pool of a restarting slice may be taken.
+        if pool is None:
             return
         for workload in self._cluster.workloads.values():
             if isinstance(workload, JobSetRun) and workload is not pod.workload and workload.alive:
@@ -178,7 +181,7 @@ class Assigned:
 
     def _restarting(self, workload: WorkloadRun, pool: Pool) -> Iterator[int]:
         """Yield the restarting slices whose last pool was `pool`, if nothing else disturbed the slice or the pool."""
-        now = self._stage.agenda.now
+        now, disturbed_at = self._stage.agenda.now, (self._edited_at, self._taken_at, self._cluster.pool_broke_at)
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
             if workload.last_pool.get(job) != pool.name or job in workload.ended_jobs:
@@ -187,7 +190,7 @@ class Assigned:
                 workload.last_reviewed[job]
                 and workload.released_at.get(job, -1.0) < bound_at
                 and now - workload.changed.get(job, 0.0) < _RESTART_SECONDS
-                and max(self._edited_at.get(pool.name, 0.0), self._cluster.pool_broke_at.get(pool.name, 0.0)) < bound_at
+                and all(at.get(pool.name, 0.0) < bound_at for at in disturbed_at)
                 and (not workload.gang or self._checker.complete(workload))
             )
             if undisturbed and self._checker.healthy(pool) and fits_shape(workload, workload.shape_of(job), pool):
