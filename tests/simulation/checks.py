@@ -415,19 +415,11 @@ class Checker:
 
     def can_end(self, workload: WorkloadRun) -> bool:
         """Whether a workload's slices can run without any change by users."""
-        if not workload.shape.feasible or workload.name == self.simulation.singled.name or self._outranked(workload):
+        singled = self.simulation.singled
+        unserved = workload.name == singled.name or singled.outranks(workload.priority, workload.shape)
+        if unserved or not workload.shape.feasible:
             return False
         return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
-
-    def _outranked(self, workload: WorkloadRun) -> bool:
-        """Whether a JobSet whose creates all fail has a higher priority, and so takes each retry of the capacity."""
-        singled = self.simulation.singled
-        return singled.of_capacity and any(
-            run.name == singled.name
-            and run.priority > workload.priority
-            and run.shape.topology == workload.shape.topology
-            for run in self.simulation.cluster.workloads.values()
-        )
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         if isinstance(workload, AskRun):
@@ -451,7 +443,7 @@ class Checker:
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
         has_room = sum(map(chips_in, ours)) + self._wanted(workload) <= self._max_chips()
-        return not has_room or self._outranked(workload)
+        return not has_room or self.simulation.singled.outranks(workload.priority, workload.shape)
 
     def _wanted(self, workload: WorkloadRun) -> int:
         return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)

@@ -15,6 +15,7 @@ from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import ZONE
 
 if TYPE_CHECKING:
+    from tests.simulation.objects import Shape
     from tests.simulation.run import Simulation
 
 _CHANCE = 0.25
@@ -40,12 +41,12 @@ _ASKED_AGAIN_SECONDS = 600.0 + 80.0
 #: Maximum seconds until a create that GKE calls invalid is sent again: the first back-off, and a margin.
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
-_STOCKOUT = "stockout"
+_STOCKOUT, _OPERATIONS = "stockout", "singled out: operations"
 #: Responses to the creates of the JobSet whose creates all fail, by kind of fault.
 _SINGLED_ANSWERS = {
     "singled out: permission": says(403, 'Required "container.clusters.update" permission(s).'),
     "singled out: rate limit": says(429, "Quota exceeded for quota metric 'API requests'."),
-    "singled out: operations": says(429, "Too many operations: cluster hits the concurrent operations quota 5."),
+    _OPERATIONS: says(429, "Too many operations: cluster hits the concurrent operations quota 5."),
     "singled out: in the way": says(400, "Cluster is running incompatible operation.", status="FAILED_PRECONDITION"),
     "singled out: quota": says(
         403, "Insufficient regional quota to satisfy request: resource 'TPUS'.", of_capacity=True
@@ -136,11 +137,15 @@ class Singled:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
 
-    @property
-    def of_capacity(self) -> bool:
-        """Whether the creates of the JobSet fail because the capacity is out of stock or exceeds a quota."""
+    def outranks(self, priority: int, shape: Shape) -> bool:
+        """Whether the JobSet takes each retry of operations, or of a shape's capacity, from slices of a priority."""
         answer = _SINGLED_ANSWERS.get(self._kind)
-        return bool(self.name) and (answer is None or answer.of_capacity)
+        of_capacity = answer is None or answer.of_capacity
+        return any(
+            run.name == self.name and run.alive and run.priority > priority
+            for run in self._simulation.cluster.workloads.values()
+            if self._kind == _OPERATIONS or (of_capacity and run.shape.topology == shape.topology)
+        )
 
     def concerns(self, labels: dict[str, Any]) -> bool:
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name

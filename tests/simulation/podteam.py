@@ -237,7 +237,8 @@ class PodTeam:
 
     def unsettled(self) -> Iterator[str]:
         """Yield a report on each workload that does not have exactly its replicas, running and up to date."""
-        if not self.present or not self.serves or self._is_robbed:
+        outranked = self._simulation.singled.outranks(0, self.shape)
+        if not self.present or not self.serves or outranked or self._is_robbed:
             return
         for workload in (*self.deployments, *self.sets):
             if not workload.settled:

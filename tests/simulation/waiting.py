@@ -104,13 +104,14 @@ class Waiting:
 
     def within_seconds(self, workload: WorkloadRun, job: int) -> float | None:
         """Return the seconds within which a create has to be sent, None if there is an excuse."""
-        market, environment = self._simulation.market, self._simulation.environment
+        market, environment, singled = self._simulation.market, self._simulation.environment, self._simulation.singled
         key = _key(workload, job)
         excused = (
             market.scarce
             or self._simulation.hostile.limited
             or market.max_pools is not None
-            or workload.name == self._simulation.singled.name
+            or workload.name == singled.name
+            or singled.outranks(workload.priority, workload.shape_of(job))
             or self.may_back_off(workload, job)
         )
         if excused or (key in self._refused and not environment.mended):
