@@ -137,14 +137,18 @@ class Singled:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
 
+    @property
+    def of_capacity(self) -> bool:
+        """Whether the creates of the JobSet fail because the capacity is out of stock or exceeds a quota."""
+        answer = _SINGLED_ANSWERS.get(self._kind)
+        return bool(self.name) and (answer is None or answer.of_capacity)
+
     def outranks(self, priority: int, shape: Shape) -> bool:
         """Whether the JobSet takes each retry of operations, or of a shape's capacity, from slices of a priority."""
-        answer = _SINGLED_ANSWERS.get(self._kind)
-        of_capacity = answer is None or answer.of_capacity
         return any(
             run.name == self.name and run.alive and run.priority > priority
             for run in self._simulation.cluster.workloads.values()
-            if self._kind == _OPERATIONS or (of_capacity and run.shape.topology == shape.topology)
+            if self._kind == _OPERATIONS or (self.of_capacity and run.shape.topology == shape.topology)
         )
 
     def concerns(self, labels: dict[str, Any]) -> bool:

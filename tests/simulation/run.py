@@ -152,7 +152,9 @@ class Simulation:
         agenda, stage = self.stage.agenda, self.stage
         # Slices that start together need the larger bound: they release incomplete sets of pools and try again later.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
-        bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
+        # All creates of a capacity wait for up to 30 minutes after each create of the JobSet that exceeds its quota.
+        slow = takes_turns or self.singled.of_capacity
+        bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if slow else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
             self._start_process()
         if not self.hostile.present:
