@@ -65,12 +65,15 @@ class Actor(CallingActor[Answer]):
     change_executor: Executor
     #: Nodes, pods and other objects with an unfinished change, which get no second change.
     _changing: set[str] = field(default_factory=set)
+    #: Labels that the last plan writes, by node. Replaced, never changed, because other threads read it.
+    _labels: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     #: Failed changes by node, pod or other object. Written by several threads.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect other calls."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
+        self._labels = {assignment.node: assignment.labels for assignment in reversed(plan.assignments)}
         # Deletes are submitted first, because each pool that is not needed costs money.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
@@ -191,14 +194,19 @@ class Actor(CallingActor[Answer]):
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
     def _assign(self, assignment: Assignment) -> None:
-        """Write the labels of a node. Raises Conflict if a pod uses chips of one of the nodes in `verify`."""
+        """Write the labels of a node, unless the last plan no longer wants them: a slice must not get nodes of two pools.
+
+        Raises Conflict if a pod uses chips of one of the nodes in `verify`.
+        """
         for node in assignment.verify:
             pods = list_pods_on_node(self.api, node)
             if using := [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]:
                 raise Conflict(
                     f"node {assignment.node} is not assigned: unfinished pods are on node {node}: {first_of(using)}"
                 )
-        live.label(self.api, assignment.node, assignment.labels)
+        # Each plan contains the labels again until a watch shows them.
+        if self._labels.get(assignment.node) == assignment.labels:
+            live.label(self.api, assignment.node, assignment.labels)
 
     def _set_cost(self, cost: PodCost) -> None:
         """Write the deletion cost of a pod, unless the pod no longer exists or another pod now has its name."""

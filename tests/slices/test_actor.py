@@ -312,6 +312,20 @@ def test_label_change_waits_for_at_most_64_status_writes_of_earlier_rounds(world
     assert world.calls("PATCH")[-1] == object_path("nodes", NODE)
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_delayed_label_change_is_dropped_if_the_last_plan_does_not_want_it(world: World, *, wanted: bool) -> None:
+    """In the past, a slice got the nodes of two pools, because the labels for its earlier pool were written late."""
+    put_pool(world)
+    busy = threading.Event()
+    world.actor.change_executor.submit(busy.wait)
+    later = (LABEL_CHANGE, Assignment(node=NODE, labels={"c": "d"})) if wanted else ()
+    for assignments in ((LABEL_CHANGE,), later):
+        world.actor.carry_out(Plan(memory=Memory(), assignments=assignments))
+    busy.set()
+    world.settle()
+    assert world.calls("PATCH") == [object_path("nodes", NODE)] * wanted
+
+
 def test_label_change_does_not_wait_for_deletes(world: World) -> None:
     """In the past, the checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
     put_pool(world)
