@@ -19,11 +19,11 @@ from provisioner.model.placement import FREE
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import SliceId, group_key
 from provisioner.slices.messages.notices import EventReason
-from provisioner.slices.planning.memory.state import Gang
+from provisioner.slices.planning.memory.state import Gang, Hold
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.market import Market, add_mixed, gang
-from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
+from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, make_slice
 from tests.support.objects import raw_buffer
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -355,6 +355,18 @@ def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait()
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)
     assert [world.bound(workload) for workload in (first, second, other)] == [3, 0, 0]
+
+
+def test_complete_workload_keeps_the_free_pools_that_it_counts_on_when_its_hold_ends() -> None:
+    """Its hold ends as soon as it is complete, and the next workload in the queue must not take these pools."""
+    small, large = gang("small", replicas=1), gang("large", replicas=2)
+    world = world_of(small, large, pools=1)
+    free = world.put_pool(make_pool(make_jobset("gone")))
+    hold = Hold(workload=small.uid, since=world.now)
+    queued = {workload.uid: Gang(queues=True) for workload in (small, large)}
+    world.memory = replace(world.memory, gangs=queued, holds={V4: hold})
+    claims = [world.look().memory.slice(make_slice(small).id).claim for _ in range(3)]
+    assert [claim is not None and claim.pool for claim in claims] == [free.name] * 3
 
 
 def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> None:

@@ -148,8 +148,14 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
 
 
 def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools."""
+    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools.
+
+    Usable pools are a pool that was created for one of its slices, or pools of others on which all its slices count.
+    """
     if not any(slice_.pending for slice_ in slices):
+        return False
+    claims = (ctx.memory.slice(slice_.id).claim for slice_ in slices)
+    if all(claim is not None and claim.pool in ctx.owned and ctx.owned[claim.pool].usable for claim in claims):
         return False
     usable = (pool.usable for slice_ in slices for pool in ctx.pools_of.get(slice_.id, ()))
     begun = any(usable) or any(pod.node_name in nodes for slice_ in slices for pod in slice_.pods)
