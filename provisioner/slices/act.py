@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from provisioner import constants
-from provisioner.controller.actor import NO_LEASE, CallingActor
+from provisioner.controller.actor import NO_LEASE, WRITE_SECONDS, CallingActor
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, Conflict, NotFound
 from provisioner.kube.live import DeletionBlockedError
@@ -205,7 +205,9 @@ class Actor(CallingActor[Answer]):
                     f"node {assignment.node} is not assigned: unfinished pods are on node {node}: {first_of(using)}"
                 )
         # Each plan contains the labels again until a watch shows them.
-        if self._labels.get(assignment.node) == assignment.labels:
+        wanted = self._labels.get(assignment.node) == assignment.labels
+        # The Lease is checked again, because the live checks may take longer than the Lease lasts.
+        if wanted and self.lease_seconds() > WRITE_SECONDS:
             live.label(self.api, assignment.node, assignment.labels)
 
     def _set_cost(self, cost: PodCost) -> None:
@@ -225,7 +227,8 @@ class Actor(CallingActor[Answer]):
 
     def _change(self, change: Callable[[], object], target: str) -> None:
         try:
-            change()
+            if self.lease_seconds() > WRITE_SECONDS:
+                change()
         except ClusterError as error:
             now = self.monotonic()
             before = self._rejected.get(target, _Rejection(since=now, failures=0, retry_at=now, error=""))

@@ -326,6 +326,16 @@ def test_delayed_label_change_is_dropped_if_the_last_plan_does_not_want_it(world
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * wanted
 
 
+@pytest.mark.parametrize("left", [[5.0], [30.0, 5.0]], ids=["before the checks", "after the checks"])
+def test_labels_are_not_written_if_the_lease_ends_soon(world: World, left: list[float]) -> None:
+    """A process that was paused must not write the labels of an old plan."""
+    put_pool(world)
+    remaining = iter(left)
+    world.actor.lease_seconds = lambda: next(remaining)
+    carry_out(world, assignments=(LABEL_CHANGE._replace(verify=(NODE,)),))
+    assert world.calls("PATCH") == []
+
+
 def test_label_change_does_not_wait_for_deletes(world: World) -> None:
     """In the past, the checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
     put_pool(world)
