@@ -272,7 +272,7 @@ class Matcher:
             if slice_.share is not None:
                 refuse(slice_, self._claims)
                 continue
-            takes_none = slice_.shape_problem or _expired(slice_, self._ctx)
+            takes_none = slice_.shape_problem or is_expired(slice_, self._ctx)
             pool = None if takes_none else next(self._search(slice_), None)
             if pool is None:
                 refuse(slice_, self._claims)
@@ -285,7 +285,7 @@ class Matcher:
             return
         if self._ctx.is_refused(slice_.id):
             return
-        expired, last = _expired(slice_, self._ctx), self._last_shared(slice_)
+        expired, last = is_expired(slice_, self._ctx), self._last_shared(slice_)
 
         def may_borrow(pool: OwnedPool) -> bool:
             free = not expired and self._why_not_free(pool) is None
@@ -333,7 +333,7 @@ class Matcher:
             return Refusal.NOT_LENDABLE
         created_for_it = ctx.created_for.get(name) == slice_.id
         # An expired slice may return only to a pool that was created for it, and only while the slice has pods.
-        if not (created_for_it and slice_.pods) and _expired(slice_, ctx):
+        if not (created_for_it and slice_.pods) and is_expired(slice_, ctx):
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
@@ -350,7 +350,7 @@ class Matcher:
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
     def _why_not_take(self, slice_: Slice, pool: OwnedPool) -> Refusal | None:
-        if _expired(slice_, self._ctx):
+        if is_expired(slice_, self._ctx):
             return Refusal.EXPIRED
         if slice_.shape_problem:
             return Refusal.SIZE
@@ -460,7 +460,7 @@ def _ends_soon(pool: OwnedPool, ctx: Round) -> bool:
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
-def _expired(slice_: Slice, ctx: Round) -> bool:
+def is_expired(slice_: Slice, ctx: Round) -> bool:
     """Whether a slice has ended, was refused by the scheduler, or counted on ready pools for too long."""
     if slice_.ended or ctx.is_refused(slice_.id):
         return True
@@ -480,7 +480,7 @@ def _next_claim(
     """Return the claim to remember. An expired slice without a pool keeps its claim, and thereby remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
-        return before if _expired(slice_, ctx) else None
+        return before if is_expired(slice_, ctx) else None
     # If `waits`, no pod of the slice can be bound now, so its claim has no `since`, and does not expire.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs

@@ -97,11 +97,13 @@ def _begin(
 
 def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -> Matching:
     units = {unit.id: unit for unit in line}
+    withheld = set[SliceId]()
 
     def refuse(slice_: Slice, claims: Container[SliceId]) -> None:
-        unit = units[slice_.id]
-        if unit.priority > line[-1].priority and (slices := turns.refused_with(slice_, claims)):
-            keep_from_lower(ctx, budget, unit, slices)
+        if slice_.id not in withheld and units[slice_.id].priority > line[-1].priority:
+            slices = turns.missing_with(slice_, claims)
+            withheld.update(missing.id for missing in slices)
+            keep_from_lower(ctx, budget, units, slices)
 
     return match(ctx, budget, line, turns.waiting.keys() | turns.unsatisfiable, refuse)
 

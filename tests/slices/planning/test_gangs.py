@@ -19,9 +19,11 @@ from provisioner.model.placement import FREE
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import SliceId, group_key
 from provisioner.slices.messages.notices import EventReason
-from provisioner.slices.planning.memory.state import Gang, Hold
+from provisioner.slices.planning.contention.waits import WaitKind
+from provisioner.slices.planning.memory.state import Claim, Gang, Hold, SliceMemory
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
 from tests.slices.planning.test_capacity_requests import Asking
+from tests.support.clock import after
 from tests.support.market import Market, add_mixed, gang
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements, make_slice
 from tests.support.objects import raw_buffer
@@ -369,6 +371,24 @@ def test_complete_workload_keeps_the_free_pools_that_it_counts_on_when_its_hold_
     assert [claim is not None and claim.pool for claim in claims] == [free.name] * 3
 
 
+@pytest.mark.parametrize("minutes", [1, 7])
+def test_workload_whose_pods_were_not_bound_to_its_pools_waits_for_its_turn(minutes: int) -> None:
+    """Its claims have expired after 7 minutes."""
+    small, large = gang("small", replicas=1), gang("large", replicas=2)
+    world = world_of(small, large)
+    pool, slice_id = world.put_pool(make_pool(make_jobset("gone"))), make_slice(small).id
+    claim = Claim(pool=pool.name, since=after(-60.0 * minutes), has_pods=True, looked=True)
+    hold = Hold(workload=large.uid, since=world.now)
+    world.memory = replace(
+        world.memory,
+        gangs={large.uid: Gang(queues=True)},
+        holds={V4: hold},
+        slices={slice_id: SliceMemory(claim=claim)},
+    )
+    waits = world.look().waits.get(slice_id)
+    assert (waits is not None and waits.kind is WaitKind.HOLD) is (minutes == 7)
+
+
 def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> None:
     """Spot, which the first JobSet selects, stays out of stock. The second JobSet waits for one hold and one pause."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
@@ -600,6 +620,24 @@ def test_chips_of_all_slices_that_start_together_are_withheld_from_buffers() -> 
         world.finish_creates()
         world.schedule()
     assert (world.bound(train), len(world.created)) == (2, 5)
+
+
+@pytest.mark.parametrize("bound", [0, 1])
+def test_chips_are_withheld_for_a_missing_slice_while_another_slice_has_a_pool(bound: int) -> None:
+    one_host = make_requirements(topology="2x2x1", tolerations=())
+    low, lowest = (make_jobset(name, parallelism=1, template=one_host) for name in ("low", "lowest"))
+    train, world = gang("train"), world_of(max_chips=20)
+    pool = world.put_pool(make_pool(train, job=bound))
+    world.workloads[train.uid] = train
+    node = next(node.name for node in world.nodes.values() if node.pool_name == pool.name)
+    # The leader of the slice with the pool waits again, because its node was lost.
+    world.put(make_pod(train, job=bound, index=1, node=node, marked=True, priority=5))
+    for job in range(2):
+        world.put(make_pod(train, job=job, unschedulable_since=world.now, marked=True, priority=5))
+    world.put_pool(make_pool(make_jobset("busy")), labels={constants.SLICE: "of-another"})
+    for workload, priority in ((low, -10), (lowest, -20)):
+        world.add_with_pod(workload, unschedulable_since=world.now, marked=True, priority=priority)
+    assert world.look().creates == ()
 
 
 @pytest.mark.parametrize("hold", [0.0, 15.0])

@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.line import Unit, granted, in_line, place_of, unit_of
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
-from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.match import Matching, is_expired
 from provisioner.slices.planning.memory.state import Gang, Hold, Phase, Stamps
 from provisioner.slices.planning.round import SLOWEST, OwnedPool, Round
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
@@ -51,12 +51,11 @@ class GangTurns:
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
-    def refused_with(self, slice_: Slice, claims: Container[SliceId]) -> list[Slice]:
-        """Return the slices not in `claims` that start together with the first of them; empty for the others."""
-        members = self.members.get(slice_.workload.uid, (slice_,))
-        missing = (member for member in members if member.pending and member.id not in claims)
-        first = next(missing, slice_)
-        return [first, *missing] if first.id == slice_.id else []
+    def missing_with(self, slice_: Slice, claims: Container[SliceId]) -> list[Slice]:
+        """Return a slice that waits for a pool, and the others that start together with it and wait for a pool."""
+        members = (member for member in self.members.get(slice_.workload.uid, ()) if member.id != slice_.id)
+        waiting = (member for member in members if member.pending and member.id not in claims)
+        return [slice_, *(member for member in waiting if not any(pod.node_name for pod in member.pods))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +153,7 @@ def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> boo
     """
     if not any(slice_.pending for slice_ in slices):
         return False
-    claims = (ctx.memory.slice(slice_.id).claim for slice_ in slices)
+    claims = (None if is_expired(slice_, ctx) else ctx.memory.slice(slice_.id).claim for slice_ in slices)
     if all(claim is not None and claim.pool in ctx.owned and ctx.owned[claim.pool].usable for claim in claims):
         return False
     usable = (pool.usable for slice_ in slices for pool in ctx.pools_of.get(slice_.id, ()))

@@ -1,5 +1,6 @@
 """Finds the pools that a slice could have now, and the causes that block its other choices of capacity. Pure."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,7 +9,7 @@ from provisioner import constants
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
-from provisioner.slices.demand import Slice
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import Unit
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind
@@ -109,12 +110,16 @@ def problem_of_all(
     return limits.problem_of(slices, ctx.settings)
 
 
-def keep_from_lower(ctx: Round, budget: limits.Budget, unit: Unit, slices: Sequence[Slice]) -> None:
+def keep_from_lower(ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], slices: Sequence[Slice]) -> None:
     """Withhold the chips, pools and creates of slices from lower priorities if a limit refuses the slices together.
 
     Nothing is withheld for slices without a fresh offer, and for slices that are larger than the limit.
     """
-    refusal = budget.refusal(slices, unit)
+    refusal = budget.refusal(slices, units[slices[0].id])
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
     if limited and all(has_fresh_offer(ctx, slice_, None) for slice_ in slices):
-        budget.keep(slices, unit)
+        by_priority: dict[int, list[Slice]] = defaultdict(list)
+        for slice_ in slices:
+            by_priority[units[slice_.id].priority].append(slice_)
+        for equals in by_priority.values():
+            budget.keep(equals, units[equals[0].id])
