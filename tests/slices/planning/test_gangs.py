@@ -360,7 +360,7 @@ def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait()
 
 
 def test_complete_workload_keeps_the_free_pools_that_it_counts_on_when_its_hold_ends() -> None:
-    """Its hold ends as soon as it is complete, and the next workload in the queue must not take these pools."""
+    """The hold ends as soon as the workload is complete; then the next workload in the queue may take free pools."""
     small, large = gang("small", replicas=1), gang("large", replicas=2)
     world = world_of(small, large, pools=1)
     free = world.put_pool(make_pool(make_jobset("gone")))
@@ -373,7 +373,7 @@ def test_complete_workload_keeps_the_free_pools_that_it_counts_on_when_its_hold_
 
 @pytest.mark.parametrize("minutes", [1, 7])
 def test_workload_whose_pods_were_not_bound_to_its_pools_waits_for_its_turn(minutes: int) -> None:
-    """Its claims have expired after 7 minutes."""
+    """Claims expire after 6 minutes."""
     small, large = gang("small", replicas=1), gang("large", replicas=2)
     world = world_of(small, large)
     pool, slice_id = world.put_pool(make_pool(make_jobset("gone"))), make_slice(small).id
