@@ -149,7 +149,7 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
 def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
     """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools.
 
-    Usable pools are a pool that was created for one of its slices, or pools of others on which all its slices count.
+    A usable pool that was created for another slice counts only if each slice of the workload counts on a usable pool.
     """
     if not any(slice_.pending for slice_ in slices):
         return False
