@@ -154,7 +154,7 @@ class FreePools:
         # Equal slices have the same shape object. Hosts and sizes that no pool has are replaced by one value each.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
-        key = id(slice_.shape), nodes, host, kept_for(slice_, self.growing)
+        key = id(slice_.shape), nodes, host, slice_.workload.kind.has_pods, kept_for(slice_, self.growing)
         if key not in self._alike:
             right = (place for place, pool in enumerate(self._pools) if why_wrong_kind(slice_, pool) is None)
             self._alike[key] = sum(1 << place for place in right)
@@ -173,7 +173,8 @@ def _is_right_size(pool: OwnedPool, slice_: Slice) -> bool:
         return False
     if shape is None or pool.pool.topology != str(shape.topology):
         return False
-    if shape.multi_host:
+    # Kinds without pods never return the nodes that they do not need.
+    if shape.multi_host or not slice_.workload.kind.has_pods:
         return pool.pool.hosts == slice_.nodes
     return pool.pool.hosts >= slice_.nodes
 

@@ -583,6 +583,17 @@ def test_refused_buffer_delays_no_creates_after_a_stockout() -> None:
     assert len(world.sent()) > 8
 
 
+@pytest.mark.parametrize(("hosts", "created"), [(1, 0), (4, 1)])
+def test_buffer_keeps_no_idle_pool_with_more_hosts_than_its_slice(hosts: int, created: int) -> None:
+    """In the past, the buffer kept all hosts of a pool that had been created for the pods of a Deployment."""
+    one_host = make_requirements(topology="2x2x1")
+    world = Asking(raw_buffer(replicas=1), deletion_delay_seconds=3600.0)
+    world.templates = {("default", "template"): one_host}
+    world.put_pool(make_pool(make_jobset("gone", parallelism=hosts, template=one_host)))
+    world.live(4)
+    assert len(world.created) == created
+
+
 def test_waiting_slice_gets_the_pool_that_was_created_for_a_buffer() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.run(2)
