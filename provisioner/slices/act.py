@@ -227,8 +227,9 @@ class Actor(CallingActor[Answer]):
 
     def _change(self, change: Callable[[], object], target: str) -> None:
         try:
-            if self.lease_seconds() > WRITE_SECONDS:
-                change()
+            if self.lease_seconds() <= WRITE_SECONDS:
+                return
+            change()
         except ClusterError as error:
             now = self.monotonic()
             before = self._rejected.get(target, _Rejection(since=now, failures=0, retry_at=now, error=""))

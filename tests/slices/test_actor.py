@@ -336,6 +336,17 @@ def test_labels_are_not_written_if_the_lease_ends_soon(world: World, left: list[
     assert world.calls("PATCH") == []
 
 
+def test_change_that_is_not_sent_for_lack_of_lease_does_not_end_an_alert(world: World) -> None:
+    put_pool(world)
+    world.kube.fail("PATCH", NODE, Forbidden("nodes are forbidden"), times=1000)
+    carry_out(world, assignments=(LABEL_CHANGE,))
+    world.clock.advance(3600.0)
+    assert world.actor.alerts() != ()
+    world.actor.lease_seconds = lambda: 5.0
+    carry_out(world, assignments=(LABEL_CHANGE,))
+    assert world.actor.alerts() != ()
+
+
 def test_label_change_does_not_wait_for_deletes(world: World) -> None:
     """In the past, the checks before 32 deletes of one tenant delayed the label changes of other tenants by 50 s."""
     put_pool(world)

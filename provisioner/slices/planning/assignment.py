@@ -31,8 +31,8 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
     due: list[tuple[OwnedPool, Mapping[str, str | None], list[Node]]] = []
     for pool in ctx.owned.values():
         wanted = _wanted(pool, ctx, matching, partial)
-        nodes = [node for node in pool.nodes if not _has(node, wanted)] if wanted is not None else []
-        due += [(pool, wanted, nodes)] if wanted is not None and nodes else []
+        if wanted is not None and (nodes := [node for node in pool.nodes if not _has(node, wanted)]):
+            due.append((pool, wanted, nodes))
     changes: list[Assignment] = []
     pods = ctx.snapshot.pods if due else ()
     occupied = {pod.node_name for pod in pods if not pod.finished and pod.requirements.has_chips}

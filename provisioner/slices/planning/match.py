@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -502,9 +503,9 @@ def _next_claim(
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`."""
     workloads, now = ctx.workloads, ctx.now
-    holders: dict[PoolName, frozenset[SliceId | None]] = {}
-    occupants: dict[PoolName, frozenset[SliceId | None]] = {}
-    held: dict[SliceId, frozenset[PoolName]] = {}
+    holders: dict[PoolName, AbstractSet[SliceId | None]] = {}
+    occupants: dict[PoolName, AbstractSet[SliceId | None]] = {}
+    held: dict[SliceId, AbstractSet[PoolName]] = {}
     elsewhere: set[SliceId] = set()
     for pod in ctx.snapshot.pods:
         if not pod.node_name or pod.finished:
@@ -524,10 +525,19 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
         # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.
         if slice_id is not None and pod.deletion_deadline is None:
             _add(held, slice_id, name)
-    return holders, occupants, held, frozenset(elsewhere - held.keys())
+    return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
 
 
-def _add(sets: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
+def _add(sets: dict[_K, AbstractSet[_V]], key: _K, value: _V) -> None:
     before = sets.get(key)
-    if before is None or value not in before:
-        sets[key] = frozenset((value,)) if before is None else before | {value}
+    if before is None:
+        # Most sets have one member, and `_frozen` does not copy a frozen set.
+        sets[key] = frozenset((value,))
+    elif isinstance(before, set):
+        before.add(value)
+    elif value not in before:
+        sets[key] = {*before, value}
+
+
+def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:
+    return {key: frozenset(values) for key, values in sets.items()}

@@ -173,7 +173,7 @@ def _is_right_size(pool: OwnedPool, slice_: Slice) -> bool:
         return False
     if shape is None or pool.pool.topology != str(shape.topology):
         return False
-    # Kinds without pods never return the nodes that they do not need.
+    # A request or buffer would keep the hosts that it does not need, without a time limit.
     if shape.multi_host or not slice_.workload.kind.has_pods:
         return pool.pool.hosts == slice_.nodes
     return pool.pool.hosts >= slice_.nodes

@@ -252,5 +252,5 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
 
 
 def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
-    by_name = dict(amounts) if amounts else {}
+    by_name = dict(amounts)
     return by_name.get(name, by_name.get(OTHERS))

@@ -235,7 +235,7 @@ class PhaseEntry:
     draining_since: datetime | None = None
 
 
-# Each decision copies one record for each pool, and copies of dataclasses take five times as long.
+# A named tuple, because each decision copies the record of each pool, and copies of dataclasses are slower.
 class PoolMemory(NamedTuple):
     """Memory of one existing or planned pool. Dropped when the pool no longer exists and no slice wants it."""
 
