@@ -2,8 +2,8 @@
 
 The pods of one namespace, accelerator and topology are a class. With a new pool, the class must not have more nodes
 than its maximum number of pods within the lag of a cache, plus one for each waiting pod of another namespace that may
-take a node. A rolling update thus buys at most maxSurge more hosts, and a burst no more hosts than pods. These pools
-and nodes of the class do not count:
+take a node, and one for each pod that fits no node. A rolling update thus buys at most maxSurge more hosts, and a burst
+no more hosts than pods. These pools and nodes of the class do not count:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within the lag of a cache;
 - pools with labels of one slice or another namespace;
@@ -151,7 +151,7 @@ class Shared:
         # allows one more pool.
         if judged and len(recent) > _pools_of_burst(wanted) + taken + self._failed_pools(class_):
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
-        if sum(there.values()) + hosts(pool) > wanted + self._rivals(class_):
+        if sum(there.values()) + hosts(pool) > wanted + self._rivals(class_) + self._unfit(class_):
             self._stage.violate(FEW, f"{made} for at most {wanted} pods of {class_}, which have nodes: {there}")
         self._judge_charge(pool, class_[0], made)
 
@@ -208,6 +208,10 @@ class Shared:
         since = self._stage.agenda.now - self.lag_seconds()
         others = ((pod, self.class_of(pod)) for pod in self._cluster.pods if not pod.node or pod.bound_at > since)
         return sum(other is not None and other != class_ and other[1:] == class_[1:] for _, other in others)
+
+    def _unfit(self, class_: _Class) -> int:
+        """Return the number of pods of a class that fit no node, and for which free nodes thus do not count."""
+        return sum(not pod.bindable and not pod.gone and self.class_of(pod) == class_ for pod in self._cluster.pods)
 
     def _belongs(self, pool: Pool, class_: _Class) -> bool:
         labels = pool.body["config"]["labels"]
