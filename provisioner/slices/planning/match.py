@@ -372,6 +372,9 @@ class Matcher:
     def _why_not_suited(self, slice_: Slice, pool: OwnedPool, zone: Zone | None, node_settings: str) -> Refusal | None:
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
+        # The slice would keep hosts that it does not need for as long as its pods run.
+        if pool.pool.hosts != slice_.nodes:
+            return Refusal.SIZE
         if not self._free.has_hosts(pool, slice_):
             return Refusal.MISFIT
         if settings_of_pool(pool) != node_settings:

@@ -118,6 +118,9 @@ class FreePools:
         self._fitting: dict[SliceId, int] = {}
         self._removed = 0
         self._by_settings = bits_by_settings((pool, 1 << place) for place, pool in enumerate(pools))
+        self._by_hosts: dict[int, int] = defaultdict(int)
+        for place, pool in enumerate(pools):
+            self._by_hosts[pool.pool.hosts] |= 1 << place
         self._alike: dict[Hashable, int] = {}
         self._most_hosts = max((pool.pool.hosts for pool in pools), default=0)
         self._hosts = {node.name for pool in pools for node in pool.nodes}
@@ -133,10 +136,12 @@ class FreePools:
     def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[OwnedPool]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out. If `chosen` is given, pools with other node settings are also left out.
+        Pools in `refused` are left out. If `chosen` is given, pools with other node settings or more hosts than the
+        slice needs are also left out.
         """
         candidates = self.fitting(slice_) & ~self._removed
-        candidates &= self._by_settings.get(chosen, 0) if chosen is not None else candidates
+        if chosen is not None:
+            candidates &= self._by_settings.get(chosen, 0) & self._by_hosts.get(slice_.nodes, 0)
         candidates &= self._of_kind(slice_) if candidates else 0
         while candidates:
             lowest = candidates & -candidates

@@ -121,24 +121,24 @@ def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
     assert pool.name not in world.deleted
 
 
-def test_smallest_ready_pool_is_used_first() -> None:
-    """A pool of single hosts may have more hosts than the slice needs, and these would remain unused."""
-    asked = make_requirements(topology="2x2x1")
-    workload = make_jobset(parallelism=1, template=asked)
-    gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)
-    world = World(workload)
-    world.put(make_pool(gone, job=0, status=PoolStatus.PROVISIONING))
-    world.put_pool(make_pool(gone, job=1, hosts=3))
-    small = world.put_pool(make_pool(gone, job=2, hosts=2))
+_SINGLE_HOSTS = make_requirements(topology="2x2x1")
+_GONE = make_jobset("gone", replicas=4, parallelism=5, template=_SINGLE_HOSTS)
+
+
+def test_ready_pool_is_used_first() -> None:
+    world = World(make_jobset(parallelism=5, template=_SINGLE_HOSTS))
+    world.put(make_pool(_GONE, job=0, status=PoolStatus.PROVISIONING))
+    ready = world.put_pool(make_pool(_GONE, job=1))
     plan = world.look()
     assert plan.creates == ()
-    assert [state.name for state in plan.pools if state.named.name == "train"] == [small.name]
+    assert [state.name for state in plan.pools if state.named.name == "train"] == [ready.name]
 
 
-def test_single_host_pool_with_too_few_hosts_is_not_used() -> None:
-    asked = make_requirements(topology="2x2x1")
-    world = World(make_jobset(parallelism=5, template=asked))
-    world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
+@pytest.mark.parametrize("hosts", [4, 6], ids=["too few hosts", "spare hosts"])
+def test_free_pool_of_single_hosts_with_another_number_of_hosts_is_not_used(hosts: int) -> None:
+    """In the past, a slice of one host could take a pool of 16, and kept all of them while its pods ran."""
+    world = World(make_jobset(parallelism=5, template=_SINGLE_HOSTS))
+    world.put_pool(make_pool(_GONE, hosts=hosts))
     (create,) = world.look().creates
     assert create.request.hosts == 5
 

@@ -473,10 +473,10 @@ def test_pods_of_two_namespaces_take_an_empty_pool_by_turns(kind: str) -> None:
     assert len(world.created) == 1
 
 
-@pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"], ids=["the pool", "the chips"])
-def test_empty_shared_pool_goes_to_the_slice_of_the_highest_priority(topology: str) -> None:
-    world = cluster(max_chips=8)
-    world.scale(2, marked=True)
+@pytest.mark.parametrize(("hosts", "topology"), [(1, "2x2x1"), (2, "2x2x2")], ids=["the pool", "the chips"])
+def test_empty_shared_pool_goes_to_the_slice_of_the_highest_priority(hosts: int, topology: str) -> None:
+    world = cluster(max_chips=4 * hosts)
+    world.scale(hosts, marked=True)
     world.settle()
     add_jobset(world, "urgent", namespace="far", priority=1000, topology=topology)
     world.step(seconds=60)
@@ -488,8 +488,8 @@ def test_empty_shared_pool_goes_to_the_slice_of_the_highest_priority(topology: s
 
 def test_new_shared_pool_is_kept_for_its_pods_after_a_restart() -> None:
     """The process lost its memory after the create. A slice of another namespace is first in the queue."""
-    world = cluster(max_chips=8)
-    world.scale(2, marked=True)
+    world = cluster(max_chips=4)
+    world.scale(1, marked=True)
     world.run(8)
     world.finish_creates()
     add_jobset(world, "first", namespace="far", priority=1000)
