@@ -1,9 +1,10 @@
-"""Bounds the memory that the objects of one namespace take in the cache of a reflector. Used by one thread.
+"""Bounds the memory that objects take in the cache of a reflector, by namespace and in total. Used by one thread.
 
-If a namespace exceeds its bound, records are replaced by reduced records with few fields: first those of finished
-objects, then those of the newest objects. A new object therefore never affects an older unfinished object. Beyond
-`bounds.REDUCED` reduced records, further ones are left out. The provisioner then takes their objects for absent, and
-only the live reads before a delete find them.
+If all namespaces together exceed `_NAMESPACES` bounds, the bound of each is lowered until the rest fits, so that only
+the largest namespaces exceed it. If a namespace exceeds its bound, records are replaced by reduced records with few
+fields: first those of finished objects, then those of the newest objects. A new object therefore never affects an older
+unfinished object of a namespace within its bound. Beyond `bounds.REDUCED` reduced records, further ones are left out.
+The provisioner then takes their objects for absent, and only the live reads before a delete find them.
 """
 
 import heapq
@@ -22,6 +23,10 @@ Key = tuple[str, str]
 
 #: If less than this share of a bound is used, a new list restores full records. 1.0 would cause a list at each delete.
 _FULL = 0.9
+#: All namespaces together may have as many bytes of full records, and as many reduced records, as this many namespaces.
+_NAMESPACES = 2
+#: Share of the total that remains when the bounds are lowered, and share below which a new list raises them again.
+_LOWERED, _RAISED = 0.9, 0.8
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
 
@@ -43,8 +48,9 @@ class NamespaceBound(Generic[T]):
         """Clauses for users in reduced records: the namespace exceeds its bound."""
         limits = f"{self.max_bytes >> 20} MiB of memory"
         limits += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
+        limits += f", or all namespaces {_NAMESPACES * self.max_bytes >> 20} MiB"
         return (
-            f"the {self.plural} of its namespace exceed {limits}, and only the oldest are read",
+            f"the {self.plural} of its namespace exceed {limits}, and only its oldest are read",
             f"delete {self.plural} that are not needed",
         )
 
@@ -73,6 +79,8 @@ class Kept(Generic[T]):
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
+        #: Bytes of all full records, the maximum for one namespace, and the number of reduced records.
+        self._size, self._max_bytes, self._reduced = 0, float(bound.max_bytes), 0
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T, created_at_seconds: float) -> dict[Key, bool]:
@@ -85,15 +93,13 @@ class Kept(Generic[T]):
         entry = _Entry(order, key, size_of(record))
         namespace.full[key] = entry
         namespace.size += entry.size
+        self._size += entry.size
         heapq.heappush(namespace.heap, entry)
-        exceeding = {}
-        while self._share(namespace) > 1.0:
-            last = heapq.heappop(namespace.heap)
-            if namespace.full.get(last.key) is last:
-                exceeding[last.key] = len(namespace.reduced) < bounds.REDUCED
-                self._drop(last.key)
-                if exceeding[last.key]:
-                    namespace.reduced.add(last.key)
+        exceeding = self._trim(namespace)
+        if self._size > _NAMESPACES * self.bound.max_bytes:
+            self._lower()
+            for lowered in self._namespaces.values():
+                exceeding |= self._trim(lowered)
         return exceeding
 
     def drop(self, key: Key) -> None:
@@ -103,19 +109,49 @@ class Kept(Generic[T]):
             del self._namespaces[key[0]]
 
     def has_room(self, name: str) -> bool:
-        """Whether a namespace has reduced records although it uses less than the share `_FULL` of its bound."""
+        """Whether a new list may restore full records, because a namespace or all namespaces take less memory."""
+        lowered = self._max_bytes < self.bound.max_bytes
+        if lowered and self._size < _RAISED * _NAMESPACES * self.bound.max_bytes:
+            return True
         namespace = self._namespaces.get(name)
         return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
 
     def _share(self, namespace: _Namespace) -> float:
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
-        return max(objects, namespace.size / self.bound.max_bytes)
+        return max(objects, namespace.size / self._max_bytes)
+
+    def _trim(self, namespace: _Namespace) -> dict[Key, bool]:
+        exceeding = {}
+        while self._share(namespace) > 1.0:
+            last = heapq.heappop(namespace.heap)
+            if namespace.full.get(last.key) is last:
+                self._drop(last.key)
+                keep = len(namespace.reduced) < bounds.REDUCED and self._reduced < _NAMESPACES * bounds.REDUCED
+                exceeding[last.key] = keep
+                if keep:
+                    namespace.reduced.add(last.key)
+                    self._reduced += 1
+        return exceeding
+
+    def _lower(self) -> None:
+        """Lower the bound of each namespace until all together take at most the share `_LOWERED` of their total."""
+        room = _LOWERED * _NAMESPACES * self.bound.max_bytes
+        sizes = sorted(namespace.size for namespace in self._namespaces.values())
+        for index, size in enumerate(sizes):
+            self._max_bytes = room / (len(sizes) - index)
+            if size > self._max_bytes:
+                break
+            room -= size
 
     def _drop(self, key: Key) -> _Namespace:
         namespace = self._namespaces[key[0]]
-        namespace.reduced.discard(key)
+        if key in namespace.reduced:
+            namespace.reduced.remove(key)
+            self._reduced -= 1
         entry = namespace.full.pop(key, None)
-        namespace.size -= entry.size if entry is not None else 0
+        if entry is not None:
+            namespace.size -= entry.size
+            self._size -= entry.size
         if len(namespace.heap) > 2 * len(namespace.full) + _MAX_OUTDATED:
             namespace.heap = list(namespace.full.values())
             heapq.heapify(namespace.heap)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.kube.kept import Kept, NamespaceBound, size_of
+from provisioner.kube.kept import Kept, Key, NamespaceBound, size_of
 from provisioner.kube.protocol import Page
 from provisioner.kube.reflector import Collection, Reflector, WatchOptions
 from provisioner.kube.volumes import BOUND_OF_CLAIMS, parse_claim
@@ -109,6 +109,51 @@ def test_namespaces_do_not_share_their_bound() -> None:
     assert not kept.has_room("a")
 
 
+def fill(kept: Kept[Thing], sizes: Mapping[str, int]) -> set[Key]:
+    """Add things of 1,000 bytes to namespaces in turn; return the keys of those that are not full in the end."""
+    reduced = set[Key]()
+    for number in range(max(sizes.values())):
+        for namespace in (name for name, size in sizes.items() if number < size):
+            reduced |= kept.add((namespace, f"t{number}"), Thing("x" * (1000 - _EMPTY), number), -number).keys()
+    return reduced
+
+
+_EMPTY = size_of(Thing("", 300))
+
+
+def test_namespaces_together_exceed_twice_the_bound_of_one_at_the_cost_of_the_largest() -> None:
+    """In the past, three namespaces at their bounds could fill the memory of the process."""
+    kept = Kept(bound_of(100_000))
+    sizes = {"honest": 30, **{f"hostile-{number}": 90 for number in range(5)}}
+    reduced = fill(kept, sizes)
+    full = {name: size - sum(key[0] == name for key in reduced) for name, size in sizes.items()}
+    assert full["honest"] == 30
+    assert 170 <= sum(full.values()) <= 200
+    assert max(full.values()) - min(full.values()) <= 5
+    assert not any(map(kept.has_room, sizes))
+    for number in range(90):
+        kept.drop(("hostile-0", f"t{number}"))
+    assert kept.has_room("hostile-0")
+
+
+def test_reduced_records_of_all_namespaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "REDUCED", 20)
+    kept, left_out = Kept(bound_of(1)), list[str]()
+    for name in "abc":
+        for number in range(15):
+            exceeding = kept.add((name, f"t{number}"), Thing("", number), -number)
+            left_out += [key[0] for key, keep in exceeding.items() if not keep]
+    assert left_out == ["c"] * 5
+
+
+def test_work_of_many_namespaces_beyond_the_total_is_linear() -> None:
+    def work(namespaces: int) -> int:
+        kept = Kept(bound_of(200 * namespaces))
+        return counted(lambda: fill(kept, {f"n{number}": 4 for number in range(namespaces)}))[1]
+
+    assert work(2000) < 2.3 * work(1000)
+
+
 def test_cost_of_changes_to_a_record_does_not_grow() -> None:
     kept = Kept(bound_of(10**9))
 
@@ -199,8 +244,9 @@ def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     beyond = [name for name, problem in found.items() if problem]
     assert beyond == [f"m{number:04}" for number in range(100 - len(beyond), 100)]
     assert 10 < len(beyond) < 90
+    limits = f"{small >> 20} MiB of memory, or all namespaces {2 * small >> 20} MiB"
     assert found["m0099"] == (
-        f"the JobSets of its namespace exceed {small >> 20} MiB of memory, and only the oldest are read",
+        f"the JobSets of its namespace exceed {limits}, and only its oldest are read",
         "delete JobSets that are not needed",
     )
 
