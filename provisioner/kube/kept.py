@@ -1,7 +1,7 @@
 """Bounds the memory that objects take in the cache of a reflector, by namespace and in total. Used by one thread.
 
 If all namespaces together exceed `_NAMESPACES` bounds, the bound of each is lowered until the rest fits, so that only
-the largest namespaces exceed it. If a namespace exceeds its bound, records are replaced by reduced records with few
+the largest namespaces are above it. If a namespace exceeds its bound, records are replaced by reduced records with few
 fields: first those of finished objects, then those of the newest objects. A new object therefore never affects an older
 unfinished object of a namespace within its bound. Beyond `bounds.REDUCED` reduced records, further ones are left out.
 The provisioner then takes their objects for absent, and only the live reads before a delete find them.
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 #: If less than this share of a bound is used, a new list restores full records. 1.0 would cause a list at each delete.
 _FULL = 0.9
-#: All namespaces together may have as many bytes of full records, and as many reduced records, as this many namespaces.
+#: All namespaces together may have as many full and reduced records as this many namespaces at their bounds.
 _NAMESPACES = 2
 #: Share of the total that remains when the bounds are lowered, and share below which a new list raises them again.
 _LOWERED, _RAISED = 0.9, 0.8
@@ -48,7 +48,7 @@ class NamespaceBound(Generic[T]):
         """Clauses for users in reduced records: the namespace exceeds its bound."""
         limits = f"{self.max_bytes >> 20} MiB of memory"
         limits += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
-        limits += f", or all namespaces {_NAMESPACES * self.max_bytes >> 20} MiB"
+        limits += f", or those of all namespaces {_NAMESPACES} times as much"
         return (
             f"the {self.plural} of its namespace exceed {limits}, and only its oldest are read",
             f"delete {self.plural} that are not needed",
@@ -66,7 +66,9 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Namespace:
+    #: Bytes of all full records, and the used share of the bound.
     size: int = 0
+    share: float = 0.0
     full: dict[Key, _Entry] = field(default_factory=dict)
     #: The entries of `full`, and outdated entries, which `add` skips.
     heap: list[_Entry] = field(default_factory=list)
@@ -79,8 +81,8 @@ class Kept(Generic[T]):
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
-        #: Bytes of all full records, the maximum for one namespace, and the number of reduced records.
-        self._size, self._max_bytes, self._reduced = 0, float(bound.max_bytes), 0
+        #: Sum of the shares of all namespaces, the maximum for each namespace, and the number of reduced records.
+        self._used, self._max_share, self._reduced = 0.0, 1.0, 0
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T, created_at_seconds: float) -> dict[Key, bool]:
@@ -92,11 +94,10 @@ class Kept(Generic[T]):
         order = (not self.bound.is_finished(record), -created_at_seconds, number)
         entry = _Entry(order, key, size_of(record))
         namespace.full[key] = entry
-        namespace.size += entry.size
-        self._size += entry.size
+        self._resize(namespace, entry.size)
         heapq.heappush(namespace.heap, entry)
         exceeding = self._trim(namespace)
-        if self._size > _NAMESPACES * self.bound.max_bytes:
+        if self._used > _NAMESPACES:
             self._lower()
             for lowered in self._namespaces.values():
                 exceeding |= self._trim(lowered)
@@ -110,19 +111,21 @@ class Kept(Generic[T]):
 
     def has_room(self, name: str) -> bool:
         """Whether a new list may restore full records, because a namespace or all namespaces take less memory."""
-        lowered = self._max_bytes < self.bound.max_bytes
-        if lowered and self._size < _RAISED * _NAMESPACES * self.bound.max_bytes:
+        if self._max_share < 1.0 and self._used < _RAISED * _NAMESPACES:
             return True
         namespace = self._namespaces.get(name)
-        return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
+        return namespace is not None and bool(namespace.reduced) and namespace.share < _FULL * self._max_share
 
-    def _share(self, namespace: _Namespace) -> float:
+    def _resize(self, namespace: _Namespace, size: int) -> None:
+        """Add to the size of a namespace whose full records have changed."""
+        namespace.size += size
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
-        return max(objects, namespace.size / self._max_bytes)
+        before, namespace.share = namespace.share, max(objects, namespace.size / self.bound.max_bytes)
+        self._used += namespace.share - before
 
     def _trim(self, namespace: _Namespace) -> dict[Key, bool]:
         exceeding = {}
-        while self._share(namespace) > 1.0:
+        while namespace.share > self._max_share:
             last = heapq.heappop(namespace.heap)
             if namespace.full.get(last.key) is last:
                 self._drop(last.key)
@@ -134,14 +137,14 @@ class Kept(Generic[T]):
         return exceeding
 
     def _lower(self) -> None:
-        """Lower the bound of each namespace until all together take at most the share `_LOWERED` of their total."""
-        room = _LOWERED * _NAMESPACES * self.bound.max_bytes
-        sizes = sorted(namespace.size for namespace in self._namespaces.values())
-        for index, size in enumerate(sizes):
-            self._max_bytes = room / (len(sizes) - index)
-            if size > self._max_bytes:
+        """Lower the bound of each namespace until all together use at most the share `_LOWERED` of their total."""
+        room = _LOWERED * _NAMESPACES
+        shares = sorted(namespace.share for namespace in self._namespaces.values())
+        for index, share in enumerate(shares):
+            self._max_share = room / (len(shares) - index)
+            if share > self._max_share:
                 break
-            room -= size
+            room -= share
 
     def _drop(self, key: Key) -> _Namespace:
         namespace = self._namespaces[key[0]]
@@ -150,8 +153,7 @@ class Kept(Generic[T]):
             self._reduced -= 1
         entry = namespace.full.pop(key, None)
         if entry is not None:
-            namespace.size -= entry.size
-            self._size -= entry.size
+            self._resize(namespace, -entry.size)
         if len(namespace.heap) > 2 * len(namespace.full) + _MAX_OUTDATED:
             namespace.heap = list(namespace.full.values())
             heapq.heapify(namespace.heap)

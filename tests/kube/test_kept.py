@@ -121,9 +121,10 @@ def fill(kept: Kept[Thing], sizes: Mapping[str, int]) -> set[Key]:
 _EMPTY = size_of(Thing("", 300))
 
 
-def test_namespaces_together_exceed_twice_the_bound_of_one_at_the_cost_of_the_largest() -> None:
+@pytest.mark.parametrize("bound", [(100_000, None), (10**9, 100)], ids=["bytes", "objects"])
+def test_namespaces_exceed_twice_the_bound_of_one_at_the_cost_of_the_largest(bound: tuple[int, int | None]) -> None:
     """In the past, three namespaces at their bounds could fill the memory of the process."""
-    kept = Kept(bound_of(100_000))
+    kept = Kept(bound_of(*bound))
     sizes = {"honest": 30, **{f"hostile-{number}": 90 for number in range(5)}}
     reduced = fill(kept, sizes)
     full = {name: size - sum(key[0] == name for key in reduced) for name, size in sizes.items()}
@@ -244,7 +245,7 @@ def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     beyond = [name for name, problem in found.items() if problem]
     assert beyond == [f"m{number:04}" for number in range(100 - len(beyond), 100)]
     assert 10 < len(beyond) < 90
-    limits = f"{small >> 20} MiB of memory, or all namespaces {2 * small >> 20} MiB"
+    limits = f"{small >> 20} MiB of memory, or those of all namespaces 2 times as much"
     assert found["m0099"] == (
         f"the JobSets of its namespace exceed {limits}, and only its oldest are read",
         "delete JobSets that are not needed",
