@@ -163,7 +163,7 @@ ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
 #: Label domains of Google and Kubernetes. Their labels are copied from pods to nodes only if explicitly allowed.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
-# --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
+# --- The provisioner, in part shared with the Go provisioner ----------------------------------------------------------
 #: Label or annotation of pods and workloads; "true" excludes the pods from provisioning.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
 #: Label of JobSets for which the Go provisioner creates Slice resources, and no node pools: "sync" or "async". Early
@@ -184,7 +184,7 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: Annotation: "true" requests that the slices of the workload start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
-#: Annotation of pods: a ReplicaSet that scales in deletes, among its ready pods, those with the lowest cost first.
+#: Annotation of Kubernetes for pods: a ReplicaSet that scales in deletes, of its ready pods, those with low cost first.
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
@@ -212,7 +212,7 @@ BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
 INJECT = "tpu-provisioner.cloud.google.com/inject"
 #: INJECT, and the key of gke-tpu-env-injector with the same meaning.
 INJECT_KEYS = (INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
-#: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
+#: Label or annotation, "true" or "false": whether the slices of a workload are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
 #: Annotation of plain Jobs and, with SERVE_PODS=annotated, of pods: "true" requests that the Job or pod is served.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
@@ -246,7 +246,7 @@ CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of flex-start nodes that wait for the workload's other slices. The autoscaler ignores startup-taint keys.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
-#: Labels that identify the owner of a pool. Labels that are copied from pods must not overwrite them.
+#: Labels in which the provisioner records the owner and other facts of a pool. Pods and settings must not set them.
 OWNER_LABELS = frozenset(
     {
         NODEPOOL_MANAGER,

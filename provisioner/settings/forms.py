@@ -197,7 +197,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read scheme, host and optional port of a server instead of Google's. Raises SecretValueError for other text."""
+    """Read scheme, host and optional port. Raises SecretValueError, or ValueError for http to another machine."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)

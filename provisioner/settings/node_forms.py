@@ -135,7 +135,7 @@ def resource_labels(text: str) -> Entries:
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a pool on Google's bill. `labels` of the pool's nodes name the workload."""
+    """Return the labels of a pool on Google's bill. `labels` are those of its nodes, which name the workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
     for form, key, old_key in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),

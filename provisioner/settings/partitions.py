@@ -94,7 +94,7 @@ class PartitionSettings:
     log_level: str = Group.PARTITIONS.log_level()
     # fmt: on
 
-    #: Intervals in seconds between reads of a server: while an operation is in progress or a pod waits, and otherwise.
+    #: Intervals in seconds between reads of a server: while pods wait or partitions have to change, and otherwise.
     busy_read_seconds: float = 5.0
     idle_read_seconds: float = 60.0
     #: Seconds for which a pod keeps its partition after its deletion grace period.

@@ -28,7 +28,7 @@ class Claim:
     #: Name of the group; empty if the pod has no controller, or lacks the labels that determine the group.
     group_name: str = ""
     index: int | None = None
-    #: Number of pods of the group; 0 if the pod does not contain the number.
+    #: Number of pods of the group; 0 if the spec of the workload determines the number.
     group_size: int = 0
 
 

@@ -51,7 +51,7 @@ def replicas_of(entry: dict[str, Any]) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a worker pod's group and index from the controller reference and KubeRay's labels; None for other pods."""
+    """Read a pod's group and index, empty without a replica number; None unless a RayCluster controls the pod."""
     owner = controller_of(metadata, RAY_CLUSTER_TYPE)
     if owner is None or not (owner.name and owner.uid):
         return None
