@@ -1,4 +1,4 @@
-"""Reads JSON documents from running controllers: at an address, or through the API server from the leading pod."""
+"""Reads JSON documents of controllers, by address or from the leading pod. Raises KubeconfigError or RemoteError."""
 
 import http.client
 import json

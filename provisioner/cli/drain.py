@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: lists the provisioner's node pools that still exist. Needs no running controller."""
+"""`tpu-provisioner drain`: lists the node pools and TPUNodeGroups that still exist. Needs no running controller."""
 
 from __future__ import annotations
 

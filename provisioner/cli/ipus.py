@@ -1,4 +1,4 @@
-"""Lines for the terminal about IPU partitions: capacity, waiting pods, and why they wait."""
+"""Lines for the terminal about IPUs: capacity, partitions, and why pods wait or are rejected."""
 
 from __future__ import annotations
 

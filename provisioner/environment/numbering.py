@@ -56,7 +56,7 @@ class OwnerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """Indexes and host names of the pods of one StatefulSet, Job, RayCluster replica or LeaderWorkerSet group."""
+    """Indexes and host names of pods of a StatefulSet, Job, JobSet slice, Ray replica or LeaderWorkerSet (sub)group."""
 
     index: int
     #: Number of pods once all exist. Pods with consecutive indexes form a slice.
@@ -75,7 +75,7 @@ class Numbering:
     slices: int = 0
     #: Host name of worker 0 of slice 0; empty if this worker is the pod of index 0.
     coordinator: str = ""
-    #: Whether several slices of this owner form a multislice, unless the pod's label MULTISLICE decides.
+    #: Whether several slices of this owner form a multislice, unless the pod's label or annotation MULTISLICE decides.
     together: bool = True
     port: int = PROCESS_PORT
     #: Warning that a slice may be missing, perhaps that of the coordinator; otherwise empty.

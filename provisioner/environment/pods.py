@@ -61,7 +61,7 @@ class TpuPod:
     #: Result of `wish_of`: "enabled", "disabled" or empty.
     wish: str
     owner: ObjectRef | None
-    #: Labels, and annotations whose keys are no labels. A Ray pod with NUM_SLICES (not empty, not 1) has MULTISLICE.
+    #: Labels, and annotations whose keys are no labels. Ray pods with NUM_SLICES (not empty or 1) get MULTISLICE.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str

@@ -282,7 +282,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str], *, ask
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Return whether a variable of the container has another value than in `variables`; then its group is kept."""
+    """Return whether the container's value differs from `variables`, so that the rest of its group is not added."""
     value = container.given[name].value
     # A worker index from a label or another variable may be correct, so the other variables of the group are added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
