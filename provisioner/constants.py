@@ -24,7 +24,7 @@ JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: Annotation of JobSets, their Jobs and pods: key of a node label. Nodes with the same label value serve only one Job.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation of JobSets and replicated jobs, with any value: pods with EXCLUSIVE_TOPOLOGY select NAMESPACED_JOB.
+#: Annotation of JobSets and replicated jobs: with any value, pods with EXCLUSIVE_TOPOLOGY select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 #: Label of nodes, "NAMESPACE_JOB". JobSet adds it to the nodeSelector of pods, but not to nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"

@@ -245,7 +245,7 @@ class Look:
         return f"not needed (it was created for {named}); the controller deletes it"
 
     def _waiting(self) -> list[str]:
-        """Return the names of served pods with chips and without a node: the controller may create pools for them."""
+        """Return the names of pods with chips and without a node in served namespaces: they may get node pools."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
         served = self.settings.namespaces
         return [f"{pod.namespace}/{pod.name}" for pod in pods if not served or pod.namespace in served]

@@ -45,7 +45,7 @@ def refuse(message: str) -> int:
 
 
 def show(text: str) -> None:
-    """Print a text; without colours if these are disabled or no terminal shows it. A closed pipe is not an error."""
+    """Print a text, without colours if these are disabled or there is no terminal. A closed pipe is not an error."""
     context = click.get_current_context(silent=True)
     plain = not sys.stdout.isatty() or (context is not None and context.color is False)
     try:

@@ -159,7 +159,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether a slice of one VM is in a multislice: by the label MULTISLICE or its JobSet (True if not read)."""
+    """Return whether a one-VM slice is in a multislice, by MULTISLICE or its JobSet; True if the JobSet is not read."""
     mark = pod.marks.get(constants.MULTISLICE, "")
     if mark in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return mark == "true"

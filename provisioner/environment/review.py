@@ -331,7 +331,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
         yield Operation(op="add", path="/spec/hostname", value=hostname)
     if not pod.subdomain:
         yield Operation(op="add", path="/spec/subdomain", value=service)
-    # The affinity requires that each slice has its own node pool; with dynamic slicing, slices share a node pool.
+    # The affinity needs a node pool per slice: TPUNodeGroups may lack the pool label, and dynamic slices share pools.
     if pod.in_node_group or constants.SLICE_TOPOLOGY in pod.marks:
         return
     wanted = {

@@ -125,7 +125,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether a rejected slice may be sold: accelerator or machine type is unknown, or `any_order` allows it."""
+    """Return whether Google may sell a slice that `resolve` rejects: unknown accelerator or machine, or `any_order`."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
@@ -149,7 +149,7 @@ def not_whole_slices(
 
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | tuple[str, ...]:
-    """Return the shape or the clauses of the error, also cached, because each decision repeats invalid requests."""
+    """Return the shape, or the clauses of the error. Errors are cached too, because each decision repeats them."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:

@@ -19,8 +19,8 @@ _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
     """Read a pod with chips, or a LeaderWorkerSet's leader without chips on TPU nodes; None for other pods.
 
-    A pod of no other kind has kind POD; without `jobs`, also a pod of a plain Job. A pod of kind POD that `serve_pods`
-    (SERVE_PODS) does not select is read without a workload if it is bound to a node; if not, None is returned.
+    A pod that no other kind claims has kind POD; if `jobs` is false, pods of Jobs also have it. A pod of kind POD that
+    `serve_pods` (SERVE_PODS) does not select has no workload if it is bound to a node; otherwise None is returned.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)

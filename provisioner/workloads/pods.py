@@ -1,4 +1,4 @@
-"""Bounds the memory of cached pods, and reads objects live before a delete (raises ClusterError)."""
+"""Bounds the memory of cached pods, and reads pods and workloads live, such as before a delete. Raises ClusterError."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class BoundPod:
     namespace: str
     name: str
     uid: str
-    #: None if the pod belongs to no workload; the next three fields are then empty.
+    #: None if no kind claims the pod. If the pod belongs to no workload, the next three fields are empty.
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
