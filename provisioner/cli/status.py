@@ -23,7 +23,7 @@ from provisioner.slices.view.types import PoolView, SliceView, State, View
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(state.value for state in _ORDER)}"
 _MAX_CAUSES = 4
-#: Characters of a reason above which a brief cause with the next step comes first, because the end may be cut off.
+#: Number of characters of a reason above which its brief form comes first, because the end may be cut off.
 _MAX_WHY = 280
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
