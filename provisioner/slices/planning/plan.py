@@ -28,9 +28,9 @@ from provisioner.slices.planning.round import Round
 
 
 class DeleteReason(Enum):
-    """Reason for deleting a pool; it is verified live before the delete is sent."""
+    """Reason for deleting a pool. Before the delete, the gate verifies WORKLOAD_* and SLICE_STUCK live."""
 
-    #: The workload (of any kind) no longer exists.
+    #: The workload (of any kind) no longer exists or is being deleted, or the pool's machine type is unknown.
     WORKLOAD_GONE = "jobset_gone"
     #: The workload completed or failed.
     WORKLOAD_FINISHED = "jobset_finished"
@@ -38,33 +38,33 @@ class DeleteReason(Enum):
     WORKLOAD_SUSPENDED = "jobset_suspended"
     #: GKE reports the pool as ERROR.
     POOL_FAILED = "pool_failed"
-    #: Not all nodes of the pool were ready for `NODEPOOL_READY_TIMEOUT`.
+    #: Nodes of the pool have been missing or not ready for `NODEPOOL_READY_TIMEOUT`.
     NO_READY_NODES = "no_ready_nodes"
     #: The pool's reservation has ended.
     RESERVATION_ENDED = "reservation_ended"
     #: Pods of the slice remained unschedulable: the pool's nodes were not ready in time, or the scheduler bound no pod
     #: to them, or `REPLACE_STUCK_SLICES` is set.
     SLICE_STUCK = "slice_stuck"
-    #: The pods of the slice run on another pool.
+    #: The pods of the slice run on other nodes.
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The workload is all-or-nothing, and did not get all its slices.
     GIVEN_BACK = "given_back"
-    #: The workload no longer has such a slice, or uses other pools for it.
+    #: No other reason applies, for example because the slice has ended or counts on another pool.
     NOT_NEEDED = "not_needed"
 
 
 class DeleteWait(Enum):
     """Cause, other than the deletion delay, for which a delete waits."""
 
-    #: The maximum number of concurrent operations is reached (`contention.operations`).
+    #: The maximum number of concurrent operations or calls is reached (`contention.operations`).
     OPERATIONS = "operations"
-    #: The workloads of many pools vanished at about the same time, so their pools are deleted one at a time.
+    #: The workloads of many pools vanished, so these pools are deleted one at a time (`unneeded.BRAKE_PAUSE`).
     BRAKE = "brake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """A pool to request from the supplier. Its Events are sent on `pod`, the leader pod, and on `workload`."""
+    """A pool to request from the supplier. The Event about the create is sent on `pod`, the leader pod."""
 
     slice_id: SliceId
     request: NodePoolRequest
@@ -74,7 +74,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A pool to delete after the gate has verified the reason and cordoned the nodes (`slices.gate`)."""
+    """A pool to delete after the checks of `slices.gate`, which also cordons the nodes."""
 
     name: PoolName
     reason: DeleteReason
@@ -123,7 +123,7 @@ class Notice:
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Text that is equal for messages that differ only in numbers and times; empty for other messages.
+    #: Identity of the Event: notices with equal object, reason and key are one Event. Empty if the message is the key.
     key: str = ""
     warning: bool = True
 
@@ -175,7 +175,7 @@ class PoolState(NamedTuple):
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: Workload of the slice or, without a slice, in the pool's labels; `group_name` likewise.
+    #: Workload of the slice or, without a slice, in the pool's labels. `group_name` has the same source.
     named: WorkloadName
     group_name: str
     machine_type: str
@@ -228,7 +228,7 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
-    #: Slices of several hosts that do not have one pool to themselves, with whether the pods are on several pools.
+    #: Slices of several hosts without a pool to themselves; the value is True if their pods are on several pools.
     split_slices: Mapping[SliceId, bool] = field(default_factory=dict)
     limits: tuple[LimitUse, ...] = ()
     #: Inputs of this decision or, if no decision was possible, of the last one; None before the first decision.

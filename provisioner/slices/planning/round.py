@@ -37,8 +37,8 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _USABLE = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time for which a pool may have a transitional status. GKE ends a create without capacity within 35 min; a
-#: TPUNodeGroup may wait longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
+#: Time in a transitional status after which a pool counts as hanging. GKE ends a create without capacity within 35 min;
+#: a TPUNodeGroup may wait longer (`failing.find_hanging`). Flex-start pools wait with status RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
@@ -62,7 +62,7 @@ class Snapshot:
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Names of optional sources (`model.sources`) that were not read: decisions must not depend on their content.
     unknown: frozenset[str] = frozenset()
-    #: Kinds whose workloads are unknown, because the API server does not show them to this process.
+    #: Kinds whose workloads are unknown, because this process does not watch them or cannot read them.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Kinds whose CRD has been missing for so long that no workload of these kinds can exist.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
@@ -76,11 +76,11 @@ class Snapshot:
     pools_listed_at: datetime
     #: Pools with a create or delete that is being sent, or whose response has not been handled yet.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Objects to which writes have long been rejected: node name, "Pod NAMESPACE/NAME", or `WorkloadName.text`.
+    #: Objects whose changes have failed for 10 minutes: node name, "Pod NAMESPACE/NAME", or `WorkloadName.text`.
     rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; empty if no opt-in label is configured.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Time since which the creation of pools has been paused; None if it is not paused.
+    #: Time since which a ConfigMap has paused the creation of pools; None without this ConfigMap.
     paused_since: datetime | None = None
     #: Reasons why no decision may be based on this snapshot, such as a cache that is not synced.
     not_synced: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class OwnedPool:
     #: Whether an attempt to delete the pool was postponed, after which nodes may be missing permanently.
     half_deleted: bool
     ready_nodes: int
-    #: Time since which GKE reports the pool as up although nodes are not ready; None otherwise, and with `late_since`.
+    #: Time since which the pool has been up without all its nodes ready; None otherwise, or if `late_since` is set.
     unready_since: datetime | None
     unready_seconds: float
     #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
@@ -438,7 +438,7 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(owned: Iterable[OwnedPool], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice in the node labels of each pool. A restart without hints makes this slice the `last_user`."""
+    """Return the slice in the node labels of each pool: after a restart, the `last_user` if the hints name none."""
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     pools = ((pool.name, pool.assigned_to) for pool in owned)

@@ -67,7 +67,7 @@ class LookUpAnswer:
 
     look_up: LookUp
     at: datetime
-    #: Whether the pool exists; False if an operation was looked up.
+    #: Whether the pool exists; False if an operation was looked up, or after a failure.
     exists: bool = False
     #: Operation that was looked up; None if GKE does not know it, if a pool was looked up, or after a failure.
     operation: Operation | None = None
@@ -213,7 +213,7 @@ _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return the pools with an operation of any client: by their status, an open create, or an accepted delete."""
+    """Return the names of `pools` in creation or deletion, and of pools with an open create or an accepted delete."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}

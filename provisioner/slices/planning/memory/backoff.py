@@ -16,7 +16,7 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Failed creates of a workload without a wait, in addition to one per slice; wait in seconds before each further one.
+#: Number of failed creates of a workload that cause no wait, plus one per slice; then wait in seconds per create.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 #: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
@@ -35,7 +35,7 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after failed creates. A failure of kind INVALID has `REFUSAL_DELAY`; failures of other kinds have no back-off.
+#: Waits after failed creates (UNSCHEDULABLE: unbound pods). INVALID has `REFUSAL_DELAY`; other kinds cause no wait.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
@@ -149,7 +149,7 @@ def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, 
 def refused(before: Backoff | None, key: str, message: str, now: datetime) -> Backoff:
     """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is its reason.
 
-    Waits with an equal `key` and equally many failures end at the same time.
+    Waits with an equal `key` and equally many failures have the same length.
     """
     failure = Failure(kind=FailureKind.UNSCHEDULABLE, message=message)
     return _extended(before, key, DELAYS[FailureKind.UNSCHEDULABLE], failure, now)
@@ -203,8 +203,8 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 def is_fresh(last: Backoff, now: datetime) -> bool:
     """Whether a back-off has to be remembered: it has not ended, or ended less than `_STALE_SECONDS` ago.
 
-    A back-off of refused pods is remembered for `OTHERS_WAIT`. False if a back-off ends later than the maximum wait
-    allows: then a clock that was ahead has set the end.
+    A back-off of refused pods is remembered for `OTHERS_WAIT` after its end. False if a back-off ends later than the
+    maximum wait allows: then a clock that was ahead has set the end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     is_refusal = last.failure.kind is FailureKind.UNSCHEDULABLE
@@ -249,7 +249,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 def counted_until(
     tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int
 ) -> tuple[datetime, Failure] | None:
-    """Return the end, past or future, of a workload's wait, and the last failure; None if no count causes a wait."""
+    """Return the end, past or future, of a wait after failed creates, and the last failure; None without a wait."""
     if not tallies:
         return None
     over = (

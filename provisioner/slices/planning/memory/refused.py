@@ -26,7 +26,7 @@ _REPLACED = (WorkloadKind.POD, WorkloadKind.JOB)
 
 
 def key_of(slice_: Slice) -> RefusedPods:
-    """Return the key of a slice's pods. Volumes are left out: their zones are unknown while they cannot be read."""
+    """Return the key of a slice's pods. Volumes are left out: while they cannot be read, their zones are unknown."""
     demand = slice_.requirements
     requested = demand.chips, demand.cpu_millicores, demand.memory_bytes, demand.other_bytes
     selector = frozenset(demand.node_selector.items())

@@ -99,7 +99,7 @@ class DeleteCall:
     retry_at: datetime | None = None
     status: PoolStatus | None = None
     failures: int = 0
-    #: Time of the first postponement, not counting the first wait after the cordon; None before it.
+    #: Time of the first postponement, not counting the first wait after the cordon; None before that time.
     postponed_since: datetime | None = None
     reason: str = ""
     #: Whether the last attempt found that the workload exists although the caches do not show it.
@@ -204,7 +204,7 @@ class Hold:
     since: datetime
     #: Whether the workload released its pools. Until the pause has ended, no workload in the queue may hold pools.
     released: bool = False
-    #: Time at which the pause ends; None before a release, and while the released pools still exist.
+    #: Time at which the pause ends; None before a release, and while the pause waits for deletes of the released pools.
     until: datetime | None = None
 
 
@@ -264,7 +264,7 @@ class PoolMemory(NamedTuple):
 class SliceMemory:
     """Memory of one slice. Dropped when the slice no longer exists."""
 
-    #: Minimum number of the next attempt: an earlier process may have sent creates with lower numbers.
+    #: Minimum number of the next attempt, from the hints: a create of an earlier process is repeated with its number.
     attempt: int = 0
     claim: Claim | None = None
 
@@ -290,7 +290,7 @@ class Memory:
     created_at: tuple[datetime, ...] = ()
     #: Time of the last delete that was slowed down because many workloads had vanished.
     braked_delete_at: datetime | None = None
-    #: Duration from PROVISIONING to READY of the last new pool; None before the first.
+    #: Duration from PROVISIONING to READY of the last pool that became ready; None before the first.
     last_creation_duration: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: Holds and pauses by accelerator; empty unless an all-or-nothing workload has released its pools.
