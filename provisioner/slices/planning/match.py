@@ -1,8 +1,8 @@
 """Matches slices with pools: first by use, then by assignment, then in the order of the queue. Pure.
 
 A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice. Pods
-that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, the pool that is
-assigned to it, or the pool that was created for it. A free pool goes to the first slice in the queue that it suits.
+that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, that is assigned
+to it, that was created for it, or that it counted on. A free pool goes to the first slice in the queue that it suits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from provisioner.slices.planning.seats import Seats, is_shared_by
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
-#: Called with a slice that finds no free pool, and with the slices that have one.
+#: Called with a slice that gets no pool, and with the slices that count on a pool.
 Refuse = Callable[[Slice, Container[SliceId]], None]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -90,8 +90,8 @@ def match(
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
     `line` has the slices that want a pool. The claims are counted in `budget`; a slice takes a free pool only if
-    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice that tries to
-    take a free pool and finds none, in the order of the queue.
+    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice of other
+    workloads that wants a pool and gets none, in the order of the queue.
     """
     return Matcher(ctx, budget, line, waiting_for_turn).run(refuse)
 
@@ -504,7 +504,7 @@ def _next_claim(
 
 
 def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
-    """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`."""
+    """Return `Matching.holders`, slices with unfinished pods by pool, `Matching.held` and `Matching.elsewhere`."""
     workloads, now = ctx.workloads, ctx.now
     holders: dict[PoolName, AbstractSet[SliceId | None]] = {}
     occupants: dict[PoolName, AbstractSet[SliceId | None]] = {}

@@ -38,7 +38,7 @@ class Refusal(Enum):
     #: All nodes of the pool exist, but the pods of the slice run on nodes of no known pool.
     ELSEWHERE = "elsewhere"
     HOST = "host"
-    #: The pool has another topology, the wrong number of hosts, or is for another child Job.
+    #: The pool has another topology, the wrong number of hosts, or is for another child Job; or the slice has no shape.
     SIZE = "size"
     #: The specification of the pool, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"

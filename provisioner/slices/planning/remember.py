@@ -172,10 +172,10 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 
 
 def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -> Refusals:
-    """Return the refusals; `messages` has the scheduler's message for each slice that was refused in this decision.
+    """Return the refusals; `messages` has a message for each slice that was refused in this decision.
 
     If a pod of a refused slice is bound, all refused slices of its workload may be tried immediately. If a slice of a
-    gang that does not run yet is refused, all slices of the gang that wait for pods are refused.
+    gang that does not run yet is refused, all slices of the gang that wait for pools are refused.
     """
     known, new = ctx.memory.refusals, defaultdict[tuple[str, str], set[RefusedPods]](set)
     bound = set()
@@ -192,7 +192,7 @@ def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -
         return refusals
     message_of = {ctx.slices[id_].gang: message for id_, message in messages.items()}
     gangs = message_of.keys() - {None, *running_gangs(ctx)}
-    # Message of the scheduler and key of the wait, by family. With an equal key, the waits of a gang end together.
+    # Message and key of the wait, by family. With an equal key, the waits of a gang end together.
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for slice_ in ctx.slices.values():
         waits = slice_.pending and slice_.gang in gangs

@@ -112,8 +112,8 @@ class Seats:
     ) -> OwnedPool | None:
         """Take a free node for a slice, and return the pool of the node; None if no free node suits the slice.
 
-        The pool `last`, which the slice had in the last decision, is tried first. Another pool without pods, except a
-        pool that is being created for the namespace, is borrowed only if `may_borrow` allows it; otherwise slices with
+        The pool `last`, which the slice had or which was created for it, is tried first. Another pool without pods,
+        except a pool in creation for the namespace, is borrowed only if `may_borrow` allows it; otherwise slices with
         equal `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice
         takes no node of a pool with pods: the scheduler has not bound its pod there.
         """
@@ -168,7 +168,7 @@ class Seats:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
     def _is_open(self, pool: OwnedPool, slice_: Slice, own: int, may_borrow: Callable[[OwnedPool], bool]) -> bool:
-        """Whether a slice may use a pool together with its present users, or as its first user."""
+        """Whether a slice may use a pool together with the present users of the pool, or as the first user."""
         party, mark = _party_of(slice_), (slice_.workload.namespace, slice_.mark)
         parties = self._parties_on(pool)
         # Nodes with the labels of a slice may keep them while pods use the pool, so an unmarked pod could not be bound.

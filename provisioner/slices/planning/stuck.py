@@ -104,7 +104,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: OwnedPool, ctx: Round, m
 
 
 def lacking_labels(slice_: Slice, pool: OwnedPool) -> tuple[str, ...]:
-    """Return the selected labels that the pool's nodes were expected to have; empty if a node has them all."""
+    """Return the selected labels that were not predicted for the pool's nodes; empty if a node has all of them."""
     requirements = slice_.requirements
     selected = any(not label_misfit(requirements, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(requirements, pool.view)

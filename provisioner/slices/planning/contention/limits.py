@@ -1,8 +1,8 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
 The provisioner's pools count in any status, also pools whose create was sent but that are not listed yet. The chips of
-a pool count for the namespaces of its unfinished pods with chips; without such pods, for the workload whose slice
-counts on the pool; without such a slice, for the workload that the pool was created for.
+a pool count for the namespaces of its unfinished pods (`usage.is_guest` has exceptions); without such pods, for the
+workload whose slice counts on the pool; without such a slice, for the workload that the pool was created for.
 
 If a limit refuses a slice, slices of equal priority may use the rest of the limit. The amount that the slice requests
 may be withheld from lower priorities (`options.keep_from_lower`), for at most `KEPT_AT_MOST`.

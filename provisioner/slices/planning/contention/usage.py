@@ -13,7 +13,7 @@ from provisioner.slices.planning.round import OwnedPool, Round
 
 
 class ScopeKind(StrEnum):
-    """Objects that a limit counts: all pools, recent creates, or the pools of a namespace, accelerator or workload."""
+    """Kind of the set that a limit counts: recent creates, all pools, or pools of one object such as a namespace."""
 
     ALL = "all node pools"
     CREATES = "creates"
@@ -125,10 +125,10 @@ def charge_of(pool: OwnedPool, users: Mapping[tuple[str, WorkloadName, WorkloadU
 
 
 def is_guest(pod: Pod, pool: OwnedPool | None) -> bool:
-    """Whether a pod without chips neither holds the pool of its node nor counts as its user.
+    """Whether a pod has no chips, and neither holds the pool of its node nor counts as a user of the pool.
 
-    Such a pod holds nodes with the labels of its slice. Without labels, it holds only pools that were created for its
-    workload.
+    A pod without chips holds the pool only if the node has the labels of the pod's slice or, if the node has no such
+    labels, if the pool was created for the pod's workload.
     """
     if pod.requirements.has_chips:
         return False

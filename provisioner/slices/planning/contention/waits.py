@@ -44,7 +44,7 @@ class WaitKind(Enum):
     LABELS = "relabelling"
     #: The create is delayed for some seconds, because pods that appear in this time can share the pool.
     BURST = "burst"
-    #: The maximum number of concurrent operations is reached (`contention.operations`).
+    #: The maximum number of concurrent operations or calls is reached (`contention.operations`).
     OPERATIONS = "operations"
 
 
@@ -149,7 +149,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(blockers: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return the first blocker of each combination of failure, time of the next try, and probed capacity."""
+    """Return one blocker of each combination of failure, time of the next try, and probed capacity."""
     return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in blockers}.values())
 
 

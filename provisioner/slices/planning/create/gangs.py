@@ -45,7 +45,7 @@ class GangTurns:
     #: Accelerators for which workloads wait in a queue.
     contended: AbstractSet[str]
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads whose slices can never all have pools at the same time. They hold no pools and delay no workload.
+    #: Workloads that released pools, and can never have pools for all slices. They hold no pools and delay no workload.
     unsatisfiable: frozenset[WorkloadUid]
     #: Workloads whose pools are deleted, because they wait in a queue after a release or can never be served.
     releasing: frozenset[WorkloadUid]
@@ -127,7 +127,7 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
 
 
 def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that continue. A hold ends if its workload is complete, deleted or unsatisfiable."""
+    """Return the holds and pauses that last. A hold ends if its workload is complete, not served or unsatisfiable."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
     phases = {name: entry.phase.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}

@@ -113,7 +113,7 @@ def problem_of_all(
 def keep_from_lower(ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], slices: Sequence[Slice]) -> None:
     """Withhold the chips, pools and creates of slices from lower priorities if a limit refuses the slices together.
 
-    Nothing is withheld for slices without a fresh offer, and for slices that are larger than the limit.
+    Nothing is withheld if one of the slices has no fresh offer, or if the slices request more than the whole limit.
     """
     refusal = budget.refusal(slices, units[slices[0].id])
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final

@@ -109,7 +109,7 @@ def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
-    """Return the memory after pools failed, vanished or came up since the last decision."""
+    """Return the memory after pools failed, vanished, came up or were given up since the last decision."""
     memory, owned, now = ctx.memory, ctx.owned, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)

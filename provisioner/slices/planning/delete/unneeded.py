@@ -1,7 +1,7 @@
 """Decides which pools are deleted, when, and for which reason. Pure.
 
 A pool that no pod uses and no slice counts on is deleted after the deletion delay (`find_unneeded` has exceptions).
-The gate verifies each reason live before the delete (`slices.gate`). If many workloads vanish and this process saw no
+The gate checks each delete live before it is sent (`slices.gate`). If many workloads vanish and this process saw no
 delete of them, an incomplete list or a restored etcd may be the cause: their pools are deleted one at a time.
 """
 
@@ -150,9 +150,9 @@ def _may_be_chosen(pool: OwnedPool, awaited: Collection[_Selected], ctx: Round) 
 
 
 def _may_replace(pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
-    """Whether a new pool may replace the pool that its slice counts on, because placement does not reserve that pool.
+    """Whether a pool that is not ready is kept for its unmarked slice, whose claim names another pool.
 
-    The scheduler may bind pods of another workload there before the pods of the slice.
+    The scheduler may bind pods of another workload to that other pool before the pods of the slice.
     """
     owner = ctx.created_for.get(pool.name)
     slice_ = ctx.slices.get(owner) if owner is not None and pool.usable and not pool.ready else None

@@ -243,7 +243,7 @@ def is_held(taints: Iterable[Taint]) -> bool:
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
-    """Return the slice's shape. Raises UnmeetableError if it has a `shape_problem`, or if its pods do not fit."""
+    """Return the slice's shape. Raises UnmeetableError for a `shape_problem`, or too many or too few pods."""
     shape = slice_.shape
     if shape is None or slice_.shape_problem:
         demand = slice_.requirements
