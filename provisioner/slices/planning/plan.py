@@ -30,7 +30,7 @@ from provisioner.slices.planning.round import Round
 class DeleteReason(Enum):
     """Reason for deleting a pool. Before the delete, the gate verifies WORKLOAD_* and SLICE_STUCK live."""
 
-    #: The workload (of any kind) no longer exists or is being deleted, or the pool's machine type is unknown.
+    #: The workload (of any kind) does not exist, is being deleted or is unknown, or the machine type is unknown.
     WORKLOAD_GONE = "jobset_gone"
     #: The workload completed or failed.
     WORKLOAD_FINISHED = "jobset_finished"
@@ -83,15 +83,15 @@ class Delete:
     workload_name: str
     #: UID of the workload in the pool's labels or, for SLICE_STUCK, of the stuck slice; empty if the labels lack it.
     workload_uid: WorkloadUid
-    #: Workload for Events; None if it does not exist.
+    #: Workload for Events; None if it does not exist or is unknown.
     workload: ObjectRef | None
-    #: Node for Events that concern no existing workload; None if the pool has no nodes.
+    #: Node for Events if `workload` is None; None if the pool has no nodes.
     node: ObjectRef | None
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: Groups of the stuck slice's pods, as the API server shows the pods; empty for other reasons than SLICE_STUCK.
+    #: Groups of the stuck slice's pods, several if child Jobs are one slice; empty for other reasons than SLICE_STUCK.
     replaced_groups: frozenset[GroupKey] = frozenset()
-    #: Whether the CRD of `kind` has been missing for so long that the workload counts as deleted.
+    #: Whether the CRD of `kind` has been missing for 24 hours, so that the workload counts as deleted.
     kind_absent: bool = False
     #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen a node for a pod.
     settle: bool = False

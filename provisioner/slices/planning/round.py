@@ -64,7 +64,7 @@ class Snapshot:
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because this process does not watch them or cannot read them.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Kinds whose CRD has been missing for so long that no workload of these kinds can exist.
+    #: Kinds whose CRD has been missing for 24 hours, so that no workload of these kinds can exist.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
     #: Workloads that node pools were created for and whose delete this process has seen.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()

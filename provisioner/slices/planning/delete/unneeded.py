@@ -119,7 +119,7 @@ def find_unneeded(
 def _reason(
     pool: OwnedPool, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
-    """Return the reason of a delete; `workload` is the creator of the pool, None if it no longer exists."""
+    """Return the reason of a delete; `workload` is the creator of the pool, None if it is not in the snapshot."""
     owner, keep_suspended = ctx.created_for.get(pool.name), ctx.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (

@@ -245,7 +245,7 @@ class PoolMemory(NamedTuple):
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
     unneeded_since: datetime | None = None
-    #: Time since which the scheduler binds no pods with chips to the pool (`OwnedPool.free`); None if it may bind some.
+    #: Time since which the pool has been free (`OwnedPool.free`); None if the pool is not free.
     free_since: datetime | None = None
     #: Slice that used the pool last, and may return with new pods; None if unknown, or if the pool's labels name it.
     last_user: SliceId | None = None
