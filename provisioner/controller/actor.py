@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
-#: Maximum duration in seconds of a write to Kubernetes. A write is not sent if less lease time is left.
+#: Seconds of guaranteed leadership that must be left to send a write to Kubernetes. Writes of slices may take longer.
 WRITE_SECONDS = 10.0
 _OK = 200
 _NOT_SENT = "Not sent: the process could not start a thread for it."
@@ -150,7 +150,7 @@ class Exchange(NamedTuple):
     #: Sends the call, and returns the value for `AnsweredCall.result`. Raises CallError.
     send: Callable[[], Any]
     executor: Executor
-    #: Minimum seconds of leadership that must be left to send the call; None for a call that only reads.
+    #: The call is sent only if leadership is guaranteed for more than these seconds; None for a call that only reads.
     lease_seconds: float | None = None
     #: Live check before a delete. Raises DeletionBlockedError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None

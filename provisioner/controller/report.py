@@ -24,7 +24,7 @@ class PlanReporter:
     _lasting: FailureLog = field(default_factory=FailureLog)
 
     def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
-        """Count a write by `label`. Log a new failure with the keys of `said`; return whether a warning was logged."""
+        """Count a write by `label`. Log a postponed write or a new failure; return whether a warning was logged."""
         key, failure = answer.write.key, answer.failure
         self.metrics.writes.labels(label, failure.value if failure is not None else WRITTEN).inc()
         said |= {"write": label, "object": key, "message": answer.message}

@@ -1,1 +1,1 @@
-"""Sessions, errors and the metadata server: the common part of Google's API clients."""
+"""Common part of the clients of Google's APIs (session, errors), and a reader of the metadata server."""

@@ -1,7 +1,7 @@
 """Classifies the texts and codes of Google's error responses, by rules that Google's APIs share. Pure.
 
-If the response to a change is lost, or is a 5xx other than 501, the outcome is unknown: the change may take effect.
-An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
+If the response to a change is lost, or is 408, 499 or a 5xx except 501, the change may take effect: its outcome is
+unknown. An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
 The texts are from reports and recorded responses. If Google changes a text, the reason or the HTTP code decides. Rules
 for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with the name
 `quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
@@ -141,7 +141,7 @@ _REASONS: Mapping[str, FailureKind] = {
 
 
 class CodeRow(NamedTuple):
-    """Kinds of failure of an HTTP code, by kind of call: `change` is for updates and deletes."""
+    """Kinds of failure of an error code, by kind of call: `change` is for updates and deletes."""
 
     read: FailureKind
     create: FailureKind

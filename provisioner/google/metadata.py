@@ -4,7 +4,7 @@ import contextlib
 import http.client
 from collections.abc import Mapping
 
-#: Address unless GCE_METADATA_HOST is set. Not a name, because the look-up of a missing name could take long.
+#: Metadata server unless GCE_METADATA_HOST is set. An IP address, because looking up a missing name could take long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"

@@ -42,7 +42,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         max_allowed_time: float | None = None,
         **kwargs: object,
     ) -> requests.Response:
-        """Send a request; `timeout` is in seconds, for each read. Raises HTTPError for each status from 300 on."""
+        """Send a request. `timeout` limits each read and the call, in seconds. Raises HTTPError from status 300 on."""
         # After a 401, the parent class repeats this call with `timeout` as a tuple and a reduced `max_allowed_time`.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
