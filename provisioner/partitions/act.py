@@ -129,7 +129,7 @@ def save_ledger(api: Api, namespace: str, write: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, write: actions.OpenGate) -> None:
-    """Annotate and ungate a pod. Raises Conflict if the pod was replaced, has no gate, or selects other nodes."""
+    """Annotate a pod and remove its gate. Raises Conflict if it is another pod, has no gate, or selects other nodes."""
     pod = write.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
@@ -158,7 +158,7 @@ def open_gate(api: Api, write: actions.OpenGate) -> None:
 
 
 def take_back(api: Api, write: actions.TakeBack) -> None:
-    """Release a pod's partition. Raises Conflict if the pod has changed since the decision, for example was bound."""
+    """Annotate a pod with RELEASE. Raises Conflict if the pod has changed since the decision, for example was bound."""
     pod = write.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}

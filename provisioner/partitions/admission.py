@@ -1,4 +1,4 @@
-"""Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and which changes are allowed.
+"""Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and the allowed changes.
 
 New pods lose annotations that only the controller may set. A second review of the patched pod changes nothing.
 """

@@ -47,10 +47,10 @@ class Document(View):
 
     served_at: datetime
     release: str
-    #: Identity of this process in the Lease.
+    #: Identity of this process; in the Lease, a random suffix follows.
     identity: str
     leading: bool
-    #: Reasons why the leader makes no decisions now; empty if it decides, and on other replicas.
+    #: Reasons why the leader makes no decisions now; empty if the leader decides, and after a follower's first round.
     problems: tuple[str, ...] = ()
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()

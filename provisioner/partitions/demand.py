@@ -27,7 +27,7 @@ class Pod:
     uid: str
     resource_version: str
     created_at: datetime
-    #: Requested IPUs, a power of two; 0 if none are requested or the number is invalid.
+    #: Requested IPUs, a power of two; 0 if none are requested, or the number is invalid or too large.
     size: int
     #: Mistake in the pod, which is therefore not served, as a sentence; empty if none. `picture` finds other reasons.
     problem: str = ""

@@ -115,7 +115,7 @@ def _unscheduled_since(status: EntryStatus, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield the release of each needed partition whose pod has had no node for too long, or the time of the release."""
+    """Yield the release of each partition that other pods need and whose pod has no node, or the time it is due."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return

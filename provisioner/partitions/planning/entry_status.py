@@ -50,9 +50,9 @@ class EntryStatus:
     pod: Pod | None
     phase: Phase
     known: PartitionMemory
-    #: Partition as its server lists it; None if it is not listed, or the server cannot be read.
+    #: Partition as its server lists it; None if it is not listed, or there is no reading (`Round.reading`).
     partition: Partition | None = None
-    #: Whether the phase is reliable. False if the server cannot be read, or the evaluation raised an exception.
+    #: Whether the phase is reliable. False without a reading (`Round.reading`), or if its evaluation raised an error.
     certain: bool = True
     #: Whether the last reading is too old to determine the phase, so that the server must be read soon.
     reads: bool = False

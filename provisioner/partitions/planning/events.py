@@ -90,7 +90,7 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
 
 
 def not_removed(pod: Pod, entry: Entry, failure: Failure) -> Event:
-    """Return the Event for a partition whose removes have failed several times."""
+    """Return the Event for a partition that is still listed after MAX_REMOVES removes."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and this is retried: {words}"
     return Event("not removed", pod, FAILED, message, warning=True)

@@ -100,7 +100,7 @@ def _hand_over(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
 
 
 def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
-    """Return whether an open write of the ledger lacks the entry. Then the gate is kept until the entry is recorded."""
+    """Return whether an open write of the ledger lacks the entry, so that the entry may be deleted."""
     under_way = ctx.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
@@ -110,7 +110,7 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
 def _make_anew(status: EntryStatus, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
-    # No remove is sent while a write of the pod is open: it may remove the gate after the remove's check of the pod.
+    # While a write of the pod is open, no remove is sent: the write may remove the gate after the remove's check.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(status, ctx, unused=True)
@@ -191,7 +191,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
-    """Return new ledger entries, by id, for the strays that pods may still use."""
+    """Return new ledger entries by id, at most one for each pod, for strays that pods may still use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     entries: dict[str, Entry] = {}
     for stray in strays:

@@ -83,7 +83,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
 }
-#: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long.
+#: First and maximum wait in seconds for a pod in an allocation after its entry there was given up without a rejection.
 IN_VAIN = (300, 600)
 #: First and maximum wait in seconds after a remove that a check blocked.
 _KEPT = (2, 30)

@@ -168,7 +168,7 @@ class PartitionLine:
     #: Value of a `Phase`, or ORPHAN.
     phase: str
     since: datetime
-    #: Problem of the partition, as a sentence; empty if it has none.
+    #: Problem of the partition, or the reason why its create or ledger entry is delayed. May be empty.
     why: str = ""
 
 
@@ -196,7 +196,7 @@ class View:
 
 
 def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
-    """Return the view. `reasons` says, by UID, why a pod is not recorded yet, or why its create is not sent yet."""
+    """Return the view. `reasons` maps UIDs of pods to reasons why they are not recorded, or creates are not sent."""
     partitions = [_line(status, reasons) for status in picture.statuses.values()]
     partitions += [
         PartitionLine(

@@ -35,7 +35,7 @@ class SiteSupply:
     #: Whether the server can be read.
     usable: bool = True
     listed: frozenset[str] = frozenset()
-    #: UIDs of pods whose partitions are not listed, may still be created, and have failed fewer than MAX_TRIES times.
+    #: UIDs of pods whose partitions are not listed, but may be created: fewer than MAX_TRIES of their creates failed.
     trying: frozenset[str] = frozenset()
     #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf
@@ -159,7 +159,7 @@ class Wait(Enum):
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: For each large enough allocation, a create failed, or the pod's old partition on its server cannot be removed.
+    #: In each possible allocation, a create failed for other reasons than space, or an old partition cannot be removed.
     REFUSED = "refused"
 
 

@@ -40,7 +40,7 @@ class Snapshot:
     servers: tuple[ServerView, ...] = ()
     #: Keys of calls and writes that are being sent, or whose outcomes have not been processed.
     live: frozenset[str] = frozenset()
-    #: Reasons why no decision may be made, such as a cache that is not synced; empty if it may.
+    #: Reasons why no decision is possible, such as a cache that is not synced; otherwise empty.
     not_synced: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ class Fault:
 
 
 class Guard:
-    """Runs parts of a decision, and records their exceptions."""
+    """Runs parts of a decision, and records up to _MAX_FAULTS of their exceptions."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -115,7 +115,7 @@ class Round:
         return lets_go_at is not None and self.now >= lets_go_at
 
     def past_deletion(self, pod: Pod | None) -> datetime | None:
-        """Return the deletionTimestamp of a pod whose grace period is over; otherwise None."""
+        """Return the deletionTimestamp of a pod that is being deleted and loses its partition now; otherwise None."""
         return pod.deletion_deadline if pod is not None and self.has_had_its_grace(pod) else None
 
     def lets_go_at(self, pod: Pod) -> datetime | None:

@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 #: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: Limits of each address. A body has about 300 bytes, its token 1,500. Waits for a V-IPU server end before 30 s.
+#: Limits of each address. A body has about 300 bytes, a token 1,500. A wait for a V-IPU server ends after 15 s.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
@@ -377,7 +377,7 @@ def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
 def make_rest(
     plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources
 ) -> tuple[list[HttpServer], CertificateLoop | None]:
-    """Return the servers for HTTP and, if `files` is set, for TLS with its certificate. Raises ServerError.
+    """Return the servers of the enabled addresses, and the certificate's reader if there is TLS. Raises ServerError.
 
     The limits (`_LIMITS`) apply to each address separately.
     """

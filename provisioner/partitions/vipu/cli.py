@@ -196,7 +196,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _memory() -> IO[bytes]:
-    # In memory, because a full file system would truncate a file without an error.
+    # The output is kept in memory, because a full file system would truncate a file without an error.
     return os.fdopen(os.memfd_create("output"), "w+b")
 
 
@@ -311,7 +311,7 @@ class VipuCommand:
         return self._agents
 
     def _run(self, verb: Verb, *arguments: str, names: tuple[str, ...] = ()) -> _Answer:
-        """Run the command to its end, or raise VipuError. `names` are the arguments that users or the server chose."""
+        """Run the command to its end, or raise VipuError. `names` has the ids and allocations in `arguments`."""
         subject = " ".join(arguments[:3])
         for name in names:
             if _NAME.fullmatch(name) is None:

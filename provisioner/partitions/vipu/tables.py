@@ -150,7 +150,7 @@ class _Row:
 
 class _Table:
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        # A generator, because a list of pairs for millions of empty lines could take more memory than the process has.
+        # The lines are a generator, because a list for millions of empty lines could need more memory than exists.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
         number, line = self._find_header()
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
