@@ -114,7 +114,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Annotate a pod without a node with RELEASE, to release its partition. Fails if `pod` is out of date."""
+    """Set the annotation RELEASE of a pod without a node, to release its partition. Fails if `pod` is out of date."""
 
     name: ClassVar = "take_back"
 

@@ -36,7 +36,8 @@ class Phase(Enum):
 #: Phases whose entries count as using no IPUs, and are not kept in the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: Number of failed creates of a partition after which other pods no longer wait for the result of its next create.
+#: Number of failed creates of a partition after which other pods no longer wait for the result of its next create, and
+#: a rejected partition is given up at the latest.
 MAX_TRIES = 3
 #: Number of removes, successful or not, after which a partition that is still listed counts as permanent.
 MAX_REMOVES = 6

@@ -5,7 +5,6 @@ shadow time of an allocation is when deadlines (activeDeadlineSeconds) of the po
 pod. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the most free
 IPUs. A later pod gets IPUs of a reserved allocation only if it ends before the shadow time, or if the reservation
 leaves enough IPUs. A pod that cannot use the reserved allocation may get a reservation on another allocation.
-
 A server may reject a partition although enough IPUs are free. Then the shadow time is not before the first end of
 another partition in the allocation.
 """

@@ -98,7 +98,7 @@ class Round:
         return under_way.call if under_way is not None else None
 
     def uses_other_server(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another server of the settings. Unknown names may be aliases."""
+        """Return whether a pod's annotation names another server of the settings. An unknown name may be an alias."""
         return pod.server_annotation != server and pod.server_annotation in self.servers
 
     def wants(self, pod: Pod) -> bool:
