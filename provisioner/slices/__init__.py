@@ -1,1 +1,1 @@
-"""Capacity for the slices of workloads: observe, decide, act."""
+"""Creates and deletes node pools for the slices of workloads, in rounds: observe, decide, act."""

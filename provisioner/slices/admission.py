@@ -286,7 +286,7 @@ def _of_slices(
         if any(finding.impossible for finding in shapes):
             judged = [finding._replace(impossible=finding.reason == EventReason.INVALID_REQUEST) for finding in judged]
         shapes = []
-    # Findings about requests that another provisioner could serve lose the reason InvalidRequest.
+    # Findings about requests that another provisioner could serve lose the reason INVALID_REQUEST.
     judged = [
         entry._replace(reason="") if entry.reason == EventReason.INVALID_REQUEST and not entry.impossible else entry
         for entry in judged

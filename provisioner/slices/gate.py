@@ -135,7 +135,7 @@ class Gate:
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise DeletionBlockedError if an unfinished pod of `living` is on a node in `unknown`."""
+        """Raise DeletionBlockedError if an `unknown` node has an unfinished pod of `living` outside the stuck slice."""
         if living is None or not unknown:
             return
         # The nodes are not cordoned: a pod may be bound to them after any list, so a live list would not be safer.
@@ -175,7 +175,7 @@ class Gate:
             )
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], checked: frozenset[tuple[str, str]]) -> None:
-        """Raise DeletionBlockedError if the pool now has a node that is not cordoned or was not checked."""
+        """Raise DeletionBlockedError if a node is not cordoned or was not checked, or if the API server is too slow."""
         unlabelled = [node.name for node in nodes if not node.labelled]
 
         def unchecked() -> list[str]:
@@ -210,7 +210,7 @@ class Gate:
         return living
 
     def _lasts(self, workload: Workload) -> bool:
-        """Whether the booking of a request has not ended; without a booking, whether the namespace is served."""
+        """Whether a request's booking has not ended or, without a booking, its namespace is served; True for others."""
         if workload.capacity_request is None:
             return True
         now = self.clock()
@@ -237,7 +237,7 @@ class Gate:
 
 
 def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod is of the stuck slice whose pool is replaced. These pods keep the pool if they are on all hosts."""
+    """Whether a pod is of the stuck slice whose pool is replaced. Such pods keep it only if they are on all hosts."""
     of_the_slice = pod.namespace == delete.namespace and pod.group_key in delete.replaced_groups
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")

@@ -2,7 +2,7 @@
 
 - the times since which pools are idle; otherwise a deletion delay of an hour would begin again,
 - back-off; otherwise a create that blocks the cluster for half an hour, or creates a useless pool, would be repeated,
-- the slice that last ran on each pool,
+- the slice that last used each pool, unless the labels of the pool name this slice,
 - the times of the creates of the last hour, for the limit on them,
 - the attempt numbers of creates that no list confirms yet, so that a repeated create has the same pool name.
 

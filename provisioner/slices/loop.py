@@ -28,7 +28,7 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
 #: Maximum age in seconds of the list of node pools for a create. A delete needs a list that the same round has read.
 _CREATE_LIST_AGE_SECONDS = 5.0
-#: Minimum interval in seconds between writes of the hints, except the last write, and between reads until one succeeds.
+#: Minimum seconds between writes of the hints, except the last write. Maximum seconds before a failed read is retried.
 _HINTS_GAP_SECONDS = 2.0
 #: Time in seconds without a decision after which the owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0

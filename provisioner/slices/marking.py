@@ -1,7 +1,7 @@
 """Adds marks (node selectors for a slice's pool) to new pods, or an affinity that excludes the pools of slices. Pure.
 
 Used on clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes the same changes. Not
-handled: pods without chips in namespaces for administrators' ResourceClaims; the webhook is not registered for them.
+handled: pods without chips in namespaces with `resource.kubernetes.io/admin-access`; the webhook never receives them.
 """
 
 import math
@@ -39,7 +39,7 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
 
 
 def _stateful_set_of(metadata: dict[str, Any], spec: dict[str, Any]) -> str:
-    """Return the UID of a pod's StatefulSet; empty if the pod has exactly the chips of its topology, or no topology."""
+    """Return the UID of a pod's StatefulSet; empty without one, without topology, or if the pod fills the topology."""
     topology = fields.text(fields.mapping(spec.get("nodeSelector")).get(constants.TPU_TOPOLOGY))
     if not _TOPOLOGY.fullmatch(topology) or math.prod(map(int, topology.split("x"))) == _limit_of_chips(spec):
         return ""

@@ -4,8 +4,8 @@ tests/slices/suppliers/conformance.py checks the contract of `Supplier` for each
 
 - Any thread may call a method. A create or delete returns when the supplier has accepted it, before its result is
   known. A failed create or delete is not sent again, except after a 401. `SupplierError` is the only exception.
-- **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
-  pool fails with NOT_FOUND. So the caller may repeat a call whose response was lost, with the same name.
+- **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS or OPERATION_IN_THE_WAY, and changes
+  nothing. A delete of a missing pool fails with NOT_FOUND. So the caller may repeat a call whose response was lost.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
   every other failure, no pool has changed.
 - **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, from the time at
@@ -102,7 +102,7 @@ def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     return _informed(rules, frozenset(offers.items())) if offers else rules
 
 
-# Cached, because a round reuses results of the last round only if both have the same rules object.
+# The rules are cached, because a round reuses results of the last round only if both have the same rules object.
 @lru_cache(maxsize=8)
 def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) -> PoolRules:
     by_machine = dict(offers)
@@ -161,7 +161,7 @@ class Supplier(Protocol):
         """Submit the creation of a node pool and of the resources that it needs."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool and its nodes. Fails with OPERATION_IN_THE_WAY if a deletion has begun."""
+        """Submit the deletion of a pool and its nodes. A repetition fails with OPERATION_IN_THE_WAY or NOT_FOUND."""
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. If the operation failed, the result has the failure, and no exception is raised."""

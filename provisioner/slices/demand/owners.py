@@ -64,7 +64,7 @@ def groups_of_pods(slice_: Slice) -> frozenset[GroupKey]:
 
 
 def _joining(workload: Workload, group_name: str) -> tuple[PodGroup | None, int]:
-    """Return the entry of a child Job or a joined group if it joins child Jobs, otherwise None; and the number."""
+    """Return the spec entry (None unless its child Jobs are joined) and the index of a child Job or joined group."""
     name, number = parts_of_group(workload.name, group_name)
     if number is None:
         return None, 0

@@ -273,7 +273,7 @@ def _jobs_of_pods(group: PodGroup, pods: Collection[Pod]) -> int:
     """Return the number of child Jobs to which the pods of one slice belong."""
     if group.jobs == 1:
         return 1 if pods else 0
-    # `with_owners` has numbered the pods of the slice from Job to Job.
+    # `with_owners` numbers the pods of all child Jobs of the slice consecutively.
     return len({(pod.completion_index or 0) // (group.parallelism // group.jobs) for pod in pods})
 
 
@@ -319,7 +319,7 @@ def _slice(
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         if shape is not None and (misfit := misfit_of(pods, workload.controller, shape)):
-            # Pods without an index are groups of one pod, so they have no shape. The number of other pods may change.
+            # A pod without an index is a group of its own, and gets no shape. The number of indexed pods may change.
             problem, shape = misfit, None if listed.name in {pod.name for pod in pods} else shape
     if group.jobs > 1 and mark and not problem:
         shape = None

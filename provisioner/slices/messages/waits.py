@@ -24,7 +24,7 @@ _MAX_FAILURE = 200
 _MAX_CAUSE = 85
 #: Maximum number of characters of the supplier's message about a rejection in `brief`.
 _MAX_REJECTION = 100
-#: Cause of a wait in a few words, by kind; used by `cause` if the wait has no `scope`, `failure` or `causes`.
+#: Cause of a wait in a few words, by kind. `cause` uses it for PAUSE, and without `scope`, `failure` and `causes`.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
@@ -167,7 +167,7 @@ def note_of(state: PoolState, plan: Plan) -> str:
 def notices(
     waits_by_slice: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
 ) -> Iterator[Notice]:
-    """Yield notices about the waiting slices in `joined`, and about the slices in its values, which share pools."""
+    """Yield notices about keys of `joined` whose wait is not `silent`, and about the slices that share their pools."""
     for slice_id, wait in waits_by_slice.items():
         if slice_id not in joined or wait.silent:
             continue
