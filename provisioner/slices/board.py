@@ -27,7 +27,7 @@ MAX_JOURNAL_ENTRIES = 500
 
 
 class Journal:
-    """Last decisions and results. Thread-safe. Beyond the maximum, the namespace with most entries loses its oldest."""
+    """Last decisions and results. Thread-safe. If full, drops the oldest entry of the namespace with most entries."""
 
     def __init__(self, *, max_entries: int = MAX_JOURNAL_ENTRIES) -> None:
         self._max_entries = max_entries

@@ -210,7 +210,7 @@ class Gate:
         return living
 
     def _lasts(self, workload: Workload) -> bool:
-        """Whether a request's booking has not ended or, without a booking, its namespace is served; True for others."""
+        """Whether a request's booking lasts or, without one, its namespace is served; True for other workloads."""
         if workload.capacity_request is None:
             return True
         now = self.clock()

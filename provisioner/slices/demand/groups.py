@@ -76,7 +76,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
 def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> dict[_FullKey, SliceId]:
     """Return the slices with one of the `keys`, which are kind, namespace and key of the group.
 
-    At most CHILD_JOBS names are tried in each namespace. Names of suspended and of large workloads are tried last.
+    At most CHILD_JOBS names are tried in each namespace. Names of suspended, ended and large workloads are tried last.
     """
     slices: dict[_FullKey, SliceId] = {}
     missing: dict[tuple[WorkloadKind, str], set[GroupKey]] = defaultdict(set)
