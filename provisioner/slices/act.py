@@ -100,7 +100,7 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the statuses beyond _MAX_WRITES. They start soon, because each write causes a watch event.
+        # Later rounds write the statuses beyond _MAX_WRITES: each write causes a watch event, which starts a round.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)

@@ -24,7 +24,7 @@ _MAX_FAILURE = 200
 _MAX_CAUSE = 85
 #: Maximum number of characters of the supplier's message about a rejection in `brief`.
 _MAX_REJECTION = 100
-#: Cause of a wait in a few words, by kind. `cause` uses it for PAUSE, and without `scope`, `failure` and `causes`.
+#: Cause of a wait in a few words, by kind. `cause` uses it for PAUSE and for waits without scope, failure and causes.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
