@@ -194,7 +194,7 @@ class Actor(CallingActor[Answer]):
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
     def _assign(self, assignment: Assignment) -> None:
-        """Write the labels of a node, unless the last plan lacks them: no slice may get nodes of two pools.
+        """Write the labels of a node only if the last plan still contains them: no slice may get nodes of two pools.
 
         Raises Conflict if a pod uses chips of one of the nodes in `verify`.
         """

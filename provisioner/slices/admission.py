@@ -38,7 +38,7 @@ from provisioner.workloads.plain import misfit_of
 
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 _UNNUMBERED = ("Deployment", "ReplicaSet")
-#: Kinds that are reviewed. Objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet, are not.
+#: Kinds that are reviewed, except objects whose controller is in REVIEWED_OWNERS, such as the Jobs of a JobSet.
 REVIEWED_KINDS = frozenset(
     {*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB}
 )
@@ -87,7 +87,7 @@ def _shape_problems(document: Document, kind: str, namespace: str, *, opted_out:
             message, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             message, path = "; ".join(_misfit(document.raw, kind, pods, shape)), pods.template.pods_path
-            # Too many pods cannot be served. Too few can, because other pods may use the remaining hosts.
+            # Too many pods cannot be served. Too few pods can be, because other pods may use the remaining hosts.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not message:
@@ -186,7 +186,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
 
 def _choices_of_slice(document: Document, settings: Settings) -> int:
-    """Return an upper bound of the pairs of choice and zone of a slice, from the settings and all annotations."""
+    """Return the maximum number of pairs of choice and zone of a slice, from the settings and all annotations."""
     choices, zones = max(1, len(settings.capacity)), max(1, len(settings.zones))
     for _, mapping in mappings_in(document.value):
         choices = max(choices, fields.text(mapping.get(constants.CAPACITY)).count(",") + 1)

@@ -128,7 +128,7 @@ class Gate:
             raise
         except (ClusterError, DeletionBlockedError):
             if closed:
-                # An uncordon that fails would not be repeated by an attempt that ends at the node in `_kept_on`.
+                # If the next attempt ended at the node in `_kept_on`, it would not repeat an uncordon that fails here.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
@@ -138,7 +138,7 @@ class Gate:
         """Raise DeletionBlockedError if an `unknown` node has an unfinished pod of `living` outside the stuck slice."""
         if living is None or not unknown:
             return
-        # The nodes are not cordoned: a pod may be bound to them after any list, so a live list would not be safer.
+        # Nodes in `unknown` are not cordoned. A pod may be bound to them after any list, so a live list is not safer.
         for pod in list_pods_of_workload(self.api, *living.full_name, living.uid, share=self._share):
             if pod.node_name in unknown and self._runs(pod) and not _in_replaced_slice(delete, pod):
                 label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
@@ -158,7 +158,7 @@ class Gate:
 
     def _refuse_if_used(self, delete: Delete, names: list[str], living: Workload | None) -> None:
         running = self.for_each(lambda node: self._running_pods(node, living), names)
-        # A slice with pods on all hosts of the pool runs: its unschedulable pods exceed the hosts.
+        # A slice with pods on all hosts of the pool runs. Its unschedulable pods are more pods than the pool has hosts.
         runs = 0 < delete.hosts <= sum(any(_holds_host(delete, pod) for pod in pods) for pods in running)
         pods_by_node = [
             [f"{pod.namespace}/{pod.name} on {node}" for pod in pods if runs or not _in_replaced_slice(delete, pod)]
@@ -185,7 +185,7 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the workload if it needs pools; otherwise None. Raises DeletionBlockedError for a wrong reason."""
+        """Return the workload if it needs pools, otherwise None. Raises DeletionBlockedError if the reason is false."""
         if not delete.namespace:
             raise DeletionBlockedError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid

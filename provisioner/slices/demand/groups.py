@@ -112,7 +112,7 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
     return name, fields.index(digits)
 
 
-# A key is a hash of a name, so the names are tried one after the other. Names with other keys are not kept.
+# A key is a hash of a name, so names are hashed one by one until all keys are found. Only these names are cached.
 @lru_cache(maxsize=128)
 def _groups_by_key(
     namespace: str,

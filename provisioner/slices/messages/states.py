@@ -264,7 +264,7 @@ def _of_idle(state: PoolState, owned: OwnedPool, known: Known) -> str:
 
 
 def _unused(state: PoolState, owned: OwnedPool, known: Known) -> str:
-    """Return why a waiting slice of the same topology does not use an idle pool; empty if no such slice waits."""
+    """Return why a waiting slice of the same accelerator and topology does not use the idle pool; empty without one."""
     if state.unused is None:
         return ""
     slice_id, refusal = state.unused

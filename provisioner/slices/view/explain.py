@@ -165,7 +165,7 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KIND_OF_WORD.get(kind.lower().partition(".")[0])
-    # A name with more than one slash is the id of an object, so its first part is no KIND.
+    # A name with more than one slash is the id of an object, so its first part is not a KIND.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 

@@ -81,7 +81,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # Hints of an earlier process may contain an earlier start of the state, since which the pool is idle.
+            # An idle pool may have been idle before this process started: the hints contain the time.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]
