@@ -1,4 +1,4 @@
-"""Completes requests with node settings of the administrator and of pods; predicts nodes. For all suppliers. Pure."""
+"""Completes requests with the node settings of administrator and pods; predicts nodes. Used by all suppliers. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -66,7 +66,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
             # Without a value, machine types without pd-standard get their first disk type; others get Google's default.
             value = shape.machine_type.disk_types[0]
-        # Empty and false values are defaults and left out, except `node_private`: its default depends on the cluster.
+        # Empty and false values are Google's defaults and left out, but the default of `node_private` is the cluster's.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -139,7 +139,7 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return all resources of a machine, because the system's share is unknown; for `offer` of `expected_node`."""
+    """Return all CPU and memory of a machine, because the system's share is unknown; for `offer` of `expected_node`."""
     return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 

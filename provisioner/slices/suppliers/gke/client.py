@@ -1,4 +1,4 @@
-"""Calls GKE, or a simulator of it, through Google's client library, and Google's other APIs by plain REST.
+"""Calls GKE, or a simulator, through Google's client library; GKE's v1beta1 and Google's other APIs by plain REST.
 
 No other module of the provisioner imports the library. A call blocks, and is repeated only after a 401.
 """
@@ -86,9 +86,9 @@ def to_gke_error(
 
 
 class _Session(ApiSession):
-    """Session of all calls: requests enum values as names, and keeps the JSON of each thread's last response.
+    """Session of all calls. It requests names of enum values instead of the numbers that the library requests.
 
-    Only this JSON has enum names that are newer than the library: the library requests numbers, and drops other names.
+    It keeps the JSON of each thread's last response, because the library drops enum names that it does not know.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -247,7 +247,7 @@ class GkeClient:
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
 
     def _errors(self, subject: str, call: Call, *, values: Sequence[str] = ()) -> AbstractContextManager[None]:
-        """Return a context that turns failures of the node pool API into GkeError; a 403 names identity and project."""
+        """Return a context that turns failures of GKE's API into GkeError; its advice names identity and project."""
         identity = str(getattr(self._session.credentials, "service_account_email", ""))
         return _errors(subject, call, grant_help(identity, self._cluster.project), values=values)
 

@@ -26,9 +26,9 @@ class GkeError(SupplierError):
 
 #: Rules for texts; the first match wins. The comments name the sources of the texts.
 _TEXTS = (
-    # 429, Terraform issues 15205 and 15579.
+    # Texts of responses with 429 (Terraform issues 15205 and 15579).
     text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
-    # 400 FAILED_PRECONDITION, Terraform issues 758, 930, 3650, 7638, 10366 and the Go provisioner's comments.
+    # Texts of 400 FAILED_PRECONDITION (Terraform issues 758, 930, 3650, 7638, 10366; comments in the Go provisioner).
     text_rule(
         r"incompatible operation|operation \S+ is currently"
         r"|is currently being (created|deleted|updated|upgraded|repaired)",
@@ -36,7 +36,7 @@ _TEXTS = (
     ),
     # TEXTS classifies a missing account as PERMISSION, which is retried soon, but the request or a setting is wrong.
     text_rule(NO_SUCH_ACCOUNT, FailureKind.INVALID),
-    # GKE's autoscaler: the cluster object has reached its maximum size, so that only deletes of pools help.
+    # Text in GKE's autoscaler. The cluster object has reached its maximum size, so that only deletes of pools help.
     text_rule(r"cluster byte size limit", FailureKind.QUOTA),
     *TEXTS,
 )
@@ -46,7 +46,7 @@ _FAILED_PRECONDITION = 9
 #: GKE's autoscaler also treats codes 7, 8 and 16 as persistent.
 _KINDS_BY_CODE: Mapping[int, FailureKind] = {
     3: FailureKind.INVALID,  # INVALID_ARGUMENT
-    5: FailureKind.INVALID,  # NOT_FOUND of something that the request names (network, policy, reservation)
+    5: FailureKind.INVALID,  # NOT_FOUND of a resource that the request names (network, policy, reservation)
     6: FailureKind.ALREADY_EXISTS,
     7: FailureKind.PERMISSION,  # PERMISSION_DENIED
     8: FailureKind.QUOTA,  # RESOURCE_EXHAUSTED

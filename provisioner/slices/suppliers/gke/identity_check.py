@@ -29,7 +29,7 @@ CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
-#: Certificate in PEM. A damaged certificate does not match the pattern and is ignored.
+#: Matches a certificate in PEM. A certificate with invalid characters does not match and is ignored.
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig. Set "

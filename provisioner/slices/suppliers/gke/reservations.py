@@ -55,7 +55,7 @@ class Reservations:
     def follow(self, pools: Iterable[NodePool]) -> None:
         """Start the reads that are due for the reservations of all listed pools, and do not wait for them."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
-        # Unused readings without an end are dropped: they would fill the memory, because pods can name any reservation.
+        # Unused readings without an end are dropped when due: pods can name any reservation, and could fill the memory.
         for reservation_id, reading in self._readings.copy().items():
             if reading.ends_at is None and reservation_id not in self._used and self._is_due(reservation_id):
                 self._readings.pop(reservation_id, None)
@@ -74,7 +74,7 @@ class Reservations:
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Return whether any listed pool's reservation is unread, or its last read failed other than by NOT_FOUND."""
+        """Return whether a listed pool's reservation is unread, or its last read failed (except with NOT_FOUND)."""
         readings = map(self._readings.get, self._used)
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 

@@ -1,7 +1,7 @@
-"""Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
+"""Converts messages of GKE and Compute Engine into the provisioner's types, and requests into GKE's JSON. Pure.
 
-Functions that read a response take its protobuf message and its JSON: only the JSON has the names of enum values that
-Google's library does not know. This module imports no library of Google, so offline commands can use it.
+Functions that read a response of GKE take its protobuf message and its JSON: only the JSON has the names of enum values
+that Google's library does not know. This module imports no library of Google, so offline commands can use it.
 """
 
 import base64
@@ -72,7 +72,7 @@ class Cluster:
     status: str = ""
     #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. With a channel, GKE rejects pools without auto-upgrade.
     release_channel: str = ""
-    #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
+    #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none or a damaged one.
     ca_certificate_pem: bytes = b""
     instance_group_urls: tuple[str, ...] = ()
     #: Whether GKE manages all nodes (Autopilot), and rejects node pools of other clients.

@@ -79,7 +79,7 @@ _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, Failure
 #: Minimum seconds without progress until a group without a permanent failure or a stockout counts as failed.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
-    # Text of a 403 of Compute Engine; conditions do not contain the code.
+    # Text of Compute Engine's responses with HTTP status 403; conditions do not contain the status.
     text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
     *TEXTS,
     # Codes of other kinds, such as temporary failures, have no rule: the condition's reason determines the kind.
