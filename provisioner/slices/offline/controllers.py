@@ -1,4 +1,4 @@
-"""Derives unschedulable pods of kind POD from manifests. Their owner is the object, such as a Deployment. Pure."""
+"""Derives the unschedulable pods of kind POD that objects such as Deployments would create. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "N
 
 
 def template_of(raw: Json) -> Template | None:
-    """Return the pod template of a pod, or of an object of Kubernetes' own controllers; None for other kinds."""
+    """Return the pod template of a pod or of an object whose kind is in _SPECS; None for others, such as DaemonSet."""
     kind = fields.text(raw.get("apiVersion")).partition("/")[0], fields.text(raw.get("kind"))
     if kind == _POD:
         return Template(path=(), pods_path=("spec",), replicas_path=("spec",))

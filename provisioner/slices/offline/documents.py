@@ -1,4 +1,4 @@
-"""Types for decoded objects, which know the lines of their fields in files, and for findings about these objects."""
+"""Types for decoded objects with the lines of their fields, and for findings; functions that search decoded JSON."""
 
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
     #: Name of the group of pods whose slice the message is about; empty if the message is about all slices.
     group_name: str = ""
     slices: int = 1
-    #: Whether no provider can serve the object: Google does not sell such a slice, or the object is invalid.
+    #: Whether admission may deny the object for this finding: Google sells no such slice, or a value is invalid.
     impossible: bool = False
 
     @property

@@ -1,6 +1,6 @@
-"""Derives the pods that the controllers of a workload would create, as unschedulable pods.
+"""Derives the first pod of each group that the controllers of a workload would create, as an unschedulable pod.
 
-Decisions need only the first pod of each group. Pods are like those of JobSet 0.11, LeaderWorkerSet 0.9 and Kubernetes.
+Decisions need no other pods. The pods are like those of JobSet 0.11, LeaderWorkerSet 0.9, KubeRay and Kubernetes.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Decides about objects as if they had all just been created in a cluster without node pools and other workloads."""
+"""Decides about objects as if they had all just been created in a cluster without node pools or other workloads."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -86,7 +86,7 @@ class Forecast(NamedTuple):
 
     @property
     def all_served(self) -> bool:
-        """Whether every object that requests chips gets node pools."""
+        """Whether no finding reports that an object, or part of it, is rejected or not served (`Severity.refused`)."""
         return not any(finding.severity.refused for finding in self.remarks)
 
 
@@ -227,7 +227,7 @@ class _Remarks:
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {slice_.leader.uid: slice_ for slice_ in slices.values() if slice_.leader is not None}
         noticed: set[SliceId] = set()
-        # A notice about pods of kind POD names their controller, whose UID differs from the UID of the pods' workload.
+        # A notice about pods of kind POD names their controller, whose UID may differ from the UID of their workload.
         workloads = {workload_ref(subject.workload): subject.workload for subject in self.subjects.values()}
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
@@ -334,7 +334,7 @@ class _Remarks:
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[tuple[str, ...], bool]:
     """Return the problems of a slice, each with whether no provider could serve a slice with this problem.
 
-    All problems of annotations and of the namespace are returned, but of other problems only the first for each choice.
+    All problems of annotations and namespace are returned and, if no choice is possible, the first problem of each.
     """
     problems = dict.fromkeys(slice_.preferences.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -378,7 +378,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function that returns the settings for an object. A missing location follows from the object's zones."""
+    """Return a function that returns the settings for an object. Its zones determine a missing location or zone."""
     settings = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: settings

@@ -1,4 +1,4 @@
-"""Finds mistakes that no Event reports: wrong API versions, misspelled resources, keys without effect. Pure."""
+"""Finds mistakes that no Event reports: wrong API versions, wrong resources, and keys without effect. Pure."""
 
 from collections.abc import Iterator
 from typing import Any

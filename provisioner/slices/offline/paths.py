@@ -39,7 +39,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subGroupSize", "subgroups"),
     "leaderTemplate": ("leader template",),
 }
-#: Maps whose keys users choose. A message is about such a key only if the whole key is a word of the message.
+#: Maps whose keys users choose. A message may also be about such a key if the whole key is a word of the message.
 _MAPS = ("nodeSelector", "labels", "annotations")
 _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
@@ -66,7 +66,7 @@ def _candidates(
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the JSON objects that contain a template, and those in the template, but no objects of other templates."""
+    """Yield the JSON objects in the metadata, around a template, and in the template, but not in other templates."""
     above: Path = template.path if template is not None else ()
     # A pod is its own template (path ()), whose JSON objects the last statement yields.
     if above or template is None:

@@ -24,7 +24,7 @@ _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-s
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return problem and remedy if nothing in a manifest keeps a multi-host slice on one node pool; otherwise empty."""
+    """Return problem and remedy if nothing keeps a slice on one pool; empty otherwise, or if Jobs share the slice."""
     workload = slice_.workload
     if (
         slice_.shape is None
@@ -55,7 +55,7 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
     # All pools of a workload have this label, so the selector keeps pods together only if the workload has one slice.
     if slice_.siblings == 1 and requirements.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
-    # The webhook adds affinity to pods of RayClusters for which it sets TPU variables, unless they have pod affinity.
+    # The webhook adds pod affinity to pods of RayClusters that request TPU variables and have no pod (anti-)affinity.
     metadata, affinity = fields.at(template, "metadata"), fields.at(template, "spec", "affinity")
     injects = any(marked(metadata, key) == "enabled" for key in constants.INJECT_KEYS)
     if (

@@ -29,7 +29,7 @@ from provisioner.workloads.plain import workloads_of
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Maximum number of slices of all files together.
 MAX_SLICES = 5_000
-#: Maximum number of remarks about the keys of one object, about its invalid fields, and about its resources.
+#: Maximum number of remarks of each kind about one object: about its keys, its invalid fields, and its resources.
 MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
@@ -199,7 +199,7 @@ def read_train_jobs(reading: Reading) -> None:
 
 
 def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
-    """Return whether an object is a Job with the annotation SERVE that is served as a Job, and not through its pods."""
+    """Return whether an object is a Job with the annotation SERVE that is planned as a Job, not through its pods."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
 

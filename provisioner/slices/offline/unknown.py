@@ -31,7 +31,7 @@ def chips_in(document: Document) -> Iterator[Path]:
 def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
     """Return a document for each pod template with chips. Each has its template at spec.template, like a Deployment.
 
-    Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
+    Return an empty list if any of these pods is invalid, has no chips, selects no accelerator, or needs several hosts.
     """
     parts: dict[Path, tuple[Document, Template]] = {}
     for path in chips_in(document):
