@@ -1,4 +1,4 @@
-"""Checks an installation before its first workload, for `tpu-provisioner check` and `run`. Changes nothing."""
+"""Checks an installation, for `tpu-provisioner check` and at each start of `run`. Changes nothing."""
 
 from dataclasses import dataclass, replace
 from enum import Enum

@@ -18,7 +18,7 @@ _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: Maximum number of checked reservations: each check takes one call per zone.
 _MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
-#: Permissions on the project. The roles in docs/install.md and in Terraform grant exactly these and ACT_AS.
+#: Required permissions on the project. The required roles in docs/install.md and Terraform grant these and ACT_AS.
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 ACT_AS = "iam.serviceAccounts.actAs"
 #: Optional permission. Without it, the ends of reservations are unknown.

@@ -103,7 +103,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool | None]:
-    """Return the policy or webhook that marks pods, empty if none, and whether namespaces need no label for marks."""
+    """Return the policy or webhook that marks pods, or empty; and whether namespaces need no label, None if unknown."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -133,7 +133,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 
 def _unseen_class(raw: Any) -> str | None:
-    """Return the name of a DeviceClass that offers TPUs as an extended resource other than google.com/tpu."""
+    """Return a DeviceClass's name if it offers TPUs as another extended resource than google.com/tpu; else None."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A DeviceClass without selectors offers the devices of all drivers.
