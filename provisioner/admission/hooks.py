@@ -1,8 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-The event loop answers small bodies for `quick` hooks, unless the answer needs another server. Other reviews wait in
-four lanes with threads: small bodies, large bodies of quick hooks, large bodies of other hooks, and answers that need
-another server. A request without a place in its lane gets a 503. If a hook raises, the API server still gets an answer.
+The event loop answers small bodies for `quick` hooks, unless the answer is deferred (`review.Deferred`). Other reviews
+wait in four lanes with threads: small bodies, large bodies of quick hooks, large bodies of other hooks, and deferred
+answers. A request without a place in its lane gets a 503. If a hook raises, the API server still gets an answer.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Threads of each lane for small or large bodies. More are not faster, because Python runs one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
-#: Threads for answers that wait for another server. Each thread may hold an object, so memory limits their number.
+#: Threads for deferred answers. Each thread may hold an object that it has read, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server. A body counts as at least _LATER_LEAST_BYTES.
+#: Maximum bytes of all small bodies with deferred answers. A body counts as at least _LATER_LEAST_BYTES.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
 _T = TypeVar("_T")
-#: Finishes an answer that waits for another server; called like `Deferred`.
+#: Finishes a deferred answer; called like `review.Deferred`.
 Later = Callable[[int], Response]
 #: Begins the answer to a review. Takes the body and the time of its arrival, as `time.perf_counter` returns it.
 Begin = Callable[[bytes, float], Response | Later]

@@ -22,7 +22,7 @@ _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
 #: Maximum number of objects, lists and commas in a body; more than the largest object has in its old and new form.
 _MAX_PARTS = 500_000
-#: Number of leading bytes in which version, UID and namespace are searched. API servers write the object later.
+#: Number of leading bytes in which version, UID and namespace are searched. API servers write the object after these.
 _HEAD_BYTES = 4096
 _HEAD = (
     re.compile(rb'"apiVersion": ?"(admission\.k8s\.io/v1(?:beta1)?)"'),
