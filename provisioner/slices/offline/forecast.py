@@ -151,7 +151,7 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Return a pod with the toleration (for a ComputeClass) and the node selectors that admission would add."""
+    """Return a pod with the toleration (ComputeClass) and the selectors (all-or-nothing) that admission would add."""
     demand, key = pod.requirements, slice_key(pod.requirements.labels)
     if name := demand.node_selector.get(constants.COMPUTE_CLASS):
         toleration = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
