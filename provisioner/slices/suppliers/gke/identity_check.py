@@ -1,6 +1,6 @@
 """Proves that the Kubernetes client and the GKE client use the same cluster.
 
-No pool is created or deleted without the proof: all pools of another cluster would look unneeded and would be deleted.
+No pool is created or deleted without the proof: the provisioner's pools in another cluster would look unneeded.
 """
 
 import re
