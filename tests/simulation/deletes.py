@@ -127,7 +127,8 @@ def _is_expected(process: Process, pod: PodRun) -> bool:
 def _on_their_way(process: Process, pool: str) -> list[PodRun]:
     """Return the pods that the scheduler has assigned to a pool but not bound, and that the process must expect."""
     pods = process.simulation.cluster.pods
-    return [pod for pod in pods if pod.assigned and pod.pool == pool and _is_expected(process, pod)]
+    coming = (pod for pod in pods if pod.assigned and pod.pool == pool and not pod.is_guest)
+    return [pod for pod in coming if _is_expected(process, pod)]
 
 
 def _pending_leaders(process: Process) -> list[PodRun]:
