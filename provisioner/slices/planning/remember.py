@@ -147,8 +147,12 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
         if entry.last_user is not None and entry.last_user not in matching.held
     }
     users |= {name: user for user, names in matching.held.items() for name in names}
-    # Slices of kinds without pods never hold a pool, so the pools that they count on are remembered.
-    users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
+    # Kinds without pods never hold a pool, and neither do slices whose pods have been deleted since they were bound.
+    users |= {
+        name: user
+        for name, user in matching.claimed.items()
+        if not ctx.slices[user].workload.kind.has_pods or user in matching.holders.get(name, ())
+    }
     # If a pool is the only one that was created for its user, its labels are enough to find the user again.
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.pools_of.get(user, ())] != [name]}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -307,6 +308,25 @@ def test_restart_is_cheap_in_a_namespace_with_many_child_jobs() -> None:
     assert [user and user.workload_uid for user in users] == [TRAIN.uid, None]
     assert calls < 100_000
     assert peak_bytes < 4_000_000
+
+
+def test_slice_whose_pods_end_when_they_are_bound_returns_to_the_pool_while_a_rival_waits() -> None:
+    """In the past, RIVAL got the pool, because TRAIN was its last user only if a pod was seen that was not ending."""
+    world = marked_world(make_jobset("first"), deletion_delay_seconds=3600.0, max_chips=8)
+    world.live(4)
+    world.finish(make_jobset("first"))
+    world.add(TRAIN)
+    world.run(3)
+    world.add(RIVAL)
+    world.schedule()
+    deadline = world.now + timedelta(seconds=30)
+    world.put(*(replace(pod, deletion_deadline=deadline) for pod in world.pods.values() if pod.node_name))
+    world.run(2)
+    world.end_pods(TRAIN)
+    world.run(2)
+    world.start_pods(TRAIN)
+    world.live(5)
+    assert (world.bound(TRAIN), world.bound(RIVAL), len(world.created)) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
