@@ -1,7 +1,7 @@
 """Faults of the simulated world, drawn at random for each run; faults of calls are drawn in calls.py.
 
 Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. Faults occur in
-the storm, the first part of a run. At its end, the faults that an administrator would repair are repaired.
+the storm, the first part of a run. When the storm ends, the faults that an administrator would repair are repaired.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt, with probability 0.5, a pool that a process is about to delete, while the process pauses."""
+        """Preempt a pool whose delete has been decided, in half of the pauses within calls about pods or nodes."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for process in self.simulation.processes for name in process.loop.memory.deletes}
         going = sorted(running & named)

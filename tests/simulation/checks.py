@@ -438,7 +438,7 @@ class Checker:
         return bool(waits) or any(pod.node for pod in members)
 
     def _has_to_wait(self, workload: WorkloadRun) -> bool:
-        """Whether a workload is outranked, or the limits or the stock leave fewer chips than it needs at one time."""
+        """Whether `Singled` outranks a workload, or the chips that limits and stock leave are too few for its start."""
         # Warm pools of a buffer do not count, because the provisioner deletes them if workloads need their chips.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)

@@ -36,7 +36,7 @@ class Deletes:
         self._checker = checker
 
     def expect(self, process: Process, plan: Plan) -> None:
-        """Record, for each delete of a plan, the pending leader pods that the process knows."""
+        """Record for each delete the pending leaders that the process knows; none if the pool has no node for pods."""
         if not plan.deletes:
             return
         leaders = frozenset(pod.uid for pod in _pending_leaders(process))

@@ -144,7 +144,7 @@ class Singled:
         return bool(self.name) and (answer is None or answer.of_capacity)
 
     def outranks(self, priority: int, shape: Shape) -> bool:
-        """Whether the JobSet takes each retry of operations, or of a shape's capacity, from slices of a priority."""
+        """Whether the JobSet outranks a slice, and uses up each retry of operations or of the slice's capacity."""
         return any(
             run.name == self.name and run.alive and run.priority > priority
             for run in self._simulation.cluster.workloads.values()

@@ -50,7 +50,7 @@ _TELLING_SECONDS = 180.0
 POOL_STUCK = "pool_stuck"
 #: Namespace, kind and name of a workload; only the namespace for pods without a workload.
 Payer = tuple[str, str, str]
-#: Maximum number of records in one part of the memory, in addition to one for each existing object.
+#: Maximum number of records in one part of the memory, in addition to one for each existing pod and pool.
 _MAX_RECORDS = 32
 #: Maximum of `stamps` instead of `_MAX_RECORDS`: a workload and its namespace have a time at every resource.
 _MAX_STAMPS = 64
@@ -100,7 +100,7 @@ class Fairness:
             self._creates[process, key] = max(0.0, count - 1.0), before
 
     def look_at_waiting(self) -> None:
-        """Check how long honest slices have waited; called every few seconds after the storm."""
+        """Check how long honest slices have waited; called every 5 s after the storm while hostile tenants stay."""
         now = self._stage.agenda.now
         passed, self._looked_at = max(0.0, now - self._looked_at), now
         waiting = [
@@ -230,7 +230,7 @@ class Fairness:
         return ""
 
     def look_at_pools(self) -> None:
-        """Check that pools that hang are reported; called every few seconds after the storm."""
+        """Check that pools that hang are reported; called every 5 s after the storm while hostile tenants stay."""
         now, before, self._status_since = self._stage.agenda.now, self._status_since, {}
         for pool in self._simulation.cloud.pools.values():
             status, since = before.get(pool.name, (None, now))

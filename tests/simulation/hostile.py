@@ -1,7 +1,7 @@
 """Hostile tenants: in some runs one namespace tries to delay the honest JobSets of another namespace.
 
-In these runs, no other team creates workloads. After the storm, the honest JobSets come one after the other, and each
-must be served while the hostile tenants stay. Then the hostile tenants leave, and the world settles.
+In these runs, no other team creates workloads. Most honest JobSets come at random times after the storm, and each must
+be served while the hostile tenants stay. Then the hostile tenants leave, and the world settles.
 """
 
 from __future__ import annotations
@@ -398,10 +398,10 @@ def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
 
 
 class Neighbour:
-    """Pods in another namespace that have the labels of a user's workload.
+    """Pods in other namespaces with the labels of a user's workload, and pods that select the marks of its slices.
 
-    Some of these pods are bound to nodes, and some are controlled by an object with the name of the workload's child
-    object. No pool may be created for the workload because of these pods, and the workload must keep its pools.
+    Some pods with the labels are bound to nodes, and some are controlled by an object with the name of the workload's
+    child object. No pool may be created for the workload because of these pods, and the workload must keep its pools.
     """
 
     def __init__(self, simulation: Simulation) -> None:

@@ -30,7 +30,7 @@ _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
 #: Share of requests served during the storm that lose a node to a foreign pod before the pods of the JobSet come.
 _TAKEN = 0.2
-#: Numbers of failures after which Kueue gives up a JobSet; one is drawn for each JobSet, and 100 is never reached.
+#: Number of failures after which Kueue gives up a JobSet: the first if its request is impossible, otherwise either one.
 _MAX_FAILURES = (3, 100)
 
 

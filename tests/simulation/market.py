@@ -33,7 +33,7 @@ _CHOICES = (
 )
 #: Maximum number of chips that one JobSet requests in runs with scarce capacity: three slices of 16 chips.
 MAX_CHIPS_OF_A_JOBSET = 48
-#: Probability that a run with buffers has a limit on chips, at which pools of buffers are deleted for workloads.
+#: Probability that a limit on chips is added to a run with buffers; at it, pools of buffers are deleted for workloads.
 _LIMIT_ON_BUFFERS = 0.5
 
 

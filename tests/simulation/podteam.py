@@ -247,7 +247,7 @@ class PodTeam:
 
     @property
     def _is_robbed(self) -> bool:
-        """Whether other pods use a pool of the team, which the policy prevents if it marks all pods of the team."""
+        """Whether other namespaces use a pool of the team, which the policy prevents if it marks the team's pods."""
         if self._simulation.admission.always_marks(self.namespace):
             return False
         pools = self._simulation.cloud.pools.values()

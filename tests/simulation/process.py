@@ -86,7 +86,7 @@ class Process:
         self.looked_at: dict[str, float] = {}
         #: Time at which the pods of each node were last listed.
         self.pods_listed_at: dict[str, float] = {}
-        #: Pending leaders that the process knew of when it decided on the last delete of each pool.
+        #: UIDs of the pending leader pods that may be bound to a pool, as known at the decision on its last delete.
         self.expected: dict[PoolName, frozenset[str]] = {}
         #: Time at which the clock was last set, and error of the clock before that time in seconds.
         self.skewed_before = (0.0, 0.0)

@@ -1,8 +1,8 @@
 """Hostile and honest tenants in addition to the tenants of `hostile`, to test assignment and the queue.
 
-Each run has some of these: a workload whose slices start together and need an accelerator that is never in stock; many
-short slices that wait for the same stock or limit; a JobSet that selects marks of another tenant; a buffer that fills
-the limit while another tenant requests capacity that is never in stock; honest JobSets that restart.
+Each run may have some of these: a workload whose slices start together and need an accelerator that is never in stock;
+many short slices that wait for the same stock or limit; a JobSet that selects marks of another tenant; a buffer that
+fills the limit while another tenant requests capacity that is never in stock; honest JobSets that restart.
 """
 
 from __future__ import annotations

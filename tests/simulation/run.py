@@ -1,4 +1,4 @@
-"""One run from a seed to a settled world, or to a violation."""
+"""Runs the simulation of one seed until the world has settled, or until an invariant is violated."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _CRASHES = frozenset(
 )
 #: Maximum time in seconds from the last fault until the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: Maximum seconds from the last fault until the world has settled, if JobSets have to wait for each other.
+#: `SETTLED_WITHIN_SECONDS` of runs in which slices wait for each other, for failed capacity, or for hostile tenants.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
-#: Seconds for which the settled world must not change, and no process may send a call that changes something.
+#: Seconds for which the world must remain settled, without a create or delete of a pool, before the run ends.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
 #: Seconds for which the pools of a request are kept for its pods, in runs with even and with odd seeds.
 BOOKING_SECONDS = (90.0, 600.0)
-#: Seconds after which hostile tenants leave, even if a JobSet is not served because the capacity did not suffice.
+#: Maximum seconds for which hostile tenants stay after the storm. They leave earlier if all honest JobSets have ended.
 _HOSTILE_SECONDS = 8 * 3600.0
 #: Maximum CPU seconds of a run; a longer run counts as an endless loop.
 _CPU_SECONDS = 150.0
@@ -73,7 +73,7 @@ class Simulation:
     """All parts of one run."""
 
     def __init__(self, seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> None:
-        #: Kinds of faults that may happen; empty if the seed draws them.
+        #: Names of the faults of chaos.py that may happen; empty if the seed draws them.
         self.storm = storm
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
@@ -152,7 +152,7 @@ class Simulation:
         agenda, stage = self.stage.agenda, self.stage
         # Slices that start together need the larger bound: they release incomplete sets of pools and try again later.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
-        # All creates of a capacity wait for up to 30 minutes after each create of the JobSet that exceeds its quota.
+        # After a create of the `Singled` JobSet exceeds a quota, all creates of its capacity wait for up to 30 minutes.
         slow = takes_turns or self.singled.of_capacity
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if slow else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
@@ -212,7 +212,7 @@ class Simulation:
         self.pods.intruders.leave()
 
     def _stay_with_the_hostile(self) -> None:
-        """Wait until the honest JobSets are served next to hostile tenants; then remove the hostile tenants."""
+        """Wait until the honest JobSets have ended, at most `_HOSTILE_SECONDS`; then remove the hostile tenants."""
         agenda, fairness = self.stage.agenda, self.checker.fairness
         self.hostile.begin_calm()
         most = agenda.now + _HOSTILE_SECONDS

@@ -29,7 +29,7 @@ _HOUR_SECONDS = 3600.0
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, number of nodes, topology of several hosts, reservation or capacity type, service account and
+#: Zone, machine type, number of nodes, placement topology, reservation or capacity type, and service account with
 #: networks; the provisioner has a separate back-off for each combination.
 _Capacity = tuple[str, str, int, str, str, str]
 

@@ -91,7 +91,7 @@ class Store:
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page. Raises Gone after a compaction, NotFound or Forbidden for a refused resource."""
+        """Return one page. Raises Gone for a token that was compacted, NotFound or Forbidden for a refused resource."""
         self._look_for(collection.rpartition("/")[2])
         if continue_token:
             if continue_token not in self._lists:
@@ -113,7 +113,7 @@ class Store:
         self._listeners[resource].remove(listener)
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
-        """Return the writes after a version. Raises Gone after a compaction, NotFound or Forbidden as `page` does."""
+        """Return the writes after a version. Raises Gone if some are compacted, NotFound or Forbidden like `page`."""
         self._look_for(resource)
         if version < self._compacted:
             text = f"too old resource version: {version} ({self._compacted})"

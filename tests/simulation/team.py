@@ -26,9 +26,9 @@ class Team(ABC, Generic[_R]):
     """A team of one run."""
 
     run_type: type[_R]
-    #: Name of the team, and seed of its random source.
+    #: Name of the team; the seed of its random source contains it.
     title: ClassVar[str]
-    #: Share of runs that have the team, and minimum share of creates among the actions of the team.
+    #: Probability of the team in runs without scarce capacity, and minimum share of creates among its actions.
     presence: ClassVar[float]
     creates: ClassVar[float]
     #: Prefixes of workload names. A JobSet and a workload of another kind may have the same name.

@@ -470,7 +470,7 @@ class Cluster:
         self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
 
     def terminate(self, pod: PodRun, *, stuck: bool = False) -> None:
-        """Delete a pod; a pod on an existing node remains for about its grace period, or for 60 to 200 s if `stuck`."""
+        """Delete a pod; on an existing node, it remains for up to its grace period + 2 s, or 60 to 200 s if `stuck`."""
         if pod.deadline is not None or pod.gone:
             return
         rng, now = self.stage.rng, self.stage.agenda.now
