@@ -1,4 +1,4 @@
-"""Controller in one thread, with a fake GKE, a fake API server and a fake clock. Caches show changes immediately."""
+"""Controller with a fake GKE, API server and clock, whose rounds tests start. Caches show changes immediately."""
 
 from __future__ import annotations
 

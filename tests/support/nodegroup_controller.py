@@ -1,4 +1,4 @@
-"""Controller of node groups in one thread, with a simulated Compute Engine, and a fake API server without delays."""
+"""Controller of node groups whose rounds tests start, with a simulated Compute Engine and a fake API server."""
 
 from __future__ import annotations
 

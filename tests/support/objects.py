@@ -294,7 +294,7 @@ def raw_node(
     return {**_object("v1", "Node", name, "", f"uid-of-{name}", shown), "spec": spec, "status": status, **parts}
 
 
-#: Returns an object of each kind that has objects; the smallest that is served.
+#: Function that returns an object that is served, by kind.
 RAW_OF_KIND: Mapping[WorkloadKind, Callable[[], Json]] = {
     WorkloadKind.JOBSET: raw_jobset,
     WorkloadKind.LEADER_WORKER_SET: raw_lws,

@@ -22,7 +22,7 @@ class Bug:
     also: tuple[At, Callable[[Any], Any]] | None = None
     #: First seed to run, so that a seed that shows the bug is found soon.
     search_from: int = 0
-    #: Kinds of faults to inject, if all kinds together rarely show the bug; empty for all kinds.
+    #: Names of the faults to inject, if other faults make the bug rare; empty if each seed draws its faults.
     storm: tuple[str, ...] = ()
 
 
