@@ -209,7 +209,7 @@ def test_about_has_the_cluster_and_capacity_has_the_waiting_chips() -> None:
 
 @pytest.mark.parametrize("name", ["board", "about", "capacity", "workloads", "slices", "pools", "timeline", "activity"])
 def test_etag_depends_on_process_and_version(name: str) -> None:
-    """A round without changes keeps the ETag. ETags of two processes differ, because each counts versions from 1."""
+    """A round without changes keeps the ETag. The version is not sufficient: each process counts versions from 1."""
 
     def tag(stage: Stage) -> str:
         stage.later()

@@ -1,4 +1,4 @@
-"""Tests of `tpu-provisioner drain`, which lists the remaining node pools with reasons, and exits with 0 without any."""
+"""Tests of `tpu-provisioner drain`, which lists the node pools that are left and why, and exits with 0 if none is."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_create_with_an_unsuitable_policy_is_rejected(world: World, policy: Work
 
 
 def test_create_waits_until_its_policy_is_ready(world: World) -> None:
-    """A failure of the kind OPERATION_IN_THE_WAY causes a repetition of the create, and no Event."""
+    """After a failure of the kind OPERATION_IN_THE_WAY, the create is repeated, and only a long wait has an Event."""
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY

@@ -1,4 +1,4 @@
-"""Tests of the node labels that make a pool open, free or assigned. Running pods determine the labels."""
+"""Tests of the node labels that make a pool open, free or assigned. The labels follow the pods on the pool."""
 
 from __future__ import annotations
 

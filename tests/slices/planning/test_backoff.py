@@ -365,7 +365,7 @@ def test_operations_on_foreign_pools_do_not_count() -> None:
 
 @pytest.mark.parametrize("making", [0, 1], ids=["ready pool", "pool in creation"])
 def test_delete_in_flight_counts_as_one_operation(making: int) -> None:
-    """A delete that is still being checked will be an operation, but never at the same time as the create."""
+    """A delete that the gate still checks will be an operation, but only when the create of its pool has ended."""
     world = world_with(rejected(2) if making else OperationLimit(rejected=True, running=2), making=making)
     if not making:
         world.put_pool(make_pool(make_jobset("gone")))

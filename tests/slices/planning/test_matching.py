@@ -136,7 +136,7 @@ def test_ready_pool_is_used_first() -> None:
 
 @pytest.mark.parametrize("hosts", [4, 6], ids=["too few hosts", "spare hosts"])
 def test_free_pool_of_single_hosts_with_another_number_of_hosts_is_not_used(hosts: int) -> None:
-    """In the past, a slice of one host could take a pool of 16, and kept all of them while its pods ran."""
+    """In the past, a slice of one host could take a pool of 16 hosts, and kept all 16 while its pod ran."""
     world = World(make_jobset(parallelism=5, template=_SINGLE_HOSTS))
     world.put_pool(make_pool(_GONE, hosts=hosts))
     (create,) = world.look().creates
