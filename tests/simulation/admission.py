@@ -66,7 +66,7 @@ class Admission:
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
         #: Workloads by the mark (key and namespace of a slice) in the selectors of their pods.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
-        #: Shapes of the pods without a workload that ever had each mark.
+        #: Shapes of the pods without a workload that have ever had a mark, by mark.
         self.granted_alone: defaultdict[tuple[str, str], set[Shape]] = defaultdict(set)
 
     @property

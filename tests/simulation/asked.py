@@ -193,7 +193,7 @@ class Asked:
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UID of `run`; for a buffer, the UIDs of all buffers of its shape, because Events may be on any."""
+        """Return the UID of `run`; for a buffer, the UIDs of all buffers of its shape, as any may have the Event."""
         return [
             run.uid,
             *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),

@@ -152,7 +152,7 @@ class Fairness:
         return all(self._waiting.on_its_way(workload, number) or not self._waits(workload, number) for number in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
-        """Whether GKE accepts creates and chips are left; a bound pod is enough unless the slices start together."""
+        """Whether GKE accepts creates, and chips are left or (unless its slices start together) a pod is bound."""
         if not self._hostile.takes_operations:
             return False
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:

@@ -96,7 +96,7 @@ class PodRun:
     priority: int = 0
     #: Whether the placement policy reviewed the pod when it was created.
     reviewed: bool = False
-    #: Whether a node affinity keeps the pod off all nodes that have the label of a slice.
+    #: Whether a node affinity keeps the pod off all nodes that have the label `SLICE`.
     kept_off: bool = False
     tolerates_all: bool = False
     #: Controller of a pod without a workload, such as a ReplicaSet; None for a bare pod.

@@ -61,7 +61,7 @@ class People:
             # Late JobSets have one shape, so that all of them request the same capacity as the rejected JobSet.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
-        #: Number of JobSets that are created after the phase with faults, and do not exist yet.
+        #: Number of JobSets that are created after the storm, and do not exist yet.
         self.still_to_come = 0
 
     def begin(self) -> None:

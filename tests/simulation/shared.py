@@ -218,7 +218,7 @@ class Shared:
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether an unfinished pod is of another class, or terminating past its grace period or with a wrong clock."""
+        """Whether an unfinished pod is of another class or past its grace period, or terminates under a wrong clock."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)

@@ -25,7 +25,7 @@ WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
 #: Number of pools after which the creates of a capacity are no longer limited.
 _MAX_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
-#: Number of warm pools that may be deleted without a failure: before the response to a create, or by a second leader.
+#: Number of warm pools that may be deleted in excess: before the response to a failing create, or by a second leader.
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)

@@ -79,7 +79,7 @@ def _required(*terms: Json) -> Json:
     ],
 )
 def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Json, assigned: bool, want: str) -> None:
-    """Marks select the nodes of one slice. A pod that is kept off avoids all nodes that are assigned to slices."""
+    """Marks select the nodes of one slice. A pod that is kept off avoids the nodes of assigned and free pools."""
     pod = {"metadata": metadata, "spec": spec}
     patched = apply_patch(pod, _review(pod, assigned=assigned).patch)
     if want == "marked":

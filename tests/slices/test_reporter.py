@@ -98,7 +98,7 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
 
 
 def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> None:
-    """A pool settles while a pod may still be bound to its cordoned nodes, which is normal before each delete."""
+    """A pool settles while a pod may still be bound to its cordoned nodes. This wait is no failure of the delete."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
     pending = leader_of("other", uid="uid-of-other")

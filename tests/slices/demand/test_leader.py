@@ -125,7 +125,7 @@ def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
     for pod in pods:
         asked = pod.requirements
         selector = {**asked.node_selector, **labels_of(slice_key(asked.labels), pod.namespace)}
-        # The placement policy adds marks only to pods that request chips.
+        # Leaders get no marks here, although the placement policy also marks leaders without chips.
         marked.append(replace(pod, requirements=replace(asked, node_selector=selector)) if asked.chips else pod)
     snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(marked), pools_listed_at=NOW)
     plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)

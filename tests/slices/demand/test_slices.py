@@ -63,7 +63,7 @@ def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
 
 
 def test_search_for_an_unnamed_slice_keeps_no_names_of_other_slices() -> None:
-    """The names of all slices of 128 workloads were kept, up to 190 MB."""
+    """In the past, the names of all slices of 128 workloads were kept, up to 190 MB."""
 
     def search(replicas: int) -> int:
         workloads = [make_jobset(f"train-{number}", replicas=replicas) for number in range(8)]

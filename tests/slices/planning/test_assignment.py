@@ -399,7 +399,7 @@ def test_pool_is_not_kept_for_a_forged_mark() -> None:
 
 
 def without_rival(world: World) -> None:
-    """Let the simulated scheduler bind no pod of RIVAL. A real API server rejects pods with forged marks."""
+    """Let the simulated scheduler bind no pod of RIVAL. The placement policy rejects or replaces forged marks."""
     place = world._free_pool
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 

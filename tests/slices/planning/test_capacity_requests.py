@@ -515,7 +515,7 @@ def test_request_or_buffer_takes_no_flex_start_pool_without_nodes(raw: dict[str,
 @pytest.mark.parametrize("supplier", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
 @pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer(replicas=1)], ids=["request", "buffer"])
 def test_only_pods_get_flex_start_pools_that_need_pods(raw: dict[str, Any], supplier: PoolRules) -> None:
-    """Equal pods of another workload have the same choices of capacity."""
+    """With the same choices of capacity, a JobSet with equal pods gets a flex-start pool."""
     choices = parse_choices("flex-start, on-demand")
     world = Asking(raw, capacity=choices)
     world.rules = supplier
