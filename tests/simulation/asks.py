@@ -135,7 +135,7 @@ class QueuedRun(JobSetRun):
     #: Name of the ProvisioningRequest whose capacity the pods use; empty before the first request is served.
     consumes: str = ""
     asked_times: int = 0
-    #: Number of consecutive requests that failed.
+    #: Number of consecutive requests that failed or expired.
     failures: int = 0
     #: Number of consecutive failures after which Kueue gives up.
     max_failures: int

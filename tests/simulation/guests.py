@@ -1,6 +1,6 @@
 """Tenants with LeaderWorkerSets whose leaders request no chips, and with StatefulSets of several hosts.
 
-Two fifths of the runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay
+40 to 50 % of the runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay
 valid. During the storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without
 chips ("guests") that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
 

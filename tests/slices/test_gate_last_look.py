@@ -1,4 +1,4 @@
-"""Tests that the gate keeps a pool if a node registers while the gate checks it, and of the gate's calls."""
+"""Tests of the calls of the gate, and of pools that it keeps because a node registers during its checks."""
 
 from __future__ import annotations
 

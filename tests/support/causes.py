@@ -1,4 +1,4 @@
-"""Worlds of the real loop with one fault, because of which a JobSet does not start, and texts that report the cause."""
+"""Worlds of the real loop in which one fault prevents the start of a JobSet, and the texts that report the cause."""
 
 from __future__ import annotations
 

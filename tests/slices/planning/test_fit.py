@@ -1,4 +1,4 @@
-"""Tests of whether a pod fits a node, as the scheduler decides, also by labels of expected nodes that GKE sets."""
+"""Tests of whether a pod fits a node, as the scheduler decides, and of labels that GKE will set on expected nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the queue for scarce resources: ordered by priority, namespaces in turn, and time of the last grant.
+"""Tests of the queue for a scarce resource, whose order follows priorities, turns of namespaces and last grants.
 
 A slice of a higher priority is first, and blocks lower priorities for up to 12 hours.
 """

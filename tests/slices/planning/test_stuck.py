@@ -149,7 +149,7 @@ def test_slice_whose_pods_are_all_bound_keeps_its_pool_with_an_unready_node() ->
 
 
 def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Workload]:
-    """Return a world in which a Job runs two pods on two hosts, and the Job, whose parallelism was then changed."""
+    """Return a world in which a Job runs two pods on two hosts, and the Job after a change of its parallelism."""
     job = make_job(template=_SINGLE_HOST)
     world = World(job, settings_=settings(serve_jobs=True, **changes))
     world.run(2)

@@ -47,7 +47,7 @@ class HistoriesContract:
 
 
 class SimulationContract(HistoriesContract):
-    """Adds the test that each planted bug is found."""
+    """Adds the tests that each planted bug changes existing code, and is found."""
 
     #: Name of the module for `python -m`.
     module: ClassVar[str]
