@@ -141,7 +141,7 @@ class Hostile:
 
     @property
     def hangs_operations(self) -> bool:
-        """Whether foreign pools hang, and GKE rejects creates for 90 s because of too many operations."""
+        """Whether foreign pools hang, and GKE rejects creates for up to 90 s because of too many operations."""
         return "foreign pools hang" in self._kinds
 
     @property
@@ -352,7 +352,7 @@ class Hostile:
         self.stage.agenda.after(seconds, lambda: self._patch(workload, until))
 
     def _hang_foreign_pools(self) -> None:
-        """Let foreign pools hang, and let GKE reject creates for 90 s because too many operations run."""
+        """Let foreign pools hang, and let GKE reject creates for up to 90 s because too many operations run."""
         cloud, agenda = self.simulation.cloud, self.stage.agenda
         kind = self.rng.choice((FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS))
         cloud.world.faults.add(Fault(kind=kind, pool="gpu-.*"))

@@ -107,7 +107,7 @@ def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
 
 
 def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
-    """70 JobSets are rejected. Another namespace gets a pool in the next round, this namespace within 19 minutes."""
+    """70 JobSets are rejected. Another namespace gets a pool in the next round, the same one within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None
@@ -117,12 +117,12 @@ def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
     assert list(map(named, world.step().creates)) == ["other"]
     world.add(jobset_of("own", "2x2x1", namespace="many"))
     created = [named(create) for _ in range(110) for create in world.step(seconds=10).creates]
-    # JobSets of the namespace that were created before `own` are tried first, so `own` needs many rounds.
+    # 110 rounds suffice even if all earlier JobSets of the namespace are tried first, at 6 creates per minute.
     assert "own" in created
 
 
 def test_fifty_slices_are_served_within_seven_rounds_after_an_outage() -> None:
-    """The number of creates doubles, because each create that GKE accepts allows two more tries."""
+    """One create is sent first. When GKE has accepted it, the other slices follow, at most 32 in each round."""
     world = World(jobset_of("many", "2x2x2", replicas=50))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     world.run(40)

@@ -433,7 +433,7 @@ def test_watched_jobset_that_exists_but_is_not_cached_raises_an_alert() -> None:
 
 
 def test_pool_that_is_still_needed_does_not_delay_other_deletes() -> None:
-    """One pool per minute is deleted; the tries rotate over all pools."""
+    """At first, one pool per minute is deleted; the tries rotate over all pools."""
     world = World()
     for index in range(6):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))

@@ -1,4 +1,4 @@
-"""Command line of a simulation: runs many seeds in parallel, replays one seed, or searches the planted bugs."""
+"""Command line of a simulation: runs many seeds in parallel, replays one seed, or looks for planted bugs."""
 
 from __future__ import annotations
 
