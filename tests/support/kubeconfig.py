@@ -1,4 +1,4 @@
-"""Kubeconfigs of one context."""
+"""Writes kubeconfigs with one context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Namespace of docs/metrics_table.py: the metrics with their labels, and the examples of queries."""
+"""Loads docs/metrics_table.py: `described()` returns the metrics with their labels, `examples()` returns queries."""
 
 from __future__ import annotations
 
