@@ -65,7 +65,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Actor of a dry run: makes only reads. All changes get a failed result, and all but status writes are logged."""
+    """Actor of a dry run: makes only reads. Each change gets a failed result and, except for a status, one log line."""
 
     _said: FailureLog = field(default_factory=FailureLog)
 

@@ -2,9 +2,9 @@
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
 - Nodes: all are listed, as the API server cannot select by providerID. Nodes that cannot be in a group are dropped.
-- Pods: bound, unfinished pods are listed, except pods of DaemonSets. To save memory, once all nodes are listed, pods
-  without chips are dropped, unless they tolerate the taint of TPU nodes or are on a node of a group. If an existing
-  node gets the labels of a group, all pods are listed again.
+- Pods: bound, unfinished pods are kept, except static pods and pods of DaemonSets. To save memory, once all nodes are
+  listed, pods without chips are dropped, unless they tolerate the taint of TPU nodes or are on a node of a group. If
+  an existing node gets the labels of a group, or a new node has them but no taint, all pods are listed again.
 """
 
 import functools
@@ -172,7 +172,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterReader(PeriodicRead):
-    """Reads the data about the cluster that machines need to join. Only the loop's thread calls `read`."""
+    """Reads the UID of the cluster, and the data that machines need to join. Only the loop's thread calls `read`."""
 
     #: KUBERNETES_VERSION, which overrides the cluster's version; empty if not set.
     kubernetes_version: str = ""

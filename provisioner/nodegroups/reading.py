@@ -39,7 +39,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 
 def parse_node(raw: object) -> Node:
-    """Read a node."""
+    """Read a node. Raises MalformedObject if its name or UID is missing, or its number of chips is invalid."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
     if not (name and uid):
@@ -84,7 +84,7 @@ def parse_pod(raw: object) -> Pod:
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
-        # The devices of ResourceClaims are not read, so all claims of a pod together count as one chip.
+        # Chips of ResourceClaims count as one if their number is unknown, as without an accelerator selector.
         chips=podspec.requested_chips(title, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),

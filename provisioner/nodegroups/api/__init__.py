@@ -1,1 +1,1 @@
-"""The API tpu.google.com/v1alpha1: records, JSON, names, and the CustomResourceDefinitions."""
+"""The API tpu.google.com/v1alpha1: records, JSON, names, shapes, error codes, and the CustomResourceDefinitions."""

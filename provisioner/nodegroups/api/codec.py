@@ -34,7 +34,7 @@ class Part:
 
 
 def read(cls: Callable[..., T], raw: object) -> T:
-    """Read a dataclass from JSON. Raises ValueError or TypeError if a value has a wrong type."""
+    """Read a dataclass. Raises ValueError if a value has a wrong type, TypeError if a required enum is missing."""
     given = fields.mapping(raw)
     values: dict[str, Any] = {}
     for part in parts_of(cls):

@@ -25,7 +25,7 @@ _SUGGESTIONS = 3
 class GroupShape:
     """Machines of a group. With BULK, all machines are one slice; with INDIVIDUAL, each machine is a slice."""
 
-    #: Empty if unknown (`of_status`).
+    #: Value of the accelerator label of the nodes; empty if unknown (`of_status`).
     accelerator: str
     topology: str
     chips_per_machine: int
@@ -58,7 +58,7 @@ def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
 
 
 def of_status(status: TpuNodeGroupStatus) -> GroupShape | None:
-    """Return the machines in a status, without accelerator; None without a valid topology, a node count or a mode."""
+    """Return the machines in a status, without accelerator; None if topology, count or mode is missing or invalid."""
     mode, count = status.target_size_policy_mode, status.node_count
     try:
         chips = Topology.parse(status.topology).chips

@@ -194,7 +194,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
     if not (is_open and kubelets and user.startswith(_BOOTSTRAP_USER) and len(request) <= bounds.CERTIFICATE_REQUEST):
         return None
     token = f"{NAME_PREFIX}{user.removeprefix(_BOOTSTRAP_USER)}"
-    # The X.509 content may be large, so it is parsed last.
+    # Parsing X.509 takes longer than the other checks, so it is done last, and limited for each token.
     node = _node_of(request) if has_room(token, name) else ""
     if not node:
         return None

@@ -72,13 +72,13 @@ _T = TypeVar("_T")
 class ComputeClient:
     """Calls Compute Engine for the resources of a node group. Thread-safe. Request ids are UUIDs.
 
-    - A method makes one request (or reads one list), never waits for an operation, never retries, and raises only
-      `ComputeError`.
+    - A method makes one request (or reads one list), never waits for an operation, retries only after a 401 (expired
+      credentials), and raises only `ComputeError`.
     - A change that is repeated with the same request id has one effect, and returns the operation of the first request.
       Google guarantees this for at least some minutes.
     - An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
     - After UNKNOWN_OUTCOME, the change may have taken effect or may take effect later. Other failures changed nothing.
-    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY ends without a change by a user.
+    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY usually ends automatically.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ComputeClient:
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
         self._session = ApiSession(credentials, base_url=self._base_url)
-        #: Lets only one thread parse a response, because parsing takes up to eight times the memory of the response.
+        #: Lets one thread at a time parse, because parsing takes up to eight times the memory of the response.
         self._reading = threading.Lock()
 
     def close(self) -> None:
