@@ -1,4 +1,4 @@
-"""Decides about managed instance groups, which create the machines. Waiting for capacity is not a failure. Pure.
+"""Decides about managed instance groups, which create the machines. A group that waits for capacity is kept. Pure.
 
 Before a group is deleted, its nodes are cordoned by spec.unschedulable (Kubernetes would remove a taint without it),
 and their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines

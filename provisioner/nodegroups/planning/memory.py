@@ -27,7 +27,7 @@ class Reading:
     asked_at: datetime
     #: None if the resource does not exist, and in the reading of a project.
     resource: Resource | None
-    #: Managed instance groups of a project that have no object. Empty in the reading of a resource.
+    #: Managed instance groups of a project, of any cluster, without an object here. Empty in the reading of a resource.
     managers: tuple[Manager, ...] = ()
     #: Names of the `managers` that the previous list of the project contained as well.
     repeated: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class ResourceMemory:
     """State of a resource and of the calls for it. The status of its object stores `operation` and `attempts`."""
 
     operation: OperationRef | None = None
-    #: Time of the last poll of the operation, or of its start; `polls` is the number of polls.
+    #: Time of the last poll of the operation, or of its start; None after a restart. `polls` is the number of polls.
     polled_at: datetime | None = None
     polls: int = 0
     attempts: int = 0
@@ -84,7 +84,7 @@ class Lost:
     """Times since which a machine has been lost."""
 
     since: datetime
-    #: Time since which there has been no ready node. None if the node is ready, but lacks chips or a listed machine.
+    #: Time since which the machine has had no ready node. None if its node is ready, but it lacks chips or is unlisted.
     stopped_since: datetime | None
 
 
@@ -102,14 +102,14 @@ class Memory(OpenActions[actions.Call, actions.Write]):
 
     #: Time of this process's first decision; LONG_AGO before that. Calls of earlier processes are unknown.
     began_at: datetime = LONG_AGO
-    #: State of resources by `Target.uid`.
+    #: State of resources by `Target.uid`. The next field is the state of machines by provider id.
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A bucket that is missing may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: Time of the last call of each party (see `decide`), plus a minute if the call was a poll, read or list.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: Lost machines by UID of their group and name. Machines that are not listed have the node's name or an empty name.
+    #: Lost machines by UID of the group, then by name: the node's name if unlisted, and "" for all unlisted together.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Time until which Compute Engine requested a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
         return answered(memory, answer)
     call = answer.call
     if answer.asked_at > answer.at:
-        # The clock was set back during the call, so the time in the memory is used, which was shifted with the clock.
+        # The clock was set back during the call. The start in the memory was shifted with the clock, so it is used.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     memory = _paused(answered(memory, answer), answer)

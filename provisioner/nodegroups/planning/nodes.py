@@ -235,8 +235,8 @@ def left_over(
     """Return the nodes of a group whose machines no longer exist; without a `fleet`, all nodes of the group.
 
     Nodes are found by labels, tokens and the machines in the status. With a fleet, ready nodes are left out, because
-    their machines may not be listed yet. If `silent_node` returns a reason, all nodes are left out. While fewer than
-    `count` machines are listed, nodes without a listed machine are left out, except those in `lost`.
+    their machines may not be listed yet, and all nodes if `silent_node` returns a reason. While a fleet has fewer than
+    `count` machines, nodes without a listed machine are left out, except those in `lost`.
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):

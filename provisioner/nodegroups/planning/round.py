@@ -79,7 +79,7 @@ class Pod:
     name: str
     uid: str
     node: str
-    #: Number of requested chips; 1 for ResourceClaims, whose devices are unknown.
+    #: Number of requested chips; 1 if the pod has ResourceClaims with an unknown number of chips.
     chips: int
     finished: bool = False
     created_at: datetime | None = None
@@ -121,7 +121,7 @@ class DevicePlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Data about the cluster that machines need to join; a text is empty if it is unknown."""
+    """UID of the cluster, and the data that machines need to join. A text is empty if it is unknown."""
 
     uid: str
     #: sha256:HEX of each CA that may have signed the API server's certificate, separated by commas.
@@ -285,7 +285,7 @@ class Round:
         return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))
 
     def known(self, record: Record) -> ResourceMemory:
-        """Return the memory of a child's resource, at first from its status, or of the template that a group names."""
+        """Return the memory of a child's resource, initially from its status, or of the template that a group names."""
         known = self.memory.resources.get(record.meta.uid)
         if known is not None or isinstance(record, TpuNodeGroup):
             return known or ResourceMemory()
@@ -413,8 +413,8 @@ def _workload_namespace(group: TpuNodeGroup) -> str:
 
 def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
     """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces."""
-    # So one of several tenants is not enough. With PROVIDER=gce, all groups are in one namespace, so the namespaces of
-    # workloads in each namespace are counted in the same way. Users can label only groups of their own namespace.
+    # A single tenant of several cannot make a zone doubtful. With PROVIDER=gce, all groups are in one namespace, so the
+    # namespaces of its workloads are counted in the same way. Users can label only groups of their own namespace.
     failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
     return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
 
