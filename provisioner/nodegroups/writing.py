@@ -44,7 +44,7 @@ class Writer:
     draw_token: Callable[[], str] = draw_token
 
     def write(self, write: actions.Write) -> None:
-        """Make one write. The delete of a missing object and the create of an existing child count as done."""
+        """Make one write. It succeeds if the object to delete or evict is missing, or the child to create exists."""
         match write:
             case actions.CreateChild():
                 self._create_child(write.record)

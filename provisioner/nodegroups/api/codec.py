@@ -49,7 +49,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON. Omits fields with the value None and, unless `Part.always` is true, empty fields."""
+    """Return a record as JSON. Omits the value None and, unless `Part.always` is true, empty values, 0 and False."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)

@@ -77,7 +77,7 @@ class ListManagers(_OfTarget):
     """List the managed instance groups of a project that have an ownership mark. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
-    #: Names of the managed instance groups with an object in Kubernetes when the call is sent.
+    #: Names, when the call is planned, of managed instance groups that have an object, or belong to a TPUNodeGroup.
     own: frozenset[str] = field(default=frozenset(), repr=False)
 
 
