@@ -1,34 +1,34 @@
 #!/bin/bash
-# Makes this machine a node of a Kubernetes cluster. Compute Engine runs it as root at every boot.
+# Makes this machine a node of a Kubernetes cluster. Compute Engine runs this script as root at every boot.
 #
-# What the cluster is, and the token to join it, come by the machine's metadata, which may be written long after the boot
-# and changes while the machine has not joined. So each try reads it anew, and nothing here ever gives up. Every step may
-# be repeated; a machine that has joined only starts its kubelet again.
+# The API server's address and the join token are in the machine's metadata. Both may be written long after the boot,
+# and may change until the machine has joined, so each attempt reads them again. Failed steps are retried without limit.
+# Steps can be repeated. On a machine that has joined, the script only prepares the kernel and starts the kubelet.
 set -u
 
 REPOSITORY=@REPOSITORY@
-# Empty on a machine; a folder in tests.
+# Prefix of the paths of all files: empty on a machine, a folder in tests.
 ROOT=${ROOT:-}
 METADATA=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1
 WORK=$ROOT/run/tpu-provisioner
 KEYRING=$ROOT/etc/apt/keyrings/kubernetes-apt-keyring.asc
 SOURCES=$ROOT/etc/apt/sources.list.d/kubernetes.list
-# An image may have other runtimes beside it.
+# kubeadm needs this address, because an image may contain several container runtimes.
 RUNTIME=unix:///run/containerd/containerd.sock
 FIRST_WAIT_SECONDS=2
 LONGEST_WAIT_SECONDS=60
-# kubeadm has limits of its own, of minutes; this one is for a kubeadm that hangs.
+# Time-out for a kubeadm that hangs. kubeadm's own time-outs are a few minutes.
 JOIN_SECONDS=900
 export DEBIAN_FRONTEND=noninteractive
-# Ranges of letters mean the same on every image.
+# With this locale, ranges of letters in patterns match the same characters on every image.
 export LC_ALL=C
 
-# Not among what functions print for their callers.
+# Logs to stderr, because callers of functions read their stdout.
 log() {
   echo "tpu-provisioner: $*" >&2
 }
 
-# Repeats a step until it succeeds.
+# Repeats a step until it succeeds, with pauses that double from 2 to 60 s.
 persist() {
   local wait=$FIRST_WAIT_SECONDS
   until "$@"; do
@@ -43,7 +43,7 @@ metadata() {
   curl --silent --fail --noproxy '*' --max-time 10 --header 'Metadata-Flavor: Google' "$METADATA/$1"
 }
 
-# Reads a key that the cluster writes; nothing but what matches goes on from here.
+# Prints the metadata value of a key. Fails if the key is missing, or the value does not match the pattern.
 attribute() {
   local value
   value=$(metadata "instance/attributes/$1") || {
@@ -57,7 +57,7 @@ attribute() {
   printf '%s' "$value"
 }
 
-# Prints a key that may be missing; fails where that cannot be told: a node that lacks a taint gets pods too early.
+# Prints the value of an optional key. Fails if a read fails: a node that lacks a taint would get pods too early.
 optional_attribute() {
   local keys
   keys=$(metadata instance/attributes/) || return 1
@@ -65,7 +65,7 @@ optional_attribute() {
   metadata "instance/attributes/$1"
 }
 
-# Writes a file as a whole or not at all, over what is there; fails where its content cannot be had.
+# Replaces a file by the output of a command. If the command fails or prints nothing, keeps the file and fails.
 write() {
   local path=$1
   shift
@@ -85,7 +85,7 @@ prepare_kernel() {
   sysctl -q -p "$ROOT/etc/sysctl.d/90-tpu-provisioner.conf"
 }
 
-# Another apt may hold a lock, or have been interrupted by a reboot: the caller repeats.
+# Waits up to 120 s for the lock of another apt process, and then fails. The calling step is retried.
 apt_get() {
   apt-get --quiet --option DPkg::Lock::Timeout=120 --option Dpkg::Options::=--force-confold "$@"
 }
@@ -98,7 +98,7 @@ install_runtime() {
   fi
 }
 
-# The default configuration of containerd 2.1.0 to 2.1.4 does not contain the key (containerd/containerd#12101).
+# Prints containerd's default configuration with SystemdCgroup, a key that 2.1.0 to 2.1.4 lack (containerd#12101).
 systemd_cgroups() {
   local config
   config=$(containerd config default |
@@ -141,7 +141,7 @@ install_kubernetes() {
   }
 }
 
-# The kubelet does not start with a label that is none, nor with one of Kubernetes' own domains that is not for it.
+# Prints the labels that a kubelet may set. It does not start with an invalid label, or a label reserved by Kubernetes.
 allowed_labels() {
   local IFS=, label kept=()
   local name='[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?'
@@ -167,7 +167,7 @@ allowed_labels() {
   echo "${kept[*]}"
 }
 
-# The kubelet does not start with a taint that is none either, nor with two of one key and effect.
+# Prints the valid taints. The kubelet does not start with an invalid taint, or two taints of the same key and effect.
 allowed_taints() {
   local IFS=, taint key kept=()
   local -A seen=()
@@ -192,7 +192,7 @@ allowed_taints() {
   echo "${kept[*]}"
 }
 
-# Prints the configuration of the join, in the version of its form that kubeadm of this minor version has.
+# Prints the JoinConfiguration in the API version that kubeadm of this minor version supports.
 join_configuration() {
   local minor=$1 endpoint=$2 token=$3 hashes=$4 name=$5 provider_id=$6 labels=$7 taints=$8
   local form=v1beta4 hash argument
@@ -209,7 +209,7 @@ CONFIGURATION
   for hash in ${hashes//,/ }; do
     echo "    - \"$hash\""
   done
-  # Once it is over, the token is read anew; kubeadm's default is 5 minutes.
+  # After this time-out (kubeadm's default is 5 minutes), the next attempt reads the token again.
   if [ "$form" = v1beta4 ]; then
     printf 'timeouts:\n  discovery: 2m0s\n'
   else
@@ -244,13 +244,13 @@ join() {
   port=${port:-6443}
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
-  # Come with the token, where there are any.
+  # Labels are written together with the token. Both labels and taints may be missing.
   labels=$(optional_attribute kube-labels) || return 1
   labels=$(allowed_labels "$labels")
   taints=$(optional_attribute kube-taints) || return 1
   taints=$(allowed_taints "google.com/tpu=present:NoSchedule,$taints")
   token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
-  # In memory, and for root alone: the token is never written to a disk.
+  # The folder is in memory, and only root can read it. The token is never written to a disk.
   write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \
     "gce://$project/${zone##*/}/$name" "$labels" "$taints" || return 1
   if timeout "$JOIN_SECONDS" kubeadm join --config "$WORK/join.yaml"; then
@@ -258,7 +258,7 @@ join() {
     return 0
   fi
   rm -f "$WORK/join.yaml"
-  # It may have joined all the same, and been stopped by the limit.
+  # The machine may have joined before the time-out stopped kubeadm.
   has_joined && return 0
   kubeadm reset --force --cri-socket "$RUNTIME"
   return 1
@@ -266,7 +266,7 @@ join() {
 
 mkdir -p "$WORK" && chmod 700 "$WORK"
 exec 9> "$WORK/lock"
-# Started by hand while it runs already.
+# Another process already runs this script, for example if a user also starts it by hand.
 flock --nonblock 9 || exit 0
 
 persist prepare_kernel
