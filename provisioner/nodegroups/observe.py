@@ -143,7 +143,7 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Return whether pods on a node may have been dropped, because the node had no labels of a group before."""
+    """Return whether pods on a node may have been dropped, because the node was unknown or had no labels of a group."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:

@@ -32,7 +32,7 @@ class ConditionStatus(StrEnum):
 class Reason(StrEnum):
     """Reasons of conditions. All except the last section are also reasons of gke-labs/tpu-operator."""
 
-    # --- a TPUNodeGroup's Ready ---
+    # --- a TPUNodeGroup's Ready; Ready is also in conditions about children, ReconcileError in a child's Ready ---
     READY = "Ready"
     AWAITING_NODE_JOIN = "AwaitingNodeJoin"
     RECONCILE_ERROR = "ReconcileError"

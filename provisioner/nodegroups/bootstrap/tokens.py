@@ -183,7 +183,7 @@ class Room:
 
 
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
-    """Read a CertificateSigningRequest; None if it is decided or must not be approved here. Never raises."""
+    """Read a CertificateSigningRequest; None if it is decided, not to be approved, or over a limit. Never raises."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(part) for part in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
     groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))

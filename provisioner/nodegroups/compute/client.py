@@ -116,7 +116,7 @@ class ComputeClient:
         return self._change(subject, Call.CREATE, request, said=(name, *_said(child)))
 
     def delete(self, kind: Kind, scope: records.Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the delete of a resource and its machines. If in use, the delete fails with OPERATION_IN_THE_WAY."""
+        """Submit the delete of a resource and its machines. Fails with OPERATION_IN_THE_WAY if it is in use."""
         collection = _SORTS[kind].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)

@@ -83,7 +83,7 @@ class ListManagers(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachines(_OfTarget):
-    """List the machines of a group. The result is a tuple of ManagedInstance, None if the group does not exist."""
+    """List a managed instance group's machines. The result is a tuple of ManagedInstance, None without the group."""
 
     sort: ClassVar[Sort] = Sort.LIST
 
@@ -130,7 +130,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete(_OfTarget):
-    """Delete the resource. The result is an Operation, None if the resource does not exist or the gate kept it."""
+    """Delete the resource. The result is an Operation, None if it does not exist, or the gate rejects the delete."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int

@@ -134,7 +134,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
         if loss.due_at is not None and loss.due_at <= now:
             message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
-        # A slice that has never been complete has lost nothing: its other machines have time to join.
+        # If the group was never complete, the reason is not NodeLost, because its other machines may still join.
         reason = Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN
         return not_ready(reason, ". ".join((loss.message, *sightings.notes))), status
     if not fleet.ready == len(fleet.members) == resolved.node_count:

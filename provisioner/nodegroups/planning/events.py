@@ -1,4 +1,4 @@
-"""Proposes changes of a status with their Events. The Event reasons below are those of tpu-operator. Pure."""
+"""Proposes changes of a status with their Events. The reasons of normal Events are those of tpu-operator. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
