@@ -62,7 +62,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return the failure of work that `call` started, of the first known kind. `values`: users' texts in the call."""
+    """Return one failure for errors of work that `call` started, of the first known kind. `values`: users' texts."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((known for known in kinds if known is not None), None)
