@@ -15,6 +15,7 @@ import structlog
 
 from provisioner.kube.errors import ClusterError, failure_of
 from provisioner.kube.live import why_kept
+from provisioner.kube.protocol import Timeouts
 from provisioner.model.capacity import CallError, Failure, FailureKind
 from provisioner.model.writes import AnsweredCall, AnsweredWrite, CallT, WriteFailure, WriteT
 from provisioner.runtime.metrics import ActionMetrics
@@ -23,8 +24,9 @@ _log = structlog.get_logger(__name__)
 
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
-#: Seconds of guaranteed leadership that must be left to send a write to Kubernetes. Writes of slices may take longer.
+#: Seconds of guaranteed leadership that must be left to send a write to Kubernetes, and its time-outs.
 WRITE_SECONDS = 10.0
+WRITE_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 _OK = 200
 _NOT_SENT = "Not sent: the process could not start a thread for it."
 

@@ -190,10 +190,11 @@ def cordon(api: Api, node_name: str) -> None:
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
 
 
-def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
+def label(api: Api, node_name: str, labels: Mapping[str, str | None], *, timeouts: Timeouts) -> None:
     """Set labels of a node; the value None removes a label. Do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
-        api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
+        body = {"metadata": {"labels": dict(labels)}}
+        api.patch(object_path("nodes", node_name), body, strategic=True, timeouts=timeouts)
 
 
 def uncordon(api: Api, node_name: str) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
-from provisioner.controller.actor import WRITE_SECONDS
+from provisioner.controller.actor import WRITE_SECONDS, WRITE_TIMEOUTS
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
@@ -20,7 +20,6 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
-_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 #: Time-outs of each request of a write that may take two requests.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
 _DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
@@ -52,11 +51,11 @@ class Writer:
                 self._delete(_path(write.record), write.record.meta.uid)
             case actions.SetFinalizers():
                 patch = documents.finalizers_patch(write.record.meta, write.finalizers)
-                self.api.patch(_path(write.record), patch, timeouts=_TIMEOUTS)
+                self.api.patch(_path(write.record), patch, timeouts=WRITE_TIMEOUTS)
             case actions.PatchStatus():
                 differing = documents.status_patch(write.record, write.new)
                 if differing is not None:
-                    self.api.patch(f"{_path(write.record)}/status", differing, timeouts=_TIMEOUTS)
+                    self.api.patch(f"{_path(write.record)}/status", differing, timeouts=WRITE_TIMEOUTS)
             case actions.PatchNode():
                 self._patch_node(write)
             case actions.DeleteNode():
@@ -70,24 +69,24 @@ class Writer:
             case actions.ApproveRequest():
                 path = object_path("certificatesigningrequests", write.name, root=tokens.CERTIFICATES_ROOT)
                 patch = tokens.approval_patch(write.uid, write.resource_version)
-                self.api.patch(f"{path}/approval", patch, timeouts=_TIMEOUTS)
+                self.api.patch(f"{path}/approval", patch, timeouts=WRITE_TIMEOUTS)
             case actions.ApplyDevicePlugin():
                 manifest = dict(self.device_plugin)
-                self.api.apply(_DEVICE_PLUGIN_PATH, manifest, manager=constants.MANAGER, timeouts=_TIMEOUTS)
+                self.api.apply(_DEVICE_PLUGIN_PATH, manifest, manager=constants.MANAGER, timeouts=WRITE_TIMEOUTS)
             case actions.DeleteDevicePlugin():
                 self._delete(_DEVICE_PLUGIN_PATH, write.uid)
 
     def _create_child(self, child: Child) -> None:
         path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
         try:
-            self.api.post(path, documents.child(child), timeouts=_TIMEOUTS)
+            self.api.post(path, documents.child(child), timeouts=WRITE_TIMEOUTS)
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
 
     def _delete(self, path: str, uid: str) -> None:
         with contextlib.suppress(NotFound):
-            self.api.delete(path, uid=uid, timeouts=_TIMEOUTS)
+            self.api.delete(path, uid=uid, timeouts=WRITE_TIMEOUTS)
 
     def _patch_node(self, write: actions.PatchNode) -> None:
         path = object_path("nodes", write.name)
@@ -113,7 +112,7 @@ class Writer:
         }
         path = object_path("pods", write.name, namespace=write.namespace)
         with contextlib.suppress(NotFound):
-            self.api.post(f"{path}/eviction", body, timeouts=_TIMEOUTS)
+            self.api.post(f"{path}/eviction", body, timeouts=WRITE_TIMEOUTS)
 
     def _create_token(self, write: actions.CreateToken) -> None:
         path = collection_path("secrets", namespace=tokens.NAMESPACE)

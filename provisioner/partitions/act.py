@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from provisioner import constants
-from provisioner.controller.actor import WRITE_SECONDS, Exchange, PlanActor
+from provisioner.controller.actor import WRITE_TIMEOUTS, Exchange, PlanActor
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, NotFound
 from provisioner.kube.live import DeletionBlockedError, list_all
@@ -20,7 +20,6 @@ from provisioner.partitions.vipu.cli import VipuCommand
 from provisioner.partitions.vipu.records import Reading
 
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-_LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 #: Time-outs of each request for a pod. The two requests of `open_gate` together take at most WRITE_SECONDS.
 _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
@@ -117,13 +116,13 @@ def save_ledger(api: Api, namespace: str, write: actions.SaveLedger) -> Ledger:
             "metadata": {"name": names.LEDGER_CONFIGMAP_NAME, "namespace": namespace, "labels": labels},
             "data": new,
         }
-        written = api.post(collection_path("configmaps", namespace=namespace), body, timeouts=_LEDGER_TIMEOUTS)
+        written = api.post(collection_path("configmaps", namespace=namespace), body, timeouts=WRITE_TIMEOUTS)
     else:
         changed: dict[str, str | None] = {key: text for key, text in new.items() if old.get(key) != text}
         changed |= dict.fromkeys(old.keys() - new.keys())
         patch: dict[str, Any] = {"metadata": {"resourceVersion": before.resource_version}, "data": changed}
         path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=namespace)
-        written = api.patch(path, patch, timeouts=_LEDGER_TIMEOUTS)
+        written = api.patch(path, patch, timeouts=WRITE_TIMEOUTS)
     version = fields.text(fields.mapping(written.get("metadata")).get("resourceVersion"))
     return Ledger(entries=write.entries, resource_version=version, unreadable=before.unreadable)
 

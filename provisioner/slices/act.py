@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from provisioner import constants
-from provisioner.controller.actor import NO_LEASE, WRITE_SECONDS, CallingActor
+from provisioner.controller.actor import NO_LEASE, WRITE_SECONDS, WRITE_TIMEOUTS, CallingActor
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, Conflict, NotFound
 from provisioner.kube.live import DeletionBlockedError
@@ -208,14 +208,15 @@ class Actor(CallingActor[Answer]):
         wanted = self._labels.get(assignment.node) == assignment.labels
         # The Lease is checked again, because the live checks may take longer than the Lease lasts.
         if wanted and self.lease_seconds() > WRITE_SECONDS:
-            live.label(self.api, assignment.node, assignment.labels)
+            live.label(self.api, assignment.node, assignment.labels, timeouts=WRITE_TIMEOUTS)
 
     def _set_cost(self, cost: PodCost) -> None:
         """Write the deletion cost of a pod, unless the pod no longer exists or another pod now has its name."""
         annotations = {constants.POD_DELETION_COST: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         with contextlib.suppress(Conflict, NotFound):
-            self.api.patch(object_path("pods", cost.name, namespace=cost.namespace), body)
+            path = object_path("pods", cost.name, namespace=cost.namespace)
+            self.api.patch(path, body, timeouts=WRITE_TIMEOUTS)
 
     def _write_status(self, write: StatusWrite) -> None:
         """Write a status, unless the object has changed since the decision: a later round then decides again."""
@@ -223,7 +224,7 @@ class Actor(CallingActor[Answer]):
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
         with contextlib.suppress(Conflict, NotFound):
-            self.api.patch(f"{path}/status", body)
+            self.api.patch(f"{path}/status", body, timeouts=WRITE_TIMEOUTS)
 
     def _change(self, change: Callable[[], object], target: str) -> None:
         try:

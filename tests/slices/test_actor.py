@@ -11,15 +11,16 @@ import pytest
 import structlog
 
 from provisioner import constants
+from provisioner.controller.actor import WRITE_SECONDS
 from provisioner.kube.errors import Forbidden, Unavailable
 from provisioner.kube.live import cordon
-from provisioner.kube.protocol import object_path
+from provisioner.kube.protocol import JsonObject, Request, object_path
 from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
 from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp, Memory
-from provisioner.slices.planning.plan import Assignment, Create, Plan, StatusWrite
+from provisioner.slices.planning.plan import Assignment, Create, Plan, PodCost, StatusWrite
 from provisioner.workloads import PROVISIONING_REQUEST
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod, raw_request
@@ -334,6 +335,24 @@ def test_labels_are_not_written_if_the_lease_ends_soon(world: World, left: list[
     world.actor.lease_seconds = lambda: next(remaining)
     carry_out(world, assignments=(LABEL_CHANGE._replace(verify=(NODE,)),))
     assert world.calls("PATCH") == []
+
+
+def test_writes_to_kubernetes_end_before_another_process_may_lead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_pool(world)
+    sent, exchange = list[Request](), world.kube.exchange
+
+    def record(request: Request) -> JsonObject:
+        sent.append(request)
+        return exchange(request)
+
+    monkeypatch.setattr(world.kube, "exchange", record)
+    cost = PodCost(namespace="default", name="web", uid="web", cost=5)
+    carry_out(world, assignments=(LABEL_CHANGE,), costs=(cost,), statuses=(status_of(1),))
+    writes = [request.timeouts for request in sent if request.method == "PATCH"]
+    assert len(writes) == 3
+    assert all(limits.connect_seconds + limits.read_seconds <= WRITE_SECONDS for limits in writes)
 
 
 def test_change_that_is_not_sent_for_lack_of_lease_does_not_end_an_alert(world: World) -> None:
