@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -236,7 +237,7 @@ class Look:
             for node in nodes:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
-                        if pod.kind is not None and pod.deletion_deadline is None:
+                        if pod.kind is not None and pod.workload_name and pod.deletion_deadline is None:
                             # Report the pod's own workload, because the pool may have been created for another one.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
@@ -246,7 +247,8 @@ class Look:
 
     def _waiting(self) -> list[str]:
         """Return the names of pods with chips and without a node in served namespaces: they may get node pools."""
-        pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
+        parse = partial(parse_pod, serve_pods=self.settings.serve_pods, jobs=self.settings.serve_jobs)
+        pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse))
         served = self.settings.namespaces
         return [f"{pod.namespace}/{pod.name}" for pod in pods if not served or pod.namespace in served]
 

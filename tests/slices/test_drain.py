@@ -202,6 +202,26 @@ def test_waiting_pods_prevent_success_unless_creation_is_paused(world: World) ->
     assert Person(_paused(world))().code == 0
 
 
+@pytest.mark.parametrize(("serve_pods", "code"), [("all", 1), ("none", 0)])
+def test_waiting_pod_without_workload_prevents_success_only_if_it_is_served(
+    world: World, serve_pods: str, code: int
+) -> None:
+    world.settings = replace(world.settings, serve_pods=serve_pods)
+    waiting = raw_foreign_pod("notebook", "", phase="Pending", nodeSelector={"a": "b"})
+    world.kube.put_object("/api/v1/namespaces/other/pods/notebook", waiting)
+    assert Person(world)().code == code
+
+
+def test_pool_with_a_pod_of_a_daemonset_is_reported_with_the_pod(world: World) -> None:
+    """In the past, the message was "Pod other/ needs it"."""
+    pool = world.run_to_use()
+    world.vanish()
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "probe", "uid": "probe", "controller": True}
+    guest = raw_foreign_pod("probe-x", f"gke-test-{pool}-0", metadata={"ownerReferences": [owner]})
+    world.kube.put_object("/api/v1/namespaces/other/pods/probe-x", guest)
+    assert f"{pool}  pod other/probe-x requests chips and runs on it" in Person(_paused(world))().text
+
+
 def test_failed_pool_is_reported_as_failed(world: World) -> None:
     world.put_jobset()
     world.round()
