@@ -438,13 +438,18 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(owned: Iterable[OwnedPool], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice in the node labels of each pool: after a restart, the `last_user` if the hints name none."""
+    """Return the slice in the node labels of each pool: after a restart, the `last_user` if the hints name none.
+
+    Suspended workloads are left out: one that was recreated would keep pools of the earlier one without a time limit.
+    """
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     pools = ((pool.name, pool.assigned_to) for pool in owned)
     marks = ((name, *mark) for name, mark in pools if mark is not None and mark[1][:1] in kinds)
     keys = {name: (kinds[mark[:1]], namespace, GroupKey(mark[2:])) for name, namespace, mark in marks}
-    slices = slices_by_key(workloads.by_uid.values(), keys.values())
+    slices = slices_by_key(
+        (workload for workload in workloads.by_uid.values() if not workload.suspended), keys.values()
+    )
     return {name: slices[key] for name, key in keys.items() if key in slices}
 
 

@@ -13,7 +13,7 @@ from provisioner.model.capacity import FailureKind, NodePool
 from provisioner.model.workloads import Workload
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.plan import DeleteReason
-from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, reasons
 
@@ -90,6 +90,15 @@ def test_suspended_jobset_keeps_the_pool_on_which_it_ran() -> None:
     world.remove_jobset(second)
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
     assert world.plans[-1].deletes[0].name == pools[first.uid].name
+
+
+def test_recreated_jobset_that_is_suspended_does_not_keep_the_pool_of_the_earlier_one() -> None:
+    """In the past, a restarted provisioner kept such a pool for the JobSet that the labels of the nodes name."""
+    world = World(settings_=settings(keep_suspended=True), marked=True)
+    world.put_pool(make_pool(make_jobset(uid="earlier")), labels=make_marks(make_jobset()))
+    recreated = replace(make_jobset(), suspended=True)
+    world.workloads[recreated.uid] = recreated
+    assert reasons(world, _LONG) == [DeleteReason.WORKLOAD_GONE]
 
 
 def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
