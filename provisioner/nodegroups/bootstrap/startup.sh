@@ -244,12 +244,12 @@ join() {
   port=${port:-6443}
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
-  # Labels are written together with the token. Both labels and taints may be missing.
+  token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
+  # Labels are written together with the token, so labels that are read later match it. Labels and taints may be missing.
   labels=$(optional_attribute kube-labels) || return 1
   labels=$(allowed_labels "$labels")
   taints=$(optional_attribute kube-taints) || return 1
   taints=$(allowed_taints "google.com/tpu=present:NoSchedule,$taints")
-  token=$(attribute kubeadm-join-token '[a-z0-9]{6}\.[a-z0-9]{16}') || return 1
   # The folder is in memory, and only root can read it. The token is never written to a disk.
   write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \
     "gce://$project/${zone##*/}/$name" "$labels" "$taints" || return 1
