@@ -1,1 +1,1 @@
-"""Types of the state of a cluster and of decisions, independent of Kubernetes' JSON and Google's protocol buffers."""
+"""Types of the state of a cluster, and functions on them, without Kubernetes' JSON and Google's protocol buffers."""

@@ -34,8 +34,8 @@ REQUIREMENTS = 65_536
 # --- entries of one workload ---
 #: Number of replicated jobs of a JobSet, worker groups of a RayCluster, or subgroups of a group of a LeaderWorkerSet.
 REPLICATED_JOBS = 256
-#: Number of groups with chips, such as child Jobs. A GKE cluster has at most a few thousand node pools for groups.
-#: Also the number of groups of a namespace that a starting process compares with the labels of nodes.
+#: Number of groups with chips. A GKE cluster has at most a few thousand node pools for groups. In one namespace, also
+#: the number of requested slices, and of group names that a starting process compares with the labels of nodes.
 CHILD_JOBS = 4096
 #: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in 32,768 characters.
 REQUESTED_SLICES = 768
@@ -44,7 +44,7 @@ PARALLELISM = 65_536
 #: Characters of all kept fields of a workload, including its templates.
 JOBSET = 262_144
 
-# --- objects of one kind in one namespace; further objects are kept with few fields ---
+# --- objects and decisions of one namespace; further objects of a kind are kept with few fields ---
 #: Bytes of memory for workloads. A usual JobSet takes about 3,000, the largest possible JobSet 500,000.
 NAMESPACE_WORKLOADS = 16_777_216
 #: Bytes of memory for pods. A pod takes about 3,000, so 22,000 fit; most GKE clusters may have at most 15,000 nodes.
@@ -55,7 +55,7 @@ NAMESPACE_CLAIMS = 4_194_304
 NAMESPACE_REQUESTS = 4096
 #: Number of objects with few fields, of 2,700 bytes each; further ones are not kept at all.
 REDUCED = 2048
-#: Number of remembered refusals by the scheduler. A refusal takes about 500 bytes, and lasts for up to two days.
+#: Number of remembered refusals by the scheduler; the first to end are dropped. Each takes 500 bytes, for up to 2 days.
 NAMESPACE_REFUSALS = 4096
 #: Number of pairs of a waiting slice and a choice of capacity. A decision takes up to 25 µs and 1,000 bytes per pair.
 NAMESPACE_CHOICES = 65_536
@@ -100,7 +100,7 @@ VARIABLES = 393_216
 HINTS = 786_432
 #: Number of back-offs that are saved for the next process.
 HINTED_BACKOFFS = 500
-#: Characters of the message of a failed call in a saved back-off, and in Events about partitions.
+#: Characters of the message of a failed call in a saved back-off, and of a failed call or write in partition Events.
 HINTED_WORDS = 512
 
 # --- the metrics ---

@@ -1,4 +1,4 @@
-"""Types for clusters, node pools and nodes, for requests for node pools, and for failures of calls."""
+"""Types for clusters, node pools, nodes, requests for node pools, workload policies, operations and failures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: The call took no effect, for example because the API is unreachable. Or a pool failed for an unknown reason.
+    #: The call took no effect, for example because the API is unreachable, or a pool failed for an unknown reason.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -110,7 +110,7 @@ class CallError(Exception):
         #: Name of the call and its object, such as "delete of instance group manager 'a'"; empty if unknown.
         self.subject = subject
         self.retry_after_seconds = retry_after_seconds
-        #: HTTP status of the response; 0 if there was no response.
+        #: HTTP status of the response; 0 if there was no HTTP response.
         self.code = code
 
 
@@ -128,7 +128,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """Node pool in the list of its supplier."""
+    """Node pool as its supplier lists it."""
 
     name: PoolName
     status: PoolStatus
@@ -221,7 +221,7 @@ HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """Resource policy of Compute Engine for multi-host slices. Slices of one topology and region share a policy."""
+    """Resource policy of Compute Engine for multi-host slices. Slices of one topology and region usually share one."""
 
     name: str
     #: Type of the workload policy; empty for a resource policy of another kind.

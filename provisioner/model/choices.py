@@ -23,7 +23,7 @@ ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
 _MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
-#: Time before the end of a reservation in which the reservation gets no new pools, and its pools get no new slices.
+#: Time before the end of a reservation in which it gets no new pools, and no slice takes another slice's pool in it.
 LAST_OF_RESERVATION = timedelta(minutes=45)
 NO_QUEUED = (
     "queued capacity is not supported",

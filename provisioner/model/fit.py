@@ -39,7 +39,7 @@ _ADVICE = {
     constants.NODE_POOL: "new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Matches integers in the form of Go's strconv.ParseInt. At most 300 digits, because int() rejects thousands.
+#: Matches integers in the form of Go's strconv.ParseInt. At most 300 digits: int() rejects thousands of digits.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 _OWN_PREFIXES = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)

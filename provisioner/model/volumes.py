@@ -18,7 +18,7 @@ class Claim:
 
     #: Name of the StorageClass; None for the default class, empty if the claim requires a volume without a class.
     storage_class: str | None = None
-    #: Name of the PersistentVolume; empty if the claim is not bound yet.
+    #: Name of the PersistentVolume; empty if the claim names none. A claim that is not bound yet may name a volume.
     volume: str = ""
     #: Reason why no pod can use the claim now, such as a deletion; empty if pods can use it.
     problem: str = ""

@@ -19,7 +19,7 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call, by kind of failure. Each controller may replace some of them.
+#: First and maximum wait in seconds after a failed call. The controllers of partitions and node groups replace some.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
@@ -78,7 +78,7 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Token bucket that starts with its maximum, `burst` units, and gains `per_second` units. Times are in seconds."""
+    """Token bucket that starts full, with `burst` units, and gains `per_second` units. Times are in seconds."""
 
     burst: float
     per_second: float

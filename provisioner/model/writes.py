@@ -1,4 +1,4 @@
-"""Tracks open calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
+"""Tracks API calls and writes to Kubernetes in the memory of the controllers of partitions and node groups. Pure.
 
 A decision adds calls and writes (`with_open`). A response removes a call. Successful writes are kept for 10 s, in which
 the caches should show them, failed writes for 10 minutes. Calls and writes that can get no result are lost after 60 s.
