@@ -1,1 +1,1 @@
-"""Infrastructure of all controllers: clock, logs, HTTP server, parallel calls. Contains nothing about TPUs or IPUs."""
+"""Infrastructure of all processes, such as clock, logs, metrics and HTTP server. Has nothing about TPUs or IPUs."""

@@ -39,7 +39,7 @@ _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
 #: Maximum number of connections that wait to be accepted, and that are accepted in one step of the event loop. In a
 #: flood, a larger number delays probes; with a smaller number, the kernel drops probes' connections.
 _BACKLOG = 256
-#: Number of responses in a burst, and pause in seconds before each response that exceeds the rate.
+#: Number of requests in a burst, and pause in seconds before the response to a request that exceeds the rate.
 _BURST, _PAUSE_SECONDS = 200, 0.25
 #: Maximum bytes of all large bodies of open requests, and of a small body. Limits.connections limits small bodies.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
@@ -87,7 +87,7 @@ class Limits:
     #: Maximum size of request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: Maximum responses per second, after a burst of 200. Each response beyond it waits for 0.25 s. None for no limit.
+    #: Requests per second without a delay, after a burst of 200; further ones wait for 0.25 s. None for no delay.
     answers_per_second: float | None = None
 
 

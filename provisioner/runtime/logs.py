@@ -7,7 +7,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-#: Libraries whose INFO lines appear only at level debug. Their DEBUG lines contain credentials, and never appear.
+#: Libraries whose INFO lines appear only at level debug. Their DEBUG lines may have credentials, and never appear.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 

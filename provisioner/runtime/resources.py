@@ -36,7 +36,7 @@ class Page:
 
 
 def file_pages(package: str) -> tuple[Page, ...]:
-    """Return the files in the folder "page" of a package: index.html for the path "/", other files for "/page/NAME"."""
+    """Return HTML, CSS and JS files in the folder "page" of a package: index.html as "/", others as "/page/NAME"."""
     pages = []
     for file in (resources.files(package) / "page").iterdir():
         if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
