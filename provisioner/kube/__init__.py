@@ -1,1 +1,1 @@
-"""Access to the Kubernetes API: list-watches, live reads, Lease election and Events."""
+"""Access to the Kubernetes API: list-watches, live reads, Lease election, Events, and parsers of objects."""

@@ -303,7 +303,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle, and keep it in `configuration`; None if unset, or if it verifies no certificates."""
+    """Return the CA bundle, and keep it in `configuration`. None if unset, unused (HTTP), or if nothing is verified."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

@@ -1,4 +1,4 @@
-"""Elects one leader. The leader holds this controller's Lease and, if it exists, also the Go provisioner's Lease.
+"""Elects one leader, which holds this controller's Lease. For node pools, also the Go provisioner's Lease if it exists.
 
 Leadership ends a fixed time after the last successful renewal was sent, by this process's monotonic clock. Another
 holder's Lease counts as expired if this process saw no change for leaseDurationSeconds; its renewTime is ignored.

@@ -37,7 +37,7 @@ _LAST_LOOK_SECONDS = 2.0
 _LAST_LOOKS = 3
 #: Maximum time in seconds between the requests that share a list. A list of 4,000 objects takes 1 s to read.
 _SHARED_SECONDS = 2.0
-#: Maximum number of shared lists in memory: the list of all nodes, and lists of namespaces, each with a few megabytes.
+#: Maximum number of shared lists in memory: all nodes, or objects of one namespace. Each list has a few megabytes.
 _MAX_SHARED = 16
 #: Makes a read, or returns the result of a recent read with the same key. Callers must not change results.
 Share: TypeAlias = Callable[[str, Callable[[], Any]], Any]

@@ -46,7 +46,7 @@ READ_ANNOTATIONS = (
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. Node pools have huge pages only on request.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Values of dnsPolicy that select the cluster's DNS: the default, without effect with hostNetwork, and for all pods.
+#: Values of dnsPolicy that select the cluster's DNS: without hostNetwork (the default), and in any pod.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine accelerator, topology and machine type of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)

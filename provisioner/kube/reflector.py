@@ -115,7 +115,7 @@ class Reflector(Generic[T]):
         #: Time of the last event, bookmark, start of a complete list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Time since which each response was 404, because the kind is unknown. None if the last response was not 404.
+        #: Time since which each request failed with 404, because the kind is unknown. None if the last request did not.
         self._missing_since: float | None = None
         self._relist = False
         #: Whether `invalidate` was called after the last list began.
