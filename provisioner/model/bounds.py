@@ -79,7 +79,7 @@ NETWORK_TAGS = 64
 CERTIFICATE_REQUEST = 4096
 #: Number of certificate requests of one bootstrap token, valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
 CERTIFICATE_REQUESTS = 16
-#: Number of conditions of other controllers that are read from one object.
+#: Number of conditions of other controllers that are read from one CapacityBuffer or ProvisioningRequest.
 CONDITIONS = 16
 #: Number of recorded times at which the slice of a TPUNodeGroup was recreated, and maximum of REPAIRS_PER_DAY.
 RECREATIONS = 100

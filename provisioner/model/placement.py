@@ -1,8 +1,8 @@
 """Defines the labels and node selectors by which the pods of a group run only on the node pool of their slice. Pure.
 
-In namespaces with assigned pools, admission adds two node selectors, called marks, to pods with chips: the key of the
-group, and the namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the slice.
-Other pods with chips get a node affinity that excludes all nodes with these labels.
+In namespaces with assigned pools, admission adds two node selectors, called marks, to pods that can be served: the key
+of the group, and the namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the
+slice. All other pods with chips get a node affinity that excludes all nodes with these labels.
 """
 
 from collections.abc import Collection, Iterable, Mapping
