@@ -31,7 +31,7 @@ class Lane:
 
     @asynccontextmanager
     async def place(self, weight: int = 1, flow: str = "") -> AsyncIterator[None]:
-        """Wait for permission to run. Raises Busy after 4 s, or if the lane is full; light flows are rejected last."""
+        """Wait for permission to run. Raises Busy after 4 s, or if the lane is full; heavy flows are rejected first."""
         self._make_room(weight, flow)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._requests[turn] = flow, weight

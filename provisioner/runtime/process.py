@@ -11,7 +11,7 @@ _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
 def collect_garbage_rarely() -> None:
-    """Collect cycles rarely, and never among the objects that exist now: collections interrupt decisions."""
+    """Collect reference cycles rarely, and never in objects that exist now, because collections delay decisions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG, _MIDDLE)
