@@ -274,7 +274,7 @@ class Workload:
     annotations: Mapping[str, str] = field(default_factory=dict)
     #: Value of spec.managedBy if another controller than the usual one of the kind runs the workload; otherwise empty.
     managed_by: str = ""
-    #: Clauses of the problem for which no slice is served, the next step last; empty if slices can be served.
+    #: Clauses of the problem that prevents all slices, the next step last if known; empty if slices can be served.
     problem: tuple[str, ...] = ()
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Time of the last change of `suspended`, by the clock of the workload's controller; None if never or unknown.
