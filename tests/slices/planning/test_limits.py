@@ -13,14 +13,18 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.messages.notices import EventReason
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.line import unit_of
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import DeleteReason, Plan
+from provisioner.slices.planning.round import begin_round
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.slices.planning.test_capacity_requests import Asking
 from tests.support.clock import after
 from tests.support.counting import counted
 from tests.support.market import jobset_of
-from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements, make_slice
 from tests.support.objects import raw_buffer
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -470,3 +474,18 @@ def test_no_further_idle_pool_is_deleted_while_a_delete_frees_enough_chips() -> 
     world.finish_deletes()
     world.step()
     assert len(world.created) == 2
+
+
+@pytest.mark.parametrize(("priority", "allowed"), [(0, False), (4, True)])
+def test_idle_pool_is_withheld_for_all_units_of_higher_priorities(priority: int, *, allowed: bool) -> None:
+    """In the past, only the largest amount of one priority was withheld from slices that take idle pools."""
+    world = World(settings_=settings(max_chips=15))
+    pool = world.put_pool(make_pool(make_jobset("gone")))
+    ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
+    budget = Budget.of(ctx)
+    asked = make_requirements(topology="2x2x1")
+    for higher in (3, 5):
+        waiting = make_slice(make_jobset(parallelism=1, template=asked), priority=higher, requirements=asked)
+        budget.keep([waiting], unit_of(waiting, world.now))
+    slice_ = make_slice(make_jobset(), priority=priority)
+    assert budget.allows_claim(slice_, unit_of(slice_, world.now), ctx.owned[pool.name]) is allowed

@@ -136,7 +136,7 @@ class Budget:
             return True
         limits = {limit.scope: limit for limit in limits_of([slice_], self.settings)}
         for limit in limits.values() if self.kept and not again else ():
-            kept = max((chips for by, chips in self.kept[limit.scope].items() if by > unit.priority), default=0)
+            kept = self._kept_from(unit, limit.scope)
             if kept and self.used[limit.scope] + kept > limit.maximum:
                 return False
         new = Charge({unit.namespace: pool.chips}, charge.accelerator, slice_.workload.full_name, slice_.workload.uid)
