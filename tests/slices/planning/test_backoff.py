@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus, Zone
-from provisioner.model.choices import CapacityKey
+from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolName, PoolStatus, Zone
+from provisioner.model.choices import CapacityChoice, CapacityKey
 from provisioner.slices.planning.contention.operations import Slots
+from provisioner.slices.planning.contention.waits import ChoiceBlocker, distinct
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, OperationLimit
@@ -408,3 +409,11 @@ def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
     assert all("rejected more than 0 of them at once" in notice.message for notice in last)
     assert not any(notice.warning for notice in last)
     assert sum(len(plan.creates) for plan in world.plans) <= 3 + 200 / 10 + 1
+
+
+def test_equal_failures_are_reported_for_the_preferred_choice() -> None:
+    """In the past, the message named the last choice."""
+    last = Backoff(failure=STOCKOUT, failures=1, since=NOW, until=after(9))
+    spot, on_demand = (CapacityChoice(kind=kind) for kind in (CapacityKind.SPOT, CapacityKind.ON_DEMAND))
+    blockers = [ChoiceBlocker(spot, last), ChoiceBlocker(on_demand, last)]
+    assert distinct(blockers) == blockers[:1]

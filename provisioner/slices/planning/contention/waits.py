@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple
@@ -149,8 +149,11 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(blockers: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return one blocker of each combination of failure, time of the next try, and probed capacity."""
-    return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in blockers}.values())
+    """Return the first blocker of each combination of failure, time of the next try, and probed capacity."""
+    first: dict[Hashable, ChoiceBlocker] = {}
+    for blocker in blockers:
+        first.setdefault((blocker.last.failure, blocker.until, blocker.probed), blocker)
+    return list(first.values())
 
 
 def of_choices(blockers: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
