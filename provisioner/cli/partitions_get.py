@@ -35,8 +35,8 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     """Wait until the pod's partition is active, and write its configuration.
 
     The pod is named by the variables POD_NAMESPACE, POD_NAME, POD_UID and IPUS, which the
-    webhook sets. The command waits without limit, and ends early only if no partition can
-    satisfy the pod.
+    webhook sets. The command ends early only after --timeout, or if no partition can satisfy
+    the pod.
     """
     missing = [variable for variable in _VARIABLES if not os.environ.get(variable)]
     size = os.environ.get(names.SIZE_VARIABLE, "")

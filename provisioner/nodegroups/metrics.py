@@ -66,7 +66,7 @@ def values_of(memory: Memory, snapshot: Snapshot, oldest: Mapping[str, float]) -
     yield Shown("open", "Calls and writes that are not answered yet.", calls, ("sort",))
     kinds = ({backoff.failure.kind.value for backoff in of.backoffs.values()} for of in memory.resources.values())
     failing = Counter(kind for of_resource in kinds for kind in of_resource)
-    text = "Resources whose last read, create or delete failed, by kind of failure."
+    text = "Resources with a call that waits after failures, by kind of failure."
     yield Shown("failing", text, failing, ("kind",))
     cluster = snapshot.cluster
     known = all((cluster.uid, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))

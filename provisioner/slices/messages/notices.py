@@ -60,8 +60,8 @@ class EventReason:
     SLICE_SPLIT = "SliceSplit"
     #: The slice has fewer pods than hosts, or its pods request fewer chips than their hosts have.
     UNDERUSED = "SliceUnderused"
-    #: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
-    #: which the provisioner does not create.
+    #: The workload has the label or annotation `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests
+    #: Slice resources, which the provisioner does not create.
     SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
     #: A limit or a pause of the administrator does not allow the pool. For a limit, the message usually has its use and
     #: the slice's place.
@@ -72,8 +72,8 @@ class EventReason:
     HELD_FOR_OTHERS = "SliceHeldForOthers"
     #: The new nodes may not have a label that the pod selects. The pool is created.
     UNKNOWN_SELECTOR = "SelectorNotKnown"
-    #: For at least a minute, GKE did not list the node pools, or the kubeconfig and `GCP_CLUSTER` were not proven to be
-    #: the same cluster. No decisions are made.
+    #: For at least a minute, GKE did not list the node pools, the hints could not be read, or the kubeconfig and
+    #: `GCP_CLUSTER` were not proven to be the same cluster. No decisions are made.
     NOT_READY = "ProvisionerNotReady"
     #: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
     INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"

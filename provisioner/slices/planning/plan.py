@@ -30,7 +30,7 @@ from provisioner.slices.planning.round import Round
 class DeleteReason(Enum):
     """Reason for deleting a pool. Before the delete, the gate verifies WORKLOAD_* and SLICE_STUCK live."""
 
-    #: The workload (of any kind) does not exist, is being deleted or is unknown, or the machine type is unknown.
+    #: The workload (of any kind) no longer exists, or the machine type is unknown.
     WORKLOAD_GONE = "jobset_gone"
     #: The workload completed or failed.
     WORKLOAD_FINISHED = "jobset_finished"
@@ -38,7 +38,7 @@ class DeleteReason(Enum):
     WORKLOAD_SUSPENDED = "jobset_suspended"
     #: GKE reports the pool as ERROR.
     POOL_FAILED = "pool_failed"
-    #: Nodes of the pool have been missing or not ready for `NODEPOOL_READY_TIMEOUT`.
+    #: Not all nodes of the pool were ready for `NODEPOOL_READY_TIMEOUT`.
     NO_READY_NODES = "no_ready_nodes"
     #: The pool's reservation has ended.
     RESERVATION_ENDED = "reservation_ended"
@@ -49,7 +49,7 @@ class DeleteReason(Enum):
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The workload is all-or-nothing, and did not get all its slices.
     GIVEN_BACK = "given_back"
-    #: No other reason applies, for example because the slice has ended or counts on another pool.
+    #: The slice does not exist, has ended, or counts on another pool.
     NOT_NEEDED = "not_needed"
 
 

@@ -440,7 +440,7 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 def _users_by_labels(owned: Iterable[OwnedPool], workloads: Workloads) -> dict[PoolName, SliceId]:
     """Return the slice in the node labels of each pool: after a restart, the `last_user` if the hints name none.
 
-    Suspended workloads are left out: one that was recreated would keep pools of the earlier one without a time limit.
+    Suspended workloads are left out: a recreated workload would keep pools of its predecessor without a time limit.
     """
     # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}

@@ -104,7 +104,7 @@ class SliceView:
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
+    #: Whether the state may be older than `since`, the time at which this process first saw the pool.
     since_start: bool
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty otherwise.
@@ -141,7 +141,7 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the state began earlier: `since` is then the time at which this process first saw the pool.
+    #: Whether the state may be older than `since`, the time at which this process first saw the pool.
     since_start: bool
     #: Why the pool is kept or deleted.
     reason: str
@@ -176,7 +176,7 @@ class PoolView:
 class BackoffView:
     """Capacity or request that failed, or slice whose creates failed; no create is sent for it before `until`."""
 
-    #: Zone, machine type, shape and terms; id of a slice if only this is delayed; words about a failed request.
+    #: Zone, machine type, shape and terms; or the id of the only delayed slice, or a failed request.
     capacity: str
     zone: str
     machine_type: str
