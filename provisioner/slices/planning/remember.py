@@ -106,6 +106,9 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
         for create in decision.launches.creates
     }
     ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
+    claimed = decision.matching.claimed
+    # These pools get labels for pods, or already have them, but the caches may still show the labels of free pools.
+    opening = {name for name, user in claimed.items() if ctx.slices[user].workload.kind.has_pods}
     pools: dict[PoolName, PoolMemory] = {}
     for name, pool in ctx.owned.items():
         entry = memory.pool(name)
@@ -120,7 +123,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             delete=delete,
             phase=entries[name],
             unneeded_since=unneeded_since,
-            free_since=(entry.free_since or now) if pool.free else None,
+            free_since=(entry.free_since or now) if pool.free and name not in opening else None,
             last_user=users.get(name),
             place=(str(zones[0]), pool.pool.machine_type) if pool.nodes and zones else entry.place,
             unready_since=pool.unready_since,

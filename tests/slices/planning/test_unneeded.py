@@ -160,6 +160,25 @@ def test_pool_settles_if_it_became_free_a_moment_ago() -> None:
     assert [delete.settle for delete in world.look().deletes] == [True]
 
 
+def test_pool_settles_if_a_slice_counted_on_it_a_moment_ago() -> None:
+    """The labels that opened the pool for the slice, and that the caches do not show yet, also admit other pods."""
+    train = make_jobset("train")
+    world = World(settings_=settings(deletion_delay_seconds=15.0, namespaces=("default",)))
+    world.put_pool(make_pool(make_jobset("gone")))
+    for node in list(world.nodes.values()):
+        world.put(replace(node, labels={**node.labels, **FREE}))
+    unserved = make_jobset("unserved", namespace="other", template=make_requirements(tolerations=()))
+    world.add_with_pod(unserved, unschedulable=False, created_at=world.now)
+    world.look()
+    world.pass_time(10.0)
+    world.add(train)
+    assert len(world.look().assignments) == 2
+    world.remove_jobset(train)
+    world.look()
+    world.pass_time(15.0)
+    assert [delete.settle for delete in world.look().deletes] == [True]
+
+
 def test_cost_of_settling_does_not_grow_with_leaders_times_idle_pools() -> None:
     """The selectors of 100 leaders that do not fit are collected once per round, not once for each idle pool."""
 
