@@ -174,7 +174,9 @@ class Assigned:
             # A slice may leave a pool if its LeaderWorkerSet got another shape, or if its pods are not bindable.
             fits_still = any(workload.bindable and fits_shape(workload, workload.shape, other) for workload in asked)
             settled_at = max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at)
-            known = fits_still and now - settled_at > seconds
+            # A pod from before the policy may use the other pool, whose labels are then kept.
+            taken = any(not (pod.reviewed or pod.is_guest) for pod in self._cluster.pods_on_pool(other.name))
+            known = fits_still and not taken and now - settled_at > seconds
             if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
                 text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
                 self._stage.violate(LABELS, text)
