@@ -438,6 +438,20 @@ def test_pause_begins_although_other_pools_of_the_workload_are_in_use() -> None:
     assert (world.bound(workload), holder(world)) == (2, "train")
 
 
+def test_pause_begins_although_a_buffer_counts_on_a_pool_of_the_workload() -> None:
+    """In the past, the pause began only after 45 minutes, because the pool for the buffer was not deleted."""
+    workload = gang()
+    world = Asking(marked=True, partial_hold_seconds=HOLD)
+    world.refuse_create = room_for(world, 1)
+    world.add(workload)
+    world.live(3)
+    world.ask(raw_buffer("warm", replicas=1))
+    while holder(world) != "pause":
+        world.live(1, seconds=30)
+    world.live(34, seconds=30)
+    assert (len(world.pools), reasons(world), holder(world)) == (1, [], "train")
+
+
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
     """In the past, a JobSet held pools of one accelerator for 66 h while it waited for the second accelerator."""

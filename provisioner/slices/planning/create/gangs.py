@@ -130,10 +130,7 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
     """Return the holds and pauses that last. A hold ends if its workload is complete, not served or unsatisfiable."""
     now, kept = ctx.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
-    phases = {name: entry.phase.phase for name, entry in ctx.memory.pools.items() if entry.phase is not None}
-    # A pool with running pods is not released, so the pause does not wait for its delete.
-    unused = (pool for pool in ctx.owned.values() if phases.get(pool.name) is not Phase.IN_USE)
-    owners = {pool.ownership.workload_uid for pool in unused} if ctx.memory.holds else set()
+    owners = _owners_of_released(ctx) if ctx.memory.holds else set()
     for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
@@ -144,6 +141,19 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
         if until is None or until > now:
             kept[accelerator] = replace(hold, until=until)
     return kept
+
+
+def _owners_of_released(ctx: Round) -> set[WorkloadUid]:
+    """Return the workloads whose pools exist, without pools that have pods or that other workloads count on.
+
+    A release does not delete the latter pools, so a pause does not wait for their deletes.
+    """
+    kept = {name for name, entry in ctx.memory.pools.items() if entry.phase and entry.phase.phase is Phase.IN_USE}
+    for slice_id, memory in ctx.memory.slices.items():
+        pool = ctx.owned.get(memory.claim.pool) if memory.claim is not None else None
+        if pool is not None and pool.ownership.workload_uid != slice_id.workload_uid:
+            kept.add(pool.name)
+    return {pool.ownership.workload_uid for pool in ctx.owned.values() if pool.name not in kept}
 
 
 def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
