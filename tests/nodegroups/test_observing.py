@@ -226,7 +226,7 @@ def test_list_selects_only_needed_objects(world: World, collection: str, labels:
 
 
 def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
-    """Thousands of nodes report every five minutes, and the API server rejects a patch with an outdated version."""
+    """Thousands of nodes report every few minutes, and the API server rejects a patch with an outdated version."""
     raw = world.kube.put_node()
     world.step()
     world.changes = 0

@@ -82,7 +82,7 @@ def test_node_may_be_of_a_group_if_it_is_a_machine_or_has_labels(raw: dict[str, 
     ],
 )
 def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition: dict[str, Any], want: bool) -> None:
-    """Kubernetes notices a failed kubelet within 8 minutes of its last report, unless the control plane was down."""
+    """Kubernetes notices a failed kubelet within 9 minutes of its last report, unless the control plane was down."""
     times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
     raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
     assert parse_node(raw).silent_since == (datetime(2026, 1, 1, tzinfo=UTC) if want else None)

@@ -101,7 +101,7 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
 
 _LISTS = (actions.ListMachines(target=target(MIG)), actions.ReadMachines(target=target(MIG), machines=(a_machine(),)))
 _ENDED, _FAILED = operation(done=True), operation(done=True, failure=_STOCKOUT)
-#: Answer, and level and event of its log line, by case. Lines for successful reads would hide other lines.
+#: Answer, and level and event of its log line, by case. Successful reads have no line: it would hide other lines.
 _LINES: dict[str, tuple[actions.CallAnswer | actions.WriteAnswer, str]] = {
     "create": (answered(INSERT, result=operation()), "info resource.create_accepted"),
     "create that is refused": (failed(INSERT), "warning resource.create_failed"),

@@ -38,7 +38,7 @@ SORTS = {
 
 
 def of_sort(name: str) -> dict[str, Any]:
-    """Return the get, insert and delete calls of a resource type. A test replaces the scopes before it makes a call."""
+    """Return the get, insert and delete calls of a resource type. A call uses the scope at the time of the call."""
     kind, scope, path = SORTS[name]
     child = a_child(kind, "a")
     place, one = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope], f"{path}/a"

@@ -335,7 +335,7 @@ def test_name_of_the_target_does_not_affect_the_kind_of_failure() -> None:
     )
 
 
-#: All keys that the parsers read; they ignore values under other keys.
+#: Keys that the parsers read, and some that they ignore. Random keys would almost never be read.
 _KEYS = sorted(
     {
         "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def googles(name: str) -> Any:
-    """Return a type of Google's library, whose import takes seconds of each process that collects tests."""
+    """Return a type of Google's library. Its import takes seconds, so it must not happen when tests are collected."""
     from google.cloud import compute_v1
 
     return operator.attrgetter(name)(compute_v1)

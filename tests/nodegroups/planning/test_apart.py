@@ -36,7 +36,7 @@ def test_other_groups_are_served_if_a_decision_raises() -> None:
 
 
 def test_memory_of_a_group_is_kept_if_its_decision_raises() -> None:
-    """Without its memory, resources of the group would be created twice after the exception."""
+    """Without the memory, resources would be read again, and failed calls repeated without their back-off."""
     world = ready_world("bad", "good", topology="2x4")
     before = dict(world.process.memory.resources)
     world.kube.poisoned.add("bad")
@@ -51,7 +51,7 @@ def test_memory_of_a_group_is_kept_if_its_decision_raises() -> None:
 
 
 def test_other_groups_are_created_under_a_limit_if_a_decision_raises() -> None:
-    """The order of groups under the limit depends on all managed instance groups, also on one whose decision raises."""
+    """The order of groups under the limit is computed from all groups, and must not fail because of one of them."""
     world = ready_world("bad", settings=replace(SETTINGS, machines_per_namespace=100), topology="2x4")
     world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
     world.kube.create_group(make_group("good", topology="2x4"))

@@ -1,4 +1,4 @@
-"""Tests of faults of gke-labs/tpu-operator, which this controller must not have."""
+"""Tests with a number check a fault of gke-labs/tpu-operator. Equal numbers, also in ../bootstrap, mean one fault."""
 
 from __future__ import annotations
 
@@ -132,13 +132,12 @@ def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
     assert all(names.MACHINE_ID in node.labels for node in world.kube.all("Node"))
 
 
-def test_9_groups_with_ambiguous_names_or_a_forged_status_have_separate_nodes() -> None:
-    """Label values that join namespace and name, such as a-b-c, would be equal for groups a/b-c and a-b/c."""
+def test_9_nodes_are_not_those_of_another_group_with_a_copied_status() -> None:
     world = ready_world("c")
     group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
     ctx = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
-    # A user who can write a status can copy the machines of another group into it.
+    # A user with permission for the status can copy the machines of another group into it.
     for machines in ((), group.status.machines):
         assert left_over(replace(other, status=replace(other.status, machines=machines)), None, ctx) == ()
     assert len(left_over(group, None, ctx)) == 4

@@ -223,7 +223,7 @@ def test_only_the_latest_recreations_that_the_crd_allows_are_recorded() -> None:
 
 @pytest.mark.parametrize("listed", [0, 1])
 def test_machines_that_are_not_listed_keep_pods_and_nodes(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute Engine may list a machine late, and a group older than an hour is read only every 300 s."""
+    """Compute Engine may list a machine late. The machines of a group older than an hour are listed every 300 s."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repair_after_seconds=60.0))
     world.wait(3600.0)
     world.run_pods("train")

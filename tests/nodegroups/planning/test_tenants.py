@@ -359,7 +359,7 @@ def test_waiting_groups_are_not_written_when_another_group_is_deleted() -> None:
 
 
 def test_forged_status_does_not_circumvent_the_limit() -> None:
-    """A user who can write an object can also write its status."""
+    """A user may have permission for the subresource `status`, and can then write any address into it."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     foreign = "projects/secret/global/instanceTemplates/t"
     for changes in ({"name": "large", "target_size": 6}, {"name": "foreign", "instance_template": foreign}):

@@ -78,7 +78,7 @@ def worlds() -> Worlds:
 
 
 def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restore of an older etcd, groups created later have no objects, but their machines cost money."""
+    """Groups that were created after a backup have no objects after its restore, but their machines cost money."""
     world = World()
     found: list[tuple[str, ...] | None] = []
     project = "project-1"

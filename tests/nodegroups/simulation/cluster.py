@@ -39,7 +39,7 @@ FACTS = Cluster(
     kubernetes_version="1.34",
 )
 _NOT_READY_SECONDS = 40.0
-#: Time in seconds from the delete of a node until Kubernetes deletes its pods.
+#: Time in seconds from a user's delete of a node until its pods are deleted. After other deletes, there is no delay.
 _ORPHAN_SECONDS = 50.0
 _RECORDS = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_GROUP)
 Key = tuple[str, str, str]

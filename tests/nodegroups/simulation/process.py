@@ -32,7 +32,7 @@ from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
 
-#: Maximum seconds between two rounds. With the 15 s of the real loop, a step that requests its round late would pass.
+#: Maximum seconds between two rounds. The 15 s of the real loop would hide a step that does not request its round.
 _LONGEST_PAUSE_SECONDS = 60.0
 #: Maximum number of rounds in a minute. A controller that makes more never comes to rest.
 _MAX_ROUNDS_A_MINUTE = 600

@@ -17,7 +17,7 @@ from tests.support.compute import broken_invariants
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
-#: Maximum time in seconds after the last fault until every group is ready.
+#: Maximum time in seconds until every group is ready, from 240 s after the last fault.
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
