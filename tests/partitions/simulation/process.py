@@ -196,7 +196,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, asked_at, fate))
 
     def _arrive(self, call: Call, asked_at: datetime, fate: str) -> None:
-        """Deliver a sent call, or lose it or its answer if `fate` is set, even if its process was killed."""
+        """Deliver a sent call, even of a killed process. With `fate`, reject it, or lose it or its answer."""
         if fate == "before":
             self._done(call, asked_at, None, _lost(call))
         elif fate == "bad":

@@ -40,7 +40,7 @@ class VipuServer:
         self.on_change: Callable[[Call], None] = lambda _call: None
         #: Time at which a fault last took each partition from its pod, by partition id.
         self.robbed: dict[str, float] = {}
-        #: Time of the last restart, and time from which the server can be reached again.
+        #: Start of the last outage, and time from which the server can be reached again.
         self.down_at = self.back_at = 0.0
 
     def partitions(self) -> dict[str, PartitionView]:
