@@ -139,7 +139,7 @@ def test_pod_with_too_many_labels_keeps_the_ones_for_decisions() -> None:
 
 
 def test_message_of_the_scheduler_is_cut() -> None:
-    """The message names every node that does not fit, so its length grows with the cluster."""
+    """The message lists each distinct reason, such as each untolerated taint, so its length grows with the cluster."""
     raw = raw_pod()
     raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
     pod = parsed_pod(raw)

@@ -133,7 +133,7 @@ def test_events_of_one_object_are_limited(harness: Harness) -> None:
 
 
 def test_events_with_the_uid_of_an_object_of_another_namespace_use_no_budget_of_it(harness: Harness) -> None:
-    """Users of a namespace write the UIDs in the ownerReferences of their pods."""
+    """Users can write the UID of any object into the ownerReferences of their pods."""
     for number in range(40):
         harness.emit(f"message {number}", ref=replace(POD, namespace="other"))
     harness.emit()

@@ -110,7 +110,7 @@ def test_namespaces_do_not_share_their_bound() -> None:
 
 
 def fill(kept: Kept[Thing], sizes: Mapping[str, int]) -> set[Key]:
-    """Add things of 1,000 bytes to namespaces in turn; return the keys of those that are not full in the end."""
+    """Add things of 1,000 bytes to namespaces in turn; return the keys of the reduced things."""
     reduced = set[Key]()
     for number in range(max(sizes.values())):
         for namespace in (name for name, size in sizes.items() if number < size):
@@ -122,7 +122,7 @@ _EMPTY = size_of(Thing("", 300))
 
 
 @pytest.mark.parametrize("bound", [(100_000, None), (10**9, 100)], ids=["bytes", "objects"])
-def test_namespaces_exceed_twice_the_bound_of_one_at_the_cost_of_the_largest(bound: tuple[int, int | None]) -> None:
+def test_largest_namespaces_are_reduced_beyond_twice_the_bound_of_one(bound: tuple[int, int | None]) -> None:
     """In the past, three namespaces at their bounds could fill the memory of the process."""
     kept = Kept(bound_of(*bound))
     sizes = {"honest": 30, **{f"hostile-{number}": 90 for number in range(5)}}

@@ -1,4 +1,4 @@
-"""Tests of two electors on a fake API server with a fake clock: at most one elector leads."""
+"""Tests of electors on a fake API server, mostly with a fake clock: at most one elector leads."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_processes_of_the_same_name_have_different_identities(kube: FakeKube) ->
 
 
 def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock) -> None:
-    """Controllers with different leases do not wait for each other. Only one checks the Go provisioner's lease."""
+    """A controller waits only for holders of the leases that it names, so not always for the Go provisioner."""
     kube.put_object(ORIGINAL, held_by("go"))
     other = Candidate(kube, clock, "pod-b", leases=("other",)).step()
     assert other.leads

@@ -273,8 +273,8 @@ def test_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
         before["n", "x"] = 1  # type: ignore[index]
 
 
-def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
-    """Objects that are only absent from the next list do not count, so that a mass deletion can be recognized."""
+def test_absence_from_a_list_does_not_count_as_seen_deletion(harness: Harness) -> None:
+    """If many workloads are absent without a DELETED event, their pools are deleted one at a time."""
     harness.play(event("DELETED", thing("a", uid="uid-a")))
     harness.kube.remove_object(f"{THINGS}/b")
     harness.play(event("ERROR", {"code": 410, "reason": "Expired"}))
@@ -439,7 +439,7 @@ def test_watch_without_contact_is_not_fresh(harness: Harness) -> None:
     ],
 )
 def test_quiet_watch_of_full_length_counts_as_contact(harness: Harness, seconds: int, *, want: bool) -> None:
-    """Real servers send no bookmark without changes, so a quiet cluster must not look like a hung watch."""
+    """Real servers may send no bookmark without changes, so a quiet cluster must not look like a hung watch."""
     harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, seconds)  # type: ignore[assignment, return-value]
     for _ in range(5):
         assert harness.watch.step() == 0

@@ -1,4 +1,4 @@
-"""Tests that concurrent checks share lists for at most 2 s, and that a later check reads a list that failed again."""
+"""Tests that concurrent checks share lists for at most 2 s, and that after a failure a later check lists again."""
 
 from __future__ import annotations
 

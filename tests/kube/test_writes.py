@@ -36,7 +36,7 @@ from provisioner.model.writes import OpenCall, OpenWrite, Proposed, WriteFailure
     ],
 )
 def test_each_error_has_its_kind_of_failure(error: ClusterError, want: WriteFailure) -> None:
-    """A conflict needs a new read, a rejection needs a user, and after other errors the write may have taken effect."""
+    """A conflict needs a new read, and a rejection a change by a user. Other errors may end without either."""
     assert want is failure_of(error)
 
 
