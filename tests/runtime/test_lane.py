@@ -119,7 +119,7 @@ def test_full_lane_drops_requests_of_the_heaviest_flow(name: str):
         await settle()
         assert lane._weights["honest"] >= 9
         assert lane._weights.total() == 100
-        # One request is cancelled in the step in which it is dropped.
+        # The last request of the flood was rejected before, so its cancellation has no effect.
         flood[-1].cancel()
         go_on.set()
         await asyncio.wait([*flood, *honest])

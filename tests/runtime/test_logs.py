@@ -111,7 +111,7 @@ def test_requests_of_libraries_are_never_logged() -> None:
 
 
 def test_library_that_stopped_propagating_is_logged() -> None:
-    """Google's libraries do not propagate their records if they are imported before `configure` is called."""
+    """Google's libraries turn propagation off when they are imported, which may be before `configure` is called."""
     logging.getLogger("google").propagate = False
     out = io.StringIO()
     logs.configure("info", stream=out)

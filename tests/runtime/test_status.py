@@ -351,5 +351,5 @@ def test_pages_are_created_one_at_a_time_without_delaying_probes(serve: Serve) -
         assert ask(port, "/healthz") == (200, "ok\n")
         go_on.set()
         assert {future.result(10) for future in asking} == {(200, "heavy")}
-    # After the first page was created, the thread pauses for as long as this took, but at most for 0.5 s.
+    # After the first page was created, the queue pauses for as long as this took, but at most for 0.5 s.
     assert moments[2] - moments[1] >= 0.45
