@@ -132,7 +132,7 @@ def test_events_of_one_object_are_limited(harness: Harness) -> None:
     assert len(harness.methods()) == 27
 
 
-def test_events_with_the_uid_of_an_object_of_another_namespace_use_no_budget_of_it(harness: Harness) -> None:
+def test_events_of_another_namespace_with_the_same_uid_use_another_budget(harness: Harness) -> None:
     """Users can write the UID of any object into the ownerReferences of their pods."""
     for number in range(40):
         harness.emit(f"message {number}", ref=replace(POD, namespace="other"))
