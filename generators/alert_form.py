@@ -15,9 +15,9 @@ EACH = "project_id, location, cluster, namespace"
 #: Sentence in the description of each alert whose query is from the function `gone`.
 ENDS = "The alert may end after a day even if none runs."
 CRITICAL, WARNING = "critical", "warning"
-#: Page of runbooks by the first word of an alert's slug. All other alerts are on the page of node pools.
+#: Page of runbooks by the first word of an alert's slug. Other alerts are on the page of node pools.
 _PAGES = {"nodegroups": "node-groups", "partitions": "partitions", "webhook": "webhook"}
-#: Alerts whose runbook is the same for the controllers of all products.
+#: Alerts whose runbook is the same for all controllers, on the page `controllers`. The webhook server has its own.
 _SHARED = frozenset({"absent", "no-leader", "loop-stalled", "watch-stale", "decision-faults"})
 
 

@@ -252,7 +252,7 @@ def _schema() -> dict[str, Any]:
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),
-            # With webhook.only, templates accept these values; otherwise, they fail and name the replacement.
+            # Templates fail and name the replacement, unless webhook.only is set and the value has a counterpart.
             **{name: dict(_OLD) for name in _OF_ENV_INJECTOR},
         },
     }
@@ -360,7 +360,7 @@ def _partitions_schema() -> dict[str, Any]:
             podAnnotations=_MAP,
             **dict.fromkeys(("podSecurityPolicyContext", "securityContext", "resources"), _FREE),
             service=_closed(type=_TEXT, port=port),
-            # Any value is valid here, because the template fails with the reason if autoscaling is enabled.
+            # Any object is valid here, because the template fails with the reason if autoscaling is enabled.
             autoscaling=_FREE,
             admissionWebhooks=_closed(
                 scope=_TEXT,

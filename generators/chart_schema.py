@@ -1,9 +1,9 @@
 """Generates JSON schemas of the chart's `settings` from the forms of the options.
 
-The controller accepts all values that the schema accepts, with two exceptions that no regular expression can check:
-repeated names in a list, and combinations of settings. The schema is stricter in rare forms: a duration has each unit
-once, words are in lower case, and values that would be clamped are rejected. The patterns are valid in every dialect:
-no look-around, no named groups, no repetition above 1,000.
+The controller accepts all values that the schema accepts, with three exceptions: repeated names in a list,
+combinations of settings, and values of which the schema checks only that they are text. The schema is stricter in rare
+forms: a duration has each unit once, words are in lower case, and values that would be clamped are rejected. The
+patterns are valid in every dialect: no look-around, no named groups, no repetition above 1,000.
 """
 
 from __future__ import annotations
