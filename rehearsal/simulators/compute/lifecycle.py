@@ -5,8 +5,8 @@ bulk mode, managed instances exist immediately, and VMs when there is capacity f
 After a host error or maintenance, Compute Engine restarts VMs that have automaticRestart. In a multi-host slice it
 restarts all, because they cannot be rescheduled one by one ("Failure recovery of TPU instances"). A preempted spot VM
 is stopped or deleted, by its termination action. A group recreates lost VMs unless its policy is to do nothing; here, a
-slice is recreated as a whole. A scheduled step first checks whether it still applies, because other changes do not
-remove it from the timeline. Not thread-safe: the model holds the lock.
+slice or a group in bulk mode is recreated as a whole. A scheduled step first checks whether it still applies, because
+other changes do not remove it from the timeline. Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations

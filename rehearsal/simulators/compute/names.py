@@ -108,7 +108,7 @@ def instance_name(base: str, rng: random.Random) -> str:
 
 
 def fingerprint(content: object, revision: int) -> str:
-    """Return a fingerprint that is new after each change, even if the content is the same as before."""
+    """Return a fingerprint; it differs between revisions, even if their content is the same."""
     text = json.dumps([content, revision], sort_keys=True, default=str)
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 

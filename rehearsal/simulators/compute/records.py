@@ -265,7 +265,7 @@ class Group(Resource):
 
     @property
     def is_slice(self) -> bool:
-        """Whether the VMs form one slice, so that they are created and lost only together."""
+        """Whether the VMs form one slice, so that they are restarted and recreated only together."""
         return self.policy is not None and bool(self.policy.topology)
 
     @property

@@ -71,7 +71,7 @@ class Fault(faults.BaseFault):
 
     `pool` is a regular expression for the whole name, `topology` such as 4x8, `capacity` one of Capacity's values,
     `reservation` a name, or the whole text that pools send. `after_seconds` is the time until a failed create or delete
-    ends with `status`; by default, the usual time.
+    ends; by default, the usual time. CREATE_ERROR, DELETE_FAILS and HTTP_ERROR use `status`.
     """
 
     kinds = FaultKind

@@ -125,7 +125,7 @@ class Kubelet:
         except ServerError as error:
             if error.status != _NOT_FOUND:
                 raise
-            # The Lease was deleted with its Node. If the Node still does not exist, the report fails.
+            # The Lease was never created, or was deleted with its Node. If the Node does not exist, the report fails.
             self._report(state, now)
             self.client.call("POST", LEASES, self._owned(body))
         self._renewed_at = now

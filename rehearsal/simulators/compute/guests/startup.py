@@ -1,7 +1,7 @@
 """Reads the metadata that a VM's startup script reads before it joins a cluster. Pure.
 
-The keys are those of gke-labs/tpu-operator and, if its script has no key for a value, of later scripts. A key counts
-only if the startup script contains it; a VM whose script does not read a token does not join by its metadata. The
+The keys are those of gke-labs/tpu-operator and, if its script has no key for a value, of later scripts. Version, port
+and taints count only if the script contains their key; a VM whose script has no key of a token does not join. The
 accepted formats, and the labels that are left out, are those of kubeadm and the kubelet.
 """
 
