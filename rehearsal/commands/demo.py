@@ -149,7 +149,7 @@ def places(gke_url: str, process: ProvisionerProcess) -> dict[str, str]:
 
 
 def _ended(rehearsal: Rehearsal, story: Story) -> str:
-    """Return the final message, empty while JobSets or pools are left. Raises RehearsalError if a JobSet must fail."""
+    """Return the final message, empty until the end. Raises RehearsalError if a JobSet failed or gets no pool."""
     if story.invalid:
         raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
     if story.failed:
@@ -200,7 +200,7 @@ def _phase(times: PoolTimes) -> str:
 
 
 def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
-    """Return the reason why the manifests would create no pool; empty if they would create one."""
+    """Return the reason why the demo cannot use the manifests; empty if it can."""
     if manifests.problems:
         return "\n".join(output.plain(str(problem)) for problem in manifests.problems)
     jobsets = [document for document in manifests.documents if document.raw.get("kind") == _KIND]

@@ -21,7 +21,7 @@ from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
 
 _LOOK_SECONDS = 0.2
-#: Time in seconds without a change after which a demo fails. Demos add the durations of simulated operations.
+#: Time in seconds without a change after which a demo fails. The demo of GKE adds the duration of a create.
 STANDSTILL_SECONDS = 120.0
 #: Width of a table, and minimum width of its first column, in characters.
 _TABLE_WIDTH = 80

@@ -171,7 +171,7 @@ class ProvisionerProcess(ControllerProcess):
         )
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start the process and wait until it makes decisions: its caches are synced and its cluster is proven."""
+        """Start the process and wait until it leads and its cluster is proven."""
         lines = len(self.records())
         self.launch()
         self._await(

@@ -1,4 +1,4 @@
-"""The only exception of the local cluster. It has no subclasses, because callers can only show its text."""
+"""The exception of the local cluster for its callers. It has no subclasses, because they can only show its text."""
 
 from __future__ import annotations
 

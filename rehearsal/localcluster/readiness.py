@@ -165,7 +165,7 @@ def _gets_child(api: ApiClient, probe: _Probe) -> bool:
         api.apply(probe.path, _bytes(probe.manifest))
         return False
     child = api.call("GET", probe.child)
-    # Another controller sets the child's status, so that controller works as well.
+    # If the child is not the probe, another controller sets its status, so that controller works as well.
     return child.status == 200 and probe.handled(child.body.get("status", {}))
 
 

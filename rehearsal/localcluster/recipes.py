@@ -62,7 +62,7 @@ class Recipe:
 _KUBERNETES = "k8s.io/kubernetes"
 _KUBERNETES_VERSION = "k8s.io/component-base/version.gitVersion"
 
-# Programs that build fast come first, so that a mistake in the set-up shows within a minute.
+# etcd, which builds fast, comes first, so that a mistake in the set-up shows within a minute.
 RECIPES = (
     Recipe(
         name=ETCD,
