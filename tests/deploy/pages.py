@@ -1,4 +1,4 @@
-"""Reads the command blocks of a documentation page. A comment above each block names the readers who need it."""
+"""Reads the command blocks of a documentation page. A comment above a block names the installations that need it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = re.compile(
 class Block:
     """A block of commands that readers copy."""
 
-    #: Word of the comment above the block: `all`, or the way of installation such as `helm`; empty without a comment.
+    #: Word in the comment above it: `all`, an installation such as `helm`, or a variant; empty without a comment.
     where: str
     text: str
     heading: str

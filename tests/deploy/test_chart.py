@@ -376,7 +376,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
             read_settings(_REQUIRED | {key: str(value) for key, value in change.items()})
 
 
-#: Number of examples for each pattern of a value. There are 90 patterns, so a quarter of the usual number suffices.
+#: Number of examples for each pattern of a value: a quarter of the usual number, because there are about 60 patterns.
 _EXAMPLES = hypothesis.settings.default.max_examples // 4
 
 

@@ -42,7 +42,7 @@ _PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{
 _PLUGIN, _PLUGIN_ELSEWHERE = (
     (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
 )
-#: Identity of a kubelet. The group system:masters grants its rights, because this cluster has no authorizer for nodes.
+#: Identity of a kubelet. The group system:masters grants all rights, so only admission can reject its changes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
 #: Agent of a network plugin: its account may patch all nodes, and its pod runs on another node.
 _AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
