@@ -124,7 +124,7 @@ def literal_reasons() -> set[str]:
 
 @functools.cache
 def words() -> str:
-    """Return all texts in the code. Identifiers are also included with spaces instead of underscores."""
+    """Return all texts in the code, each also with spaces instead of underscores."""
     lines = []
     for tree in _trees():
         for node in ast.walk(tree):

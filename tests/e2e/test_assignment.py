@@ -41,7 +41,7 @@ from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 
 pytestmark = [
     pytest.mark.e2e,
-    # Workloads restart ten times, and each restart waits for several controllers.
+    # Workloads restart up to ten times, and each restart waits for several controllers.
     pytest.mark.timeout(300),
     pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
 ]

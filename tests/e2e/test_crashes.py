@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.nightly
 def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
-    """The process is killed while a pool is provisioning, in use, idle and deleting; simulations crash in CI."""
+    """The process is killed while a pool is provisioning, in use, idle and deleting. Simulations kill processes too."""
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
 
     def again() -> ProvisionerProcess:

@@ -1,4 +1,4 @@
-"""Variables of pods by owner: cases and the twelve mistakes of gke-tpu-env-injector, which this webhook replaces."""
+"""Variables of pods by owner, and mistakes of gke-tpu-env-injector, which this webhook replaces."""
 
 from __future__ import annotations
 
