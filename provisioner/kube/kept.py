@@ -27,8 +27,9 @@ _FULL = 0.9
 _NAMESPACES = 2
 #: Share of the total that remains when the bounds are lowered, and share below which a new list raises them again.
 _LOWERED, _RAISED = 0.9, 0.8
-#: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
-_MAX_OUTDATED = 1000
+#: A heap is rebuilt when it has more entries than this number plus twice the number of full records. The number is
+#: small, because there may be thousands of namespaces, and the bounds do not count outdated entries.
+_MAX_OUTDATED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
