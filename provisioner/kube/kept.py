@@ -21,12 +21,13 @@ from provisioner.model import bounds
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: If less than this share of a bound is used, a new list restores full records. 1.0 would cause a list at each delete.
+#: If less than this share remains of the records that were full after the last reduction, a new list restores full
+#: records. 1.0 would cause a list at each delete.
 _FULL = 0.9
 #: All namespaces together may have as many full and reduced records as this many namespaces at their bounds.
 _NAMESPACES = 2
-#: Share of the total that remains when the bounds are lowered, and share below which a new list raises them again.
-_LOWERED, _RAISED = 0.9, 0.8
+#: Share of the total that remains when the bounds are lowered. Large records may leave less.
+_LOWERED = 0.9
 #: A heap is rebuilt when it has more entries than this number plus twice the number of full records. The number is
 #: small, because there may be thousands of namespaces, and the bounds do not count outdated entries.
 _MAX_OUTDATED = 16
@@ -67,13 +68,16 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Namespace:
-    #: Bytes of all full records, and the used share of the bound.
+    #: Bytes of all full records, the used share of the bound, and this share after the last reduction of a record.
     size: int = 0
     share: float = 0.0
+    trimmed: float = 0.0
     full: dict[Key, _Entry] = field(default_factory=dict)
     #: The entries of `full`, and outdated entries, which `add` skips.
     heap: list[_Entry] = field(default_factory=list)
     reduced: set[Key] = field(default_factory=set)
+    #: Whether records were left out.
+    incomplete: bool = False
 
 
 class Kept(Generic[T]):
@@ -84,6 +88,8 @@ class Kept(Generic[T]):
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
         #: Sum of the shares of all namespaces, the maximum for each namespace, and the number of reduced records.
         self._used, self._max_share, self._reduced = 0.0, 1.0, 0
+        #: Sum of the shares of all namespaces after the maximum for each namespace was lowered; 0 before.
+        self._lowered = 0.0
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T, created_at_seconds: float) -> dict[Key, bool]:
@@ -102,6 +108,7 @@ class Kept(Generic[T]):
             self._lower()
             for lowered in self._namespaces.values():
                 exceeding |= self._trim(lowered)
+            self._lowered = self._used
         return exceeding
 
     def drop(self, key: Key) -> None:
@@ -111,11 +118,17 @@ class Kept(Generic[T]):
             del self._namespaces[key[0]]
 
     def has_room(self, name: str) -> bool:
-        """Whether a new list may restore full records, because a namespace or all namespaces take less memory."""
-        if self._max_share < 1.0 and self._used < _RAISED * _NAMESPACES:
+        """Whether a new list may restore full records, because a namespace or all namespaces take less memory.
+
+        The memory is compared with the memory after the last reduction, not with a bound: few large records may leave
+        much of a low bound unused, and a new list would restore none of the others.
+        """
+        if self._used < _FULL * self._lowered:
             return True
         namespace = self._namespaces.get(name)
-        return namespace is not None and bool(namespace.reduced) and namespace.share < _FULL * self._max_share
+        if namespace is None or not (namespace.reduced or namespace.incomplete):
+            return False
+        return namespace.share < _FULL * namespace.trimmed
 
     def _resize(self, namespace: _Namespace, size: int) -> None:
         """Add to the size of a namespace whose full records have changed."""
@@ -135,6 +148,8 @@ class Kept(Generic[T]):
                 if keep:
                     namespace.reduced.add(last.key)
                     self._reduced += 1
+                namespace.incomplete = namespace.incomplete or not keep
+                namespace.trimmed = namespace.share
         return exceeding
 
     def _lower(self) -> None:

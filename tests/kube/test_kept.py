@@ -147,6 +147,32 @@ def test_reduced_records_of_all_namespaces_are_bounded(monkeypatch: pytest.Monke
     assert left_out == ["c"] * 5
 
 
+@pytest.mark.parametrize(("namespaces", "things", "max_things"), [(60, 2, 50), (25, 4, 33)])
+def test_large_records_of_many_namespaces_cause_no_list_before_a_delete(
+    namespaces: int, things: int, max_things: int
+) -> None:
+    """In the past, all objects were listed every minute, because few large records left half of low bounds unused."""
+    kept, names = Kept(bound_of(1000 * max_things)), [f"n{number}" for number in range(namespaces)]
+    reduced = fill(kept, dict.fromkeys(names, things))
+    assert not any(map(kept.has_room, names))
+    name = min(reduced)[0]
+    kept.drop((name, f"t{things - 1}"))
+    assert kept.has_room(name)
+
+
+def test_namespace_without_reduced_records_has_room_after_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the past, its other objects counted as absent for hours if other namespaces had all the reduced records."""
+    monkeypatch.setattr(bounds, "REDUCED", 20)
+    kept = Kept(bound_of(10**9, 100))
+    fill(kept, {"a": 150, "b": 150})
+    left_out = fill(kept, {"honest": 90})
+    assert ("honest", "t0") in left_out
+    assert not kept.has_room("honest")
+    for number in range(75, 90):
+        kept.drop(("honest", f"t{number}"))
+    assert kept.has_room("honest")
+
+
 def test_work_of_many_namespaces_beyond_the_total_is_linear() -> None:
     def work(namespaces: int) -> int:
         kept = Kept(bound_of(200 * namespaces))
