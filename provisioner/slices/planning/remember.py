@@ -106,9 +106,14 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
         for create in decision.launches.creates
     }
     ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
-    claimed = decision.matching.claimed
+    claimed, partial = decision.matching.claimed, decision.progress.partial
     # These pools get labels for pods, or already have them, but the caches may still show the labels of free pools.
-    opening = {name for name, user in claimed.items() if ctx.slices[user].workload.kind.has_pods}
+    # Pools of workloads in `partial` keep the labels of free pools until all slices are ready.
+    opening = {
+        name
+        for name, user in claimed.items()
+        if ctx.slices[user].workload.kind.has_pods and user.workload_uid not in partial
+    }
     pools: dict[PoolName, PoolMemory] = {}
     for name, pool in ctx.owned.items():
         entry = memory.pool(name)

@@ -149,6 +149,14 @@ def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready()
     assert world.bound(workload) == 2
 
 
+def test_released_pool_is_deleted_without_settling() -> None:
+    """No pod can be bound to a free pool. In the past, its nodes were cordoned for 60 s before each such delete."""
+    world = world_of(gang(), pools=1)
+    world.live(2)
+    world.live(125, seconds=10)
+    assert [delete.settle for plan in world.plans for delete in plan.deletes] == [False]
+
+
 def test_ready_slices_are_held_while_the_pool_of_another_is_in_creation() -> None:
     """The pool in creation may be ready soon. If its create fails instead, the slices that are ready are released."""
     workload = gang(replicas=3)
