@@ -460,6 +460,23 @@ def test_pause_begins_although_a_buffer_counts_on_a_pool_of_the_workload() -> No
     assert (len(world.pools), reasons(world), holder(world)) == (1, [], "train")
 
 
+def test_pause_begins_after_the_delete_of_a_pool_that_a_refused_slice_counted_on() -> None:
+    """A refused slice keeps its claim on the pool. In the past, the pause began while the pool was being deleted."""
+    world = world_of(gang(replicas=3), pools=2)
+    world.live(115, seconds=10)
+    world.add(make_jobset("rival", namespace="other"))
+    while not all(pool.status is PoolStatus.STOPPING for pool in world.pools.values()):
+        world.step(seconds=10)
+    first, last = world.deleted
+    world.refuse_create = lambda _: STOCKOUT
+    begun = []
+    for name in (first, last):
+        world.remove_pool(name)
+        world.run(2)
+        begun.append(world.memory.holds[V4].until is not None)
+    assert begun == [False, True]
+
+
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
     """In the past, a JobSet held pools of one accelerator for 66 h while it waited for the second accelerator."""

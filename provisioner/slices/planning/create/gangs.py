@@ -152,7 +152,10 @@ def _owners_of_released(ctx: Round) -> set[WorkloadUid]:
     for slice_id, memory in ctx.memory.slices.items():
         pool = ctx.owned.get(memory.claim.pool) if memory.claim is not None else None
         if pool is not None and pool.ownership.workload_uid != slice_id.workload_uid:
-            kept.add(pool.name)
+            slice_ = ctx.slices.get(slice_id)
+            # An expired slice no longer counts on the pool of its claim.
+            if slice_ is not None and not is_expired(slice_, ctx):
+                kept.add(pool.name)
     return {pool.ownership.workload_uid for pool in ctx.owned.values() if pool.name not in kept}
 
 
