@@ -1,9 +1,9 @@
 """Classifies the texts and codes of Google's error responses, by rules that Google's APIs share. Pure.
 
-If the response to a change is lost, or is 408, 499 or a 5xx except 501, the change may take effect: its outcome is
-unknown. An unknown failure never counts as a stockout; otherwise a bad request would be sent again to the next zone.
-The texts are from reports and recorded responses. If Google changes a text, the reason or the HTTP code decides. Rules
-for a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with the name
+If the response to a change is lost, or is a 5xx except 501, the change may take effect: its outcome is unknown. A
+failure that matches no rule never counts as a stockout; otherwise a bad request would be sent again to the next zone.
+The texts are from reports and recorded responses. If Google changes a text, the reason or the code decides. Rules for
+a single API are next to the client of the API. Google repeats names in its errors, so a JobSet with the name
 `quota-exceeded` could match a rule. `without_echoes` removes users' values before a text is classified.
 """
 
@@ -37,7 +37,7 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
-#: Rules for texts; the first rule that matches determines the kind of failure.
+#: Rules for texts; the first match wins.
 TEXTS: Sequence[TextRule] = (
     # Limits of requests per time are no QUOTA failures, because the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
@@ -93,7 +93,7 @@ TEXTS: Sequence[TextRule] = (
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
     ),
-    # Not all machines were available. Google often adds a more exact reason (see SkyPilot), so other rules come first.
+    # Not all machines were available (code from SkyPilot). Google often adds a better reason, so this rule is last.
     text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
 
@@ -104,9 +104,9 @@ _LACKS = re.compile(r"""Required ['"]([\w.]+)['"] permission""")
 
 
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
-    """Return the remedy for a text about missing permissions; `otherwise` if the text is not about a service account.
+    """Return the remedy for a text about missing permissions; `otherwise` if no rule about service accounts matches.
 
-    `accounts` names the setting with the service account. `again` ends the other remedies, such as "create is retried".
+    `accounts` names where users set the account. `again` ends the other remedies, such as "create is retried".
     PERMISSION in `otherwise` is replaced by the permission that the text names.
     """
     if re.search(_ACT_AS, text, re.IGNORECASE):
@@ -117,14 +117,14 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     return otherwise.replace(PERMISSION, match[1]) if match is not None else otherwise
 
 
-#: Texts of failed preconditions that end without a change by users. Used only if no rule matches the text.
+#: Texts of preconditions that hold later without a change by users. Used only if no rule matches the text.
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text takes precedence over the code. 401 and 404 are unambiguous; the text of a 5xx may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: Kinds of failure for which the text takes precedence over the reason: a 429 for too many operations, or for a full
-#: reservation, may have the reason of a rate limit. QUOTA is left out: only reasons separate rate limits from quotas.
+#: reservation, may have the reason of a rate limit. QUOTA is left out: texts of rate limits and quotas are alike.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
@@ -166,7 +166,7 @@ CODES: Mapping[int, CodeRow] = {
     # For a create, the parent or another resource to which the request refers is missing.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
-    # For a create, the name exists (as in GKE's autoscaler). Updates and deletes can only conflict with an operation.
+    # For a create, the name exists (as in GKE's autoscaler). Updates and deletes conflict with an operation.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
     # The resource was changed since it was read (etag, fingerprint). TEXTS has a rule for a 412 because of a policy.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
@@ -228,7 +228,7 @@ def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> Fai
 
 #: Replaces a removed value, so that the words around the value remain separate.
 GAP = "…"
-#: Minimum number of characters of a removed value. Shorter values match no rule, because all texts in rules are longer.
+#: Minimum number of characters of a removed value. Shorter values alone match no rule.
 _MIN_VALUE = 4
 _MAX_TEXT = 10_000
 #: Segments of resource paths that are Google's words, so `without_echoes` keeps them.

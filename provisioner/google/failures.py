@@ -84,7 +84,7 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
         kind = FailureKind.UNAVAILABLE
         message = _connection_problem(error) or message
     else:
-        # A read that timed out, a broken connection, an unreadable response, or an unknown error.
+        # A time-out of the response, a broken connection, an unreadable response, or an unknown error.
         kind = LOST.of(call)
     # A proxy's address may contain its password.
     message = _PASSWORD.sub("//…@", message)
