@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
-#: Seconds of guaranteed leadership that must be left to send a write to Kubernetes, and its time-outs.
+#: A plan's write is sent only if leadership is guaranteed for more than these seconds. The time-outs add up to them.
 WRITE_SECONDS = 10.0
 WRITE_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 _OK = 200
@@ -64,7 +64,7 @@ class CallingActor(Generic[A]):
         key: str = "",
         not_sent: Callable[[str], A] | None = None,
     ) -> bool:
-        """Submit a call to an executor. If that fails, record the result of `not_sent`, if given, and return False."""
+        """Submit a call to an executor. If that fails, queue the result of `not_sent`, if given, and return False."""
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)
@@ -135,7 +135,7 @@ class CallingActor(Generic[A]):
             if answer is not None:
                 self.put(answer, key=key)
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # The call gets no result, and its key leaves `live`, so it counts as lost after LOST_SECONDS.
+            # The call gets no result, and its key leaves `live`: a call with a key counts as lost after LOST_SECONDS.
             _log.exception("call.crashed")
         finally:
             if answer is None and key:
@@ -235,8 +235,8 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
             _log.exception("write.crashed", write=write.key)
             return self.not_written(write, repr(error))
 
-    def failure_of(self, write: WriteT, error: ClusterError) -> WriteFailure:  # noqa: ARG002 - products use it
-        """Return the kind of a failed write."""
+    def failure_of(self, write: WriteT, error: ClusterError) -> WriteFailure:  # noqa: ARG002 - node groups use it
+        """Return the kind of failure of a write."""
         return failure_of(error)
 
     def not_called(self, call: CallT, why: str, kind: FailureKind = FailureKind.UNAVAILABLE) -> AnsweredCall[CallT]:

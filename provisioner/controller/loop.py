@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 GAP_SECONDS = 0.05
 #: Maximum seconds between two rounds: even without events, `alive` and conditions that depend on time need rounds.
 LONGEST_PAUSE_SECONDS = 15.0
-#: Seconds without a round after which the loop counts as dead. A round takes less, even if each call times out.
+#: Seconds without a completed round after which the loop counts as dead. A round takes less, even if calls time out.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
 #: Maximum characters of a logged result. Names are at its beginning; the rest may be users' texts.
@@ -109,7 +109,7 @@ class RoundLoop(ABC, Generic[A]):
 
     def carry_out(self, plan: Any, snapshot: Any) -> None:
         """Store a plan's memory. If the snapshot is synced, also submit and report the plan."""
-        # If the submission crashes, calls that were not submitted count as lost after 60 s.
+        # If the submission crashes, open calls that were not submitted count as lost after 60 s.
         self.memory = plan.memory
         if not snapshot.not_synced:
             self.actor.carry_out(plan)

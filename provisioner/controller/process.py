@@ -48,7 +48,7 @@ class Replica:
         return self.elector is None or self.elector.is_leader
 
     def leader(self) -> str:
-        """Return the pod that leads, as of the last read of the Lease; empty if unknown."""
+        """Return the leader, usually the name of its pod, as of the last read of the Lease; empty if unknown."""
         return self.elector.leader if self.elector is not None else self.identity
 
     def lease_seconds(self) -> float:
