@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports the package `kubernetes`.
 
-This module uses only the package's credentials and connections, because the package's models need twenty times the
-memory, and its watch loses ERROR events. Not handled: a client certificate that an exec plugin renews.
+This module uses only the package's credentials and connections, because the package's models need far more memory than
+JSON, and its watch loses ERROR events. Not handled: a client certificate that an exec plugin renews.
 """
 
 import http.client

@@ -30,7 +30,7 @@ class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
-    """409: the object was changed or recreated since it was read, or exists already."""
+    """Usually 409: the object was changed or recreated since it was read, or exists already."""
 
 
 class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -46,7 +46,7 @@ class Unauthorized(ClusterError):  # noqa: N818 - named after the API's own reas
 
 
 class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
-    """400, 422 and other 4xx: the same request will fail again."""
+    """400, 422 and other 4xx: the same request will probably fail again."""
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason

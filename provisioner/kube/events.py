@@ -31,9 +31,9 @@ _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 #: Maximum number of different Events in the table. An Event takes about 400 bytes, or 9,000 with the longest texts.
 CAPACITY = 32768
-#: Seconds without writes in a namespace after a temporary failure, and interval in seconds of checks for its end.
+#: Pause in seconds of writes in a namespace after a temporary failure, and interval in seconds of checks for its end.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-#: Interval in seconds between clean-ups, each with a log line on dropped Events, and maximum namespaces in that line.
+#: Interval in seconds between clean-ups, which log dropped Events, and maximum namespaces in the log line.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
@@ -57,7 +57,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace by digest: `known` has all, most recent last; `waiting` has unwritten Events."""
+    """Events of one namespace by digest: `known` has all, most recent last; `waiting` has Events to write."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class EventRecorder:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
-        #: Lock of all fields below. It is not held during a call to the API server.
+        #: Lock of the fields below. It is not held during a call to the API server.
         self._changed = threading.Condition()
-        #: Namespaces in the order of their last write, latest last, so that their writes alternate.
+        #: Namespaces in the order of their last write or first Event, latest last, so that their writes alternate.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         #: Budgets for new Events, by the object's namespace and UID; by namespace, kind and name if the UID is unknown.
         #: If the key were only the UID, users of other namespaces could use up the budget with ownerReferences.
@@ -132,7 +132,7 @@ class EventRecorder:
             self._thread.join(timeout=1.0)
 
     def write_next(self) -> bool:
-        """Write the next Event; return False if none may be written now. Called by the thread."""
+        """Write the next Event; return False if none can be written now. Called by the thread."""
         with self._changed:
             name = None if self._stopping else self._next_namespace()
             if name is None:
@@ -183,7 +183,7 @@ class EventRecorder:
                         lambda: self._stopping or self._next_namespace() is not None, timeout=_LOOK_SECONDS
                     )
 
-    # --- the table; the caller holds the lock
+    # --- the table; except for `_write`, the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
         """Return whether a new Event of the object `owner` is accepted; if so, use one unit of its budget."""

@@ -100,7 +100,7 @@ def _shared(text: str) -> str:
 
 
 class MalformedObject(ValueError):  # noqa: N818 - the name says that the object is malformed
-    """A field of an object is missing or invalid. The message contains the object's name, the value and the mistake."""
+    """A field of an object is missing or invalid. The message contains the mistake and, if known, the object's name."""
 
 
 def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
@@ -180,7 +180,7 @@ def mappings(raw: object) -> Sequence[dict[str, Any]]:
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the conditions of a status by type. If a type occurs twice, which the API forbids, the first counts."""
+    """Return the conditions of a status by type. If a type occurs twice, the first counts."""
     return {text(condition.get("type")): condition for condition in reversed(mappings(status.get("conditions")))}
 
 

@@ -1,10 +1,10 @@
 """Bounds the memory that objects take in the cache of a reflector, by namespace and in total. Used by one thread.
 
-If all namespaces together exceed `_NAMESPACES` bounds, the bound of each is lowered until the rest fits, so that only
-the largest namespaces are above it. If a namespace exceeds its bound, records are replaced by reduced records with few
-fields: first those of finished objects, then those of the newest objects. A new object therefore never affects an older
-unfinished object of a namespace within its bound. Beyond `bounds.REDUCED` reduced records, further ones are left out.
-The provisioner then takes their objects for absent, and only the live reads before a delete find them.
+If all namespaces together exceed `_NAMESPACES` bounds, the bound of each namespace is lowered, so that only the largest
+namespaces are above it. If a namespace exceeds its bound, records are replaced by reduced records with few fields:
+first those of finished objects, then those of the newest objects. So new objects do not displace older unfinished
+objects of the namespace unless its bound is lowered. Beyond `bounds.REDUCED` reduced records of a namespace, records
+are left out. The provisioner then takes their objects for absent, except in live reads.
 """
 
 import heapq
@@ -60,7 +60,7 @@ class NamespaceBound(Generic[T]):
 class _Entry(NamedTuple):
     """Entry of a full (not reduced) record in a heap. The record of the smallest entry is reduced or left out next."""
 
-    #: Sort key: records of finished objects first, then of newer objects, then of objects that arrived later.
+    #: Sort key: finished before unfinished objects, then newer before older ones, then by arrival, latest first.
     order: tuple[bool, float, int]
     key: Key
     size: int
@@ -86,7 +86,7 @@ class Kept(Generic[T]):
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
-        #: Sum of the shares of all namespaces, the maximum for each namespace, and the number of reduced records.
+        #: Sum of the shares of all namespaces, maximum share of each namespace, and number of reduced records.
         self._used, self._max_share, self._reduced = 0.0, 1.0, 0
         #: Sum of the shares of all namespaces after the maximum for each namespace was lowered; 0 before.
         self._lowered = 0.0
@@ -153,7 +153,7 @@ class Kept(Generic[T]):
         return exceeding
 
     def _lower(self) -> None:
-        """Lower the bound of each namespace until all together use at most the share `_LOWERED` of their total."""
+        """Lower the bound of each namespace so that all together use at most the share `_LOWERED` of the total."""
         room = _LOWERED * _NAMESPACES
         shares = sorted(namespace.share for namespace in self._namespaces.values())
         for index, share in enumerate(shares):

@@ -1,9 +1,9 @@
-"""Elects one leader, which holds this controller's Lease. For node pools, also the Go provisioner's Lease if it exists.
+"""Elects one leader, which holds this controller's Lease and, for node pools, the Go provisioner's Lease if it exists.
 
-Leadership ends a fixed time after the last successful renewal was sent, by this process's monotonic clock. Another
+Leadership ends at most 20 s after the last successful renewal was sent, by this process's monotonic clock. Another
 holder's Lease counts as expired if this process saw no change for leaseDurationSeconds; its renewTime is ignored.
 The Go provisioner's Lease is acquired after this controller's Lease, so that two candidates cannot wait for each
-other. Not handled: a suspended process detects the loss late, so callers begin a write only if enough time remains.
+other. Not handled: a suspended process detects the loss late, so callers check `remaining_seconds` before a write.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _MAX_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the name of the pod in `holder`, which has the form POD_ID."""
+    """Return the part of `holder` before the first "_", usually the name of a pod."""
     return holder.partition("_")[0]
 
 
@@ -251,13 +251,13 @@ class _Claim:
     clock: Callable[[], float]
     now: Callable[[], datetime]
     #: Start of the last request that confirmed this process as holder, or showed that an optional Lease is missing.
-    #: None before the first such request, after a request that showed another holder, and after `release`.
+    #: None before the first such request, after `release`, and usually after a request that showed another holder.
     confirmed_at: float | None = None
     #: Holder in the Lease at the last read or write; empty if unset or unknown.
     holder: str = ""
     #: Lease in the response to this process's last write; None if the Lease must be read before the next write.
     _held: JsonObject | None = None
-    #: Spec of the Lease when another process last held it, and time since which this spec has been unchanged.
+    #: Spec of the Lease at the last read that showed another holder, and time at which this spec was read first.
     _observed: object = None
     _observed_at: float = 0.0
 
@@ -304,7 +304,7 @@ class _Claim:
         return None
 
     def release(self) -> None:
-        """Remove this process as the holder of the Lease. Does nothing without the Lease. Never raises ClusterError."""
+        """Remove this process as the holder of the Lease, if it is the holder. Never raises ClusterError."""
         held, self._held, self.confirmed_at = self._held, None, None
         if held is None:
             return

@@ -31,7 +31,7 @@ _IDENTITY_PAGES = 20
 _LIST_ATTEMPTS = 3
 _CHANGE_ATTEMPTS = 5
 _REREAD_CAP_SECONDS = 60.0
-#: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. If a
+#: Maximum duration in seconds of the last check of the nodes before a delete; a slower check is repeated. If a
 #: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
 _LAST_LOOKS = 3
@@ -110,7 +110,7 @@ class PoolNode:
 
     def pool_by(self, membership: Membership, namespace: str) -> PoolName:
         """Return the node's pool, empty if unknown. `pool_name` counts only if `namespace` is the node's namespace."""
-        # The name of the node always counts, because pods may run on the node before it has the label for `namespace`.
+        # The name of the node always counts, because pods may run on the node before it has the namespace label.
         reported = self.pool_name if self.namespace == namespace else PoolName("")
         return membership.pool_of(self.name, reported)
 

@@ -46,7 +46,7 @@ READ_ANNOTATIONS = (
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. Node pools have huge pages only on request.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Values of dnsPolicy that select the cluster's DNS: without hostNetwork (the default), and in any pod.
+#: Values of dnsPolicy that select the cluster's DNS: the first (the default) without hostNetwork, the second always.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine accelerator, topology and machine type of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
@@ -243,7 +243,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(full: Requirements, problem: tuple[str, ...], labels: Iterable[str] = ()) -> Requirements:
-    """Return only `labels`, a problem, and fields that identify a slice or determine whether the slice is served."""
+    """Return requirements with only `labels`, a problem, and fields that identify a slice or decide if it is served."""
     return Requirements(
         chips=full.chips,
         node_selector=only(full.node_selector, (*_KEPT_SELECTORS, *MARKS)),

@@ -105,7 +105,7 @@ class Api(ABC):
         return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts, max_bytes=max_bytes))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object in a collection. Raises Conflict if the name exists."""
+        """Create an object. Raises Conflict if its name exists."""
         return self.exchange(Request("POST", path, body=body, timeouts=timeouts))
 
     def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:

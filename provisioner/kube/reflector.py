@@ -28,7 +28,7 @@ _EARLY_SECONDS = 5.0
 #: Number of failed watches in a row before a new list. After a restore of etcd, watches fail, but not with status 410.
 WATCHES_BEFORE_RELIST = 3
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 30.0
-#: Maximum number of UIDs of deleted objects that are kept: more than are deleted between two decisions.
+#: Maximum number of UIDs that `seen_deleted` knows: usually more than are deleted between two decisions.
 _DELETIONS_KEPT = 10_000
 #: Maximum pause in seconds between two lists of a kind that is not installed or is forbidden.
 ABSENT_RETRY_SECONDS = 10.0
@@ -78,7 +78,7 @@ class Reflector(Generic[T]):
     """Records of the objects of one collection, updated by lists and watches. The objects' JSON is not kept.
 
     `parse` returns the record of an object, None if it is unwanted. If `parse` raises, the object keeps its last
-    record. `on_change` must not block; it is called after each change, unless `quiet(before, after)` returns True. One
+    record. `on_change` must not block; it is called after a change, unless `quiet(before, after)` returns True. One
     thread, the feeder, calls `begin`, sends the request, and reports the pages, lines, end or error of the response.
     """
 
@@ -110,7 +110,7 @@ class Reflector(Generic[T]):
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
-        #: Whether a complete list was read, and neither `invalidate` nor a response 403 or 404 came after it.
+        #: Whether a complete list was read, and neither `invalidate` nor a response 403 or 404 came since its start.
         self.synced = False
         #: Time of the last event, bookmark, start of a complete list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
 
     @property
     def missing(self) -> bool:
-        """Whether the last response was 404, because the API server does not know the kind."""
+        """Whether the last request failed with 404, because the API server does not know the kind."""
         return self._missing_since is not None
 
     def missing_seconds(self) -> float:
