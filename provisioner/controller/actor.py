@@ -135,7 +135,7 @@ class CallingActor(Generic[A]):
             if answer is not None:
                 self.put(answer, key=key)
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # The call gets no result, and its key leaves `live`: a call with a key counts as lost after LOST_SECONDS.
+            # The call gets no result. If it has a key, it counts as lost after LOST_SECONDS.
             _log.exception("call.crashed")
         finally:
             if answer is None and key:

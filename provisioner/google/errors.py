@@ -228,7 +228,7 @@ def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> Fai
 
 #: Replaces a removed value, so that the words around the value remain separate.
 GAP = "…"
-#: Minimum number of characters of a removed value. Shorter values alone match no rule.
+#: Minimum characters of a removed value. Shorter values alone match no rule.
 _MIN_VALUE = 4
 _MAX_TEXT = 10_000
 #: Segments of resource paths that are Google's words, so `without_echoes` keeps them.

@@ -257,7 +257,7 @@ class _Claim:
     holder: str = ""
     #: Lease in the response to this process's last write; None if the Lease must be read before the next write.
     _held: JsonObject | None = None
-    #: Spec of the Lease at the last read that showed another holder, and time at which this spec was read first.
+    #: Spec of the Lease at the last read that showed another holder, and time of the first read of this spec.
     _observed: object = None
     _observed_at: float = 0.0
 

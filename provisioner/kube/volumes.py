@@ -15,7 +15,7 @@ _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 
 def parse_claim(raw: object) -> Claim:
-    """Read a PersistentVolumeClaim. A claim that is being deleted, in phase Lost, or partly bound gets a `problem`."""
+    """Read a PersistentVolumeClaim. A claim that is being deleted, Lost, or not bound to its volume has a `problem`."""
     metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum age in seconds of the last contact of fresh records. A healthy watch has contact at least every 60 s.
+#: Maximum age in seconds of the last contact of fresh records. A healthy watch has contact about once a minute.
 MAX_SILENCE_SECONDS = 150.0
 
 
