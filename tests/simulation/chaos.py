@@ -102,6 +102,8 @@ class Chaos:
         drawn += edits[1:] if edits_pools else ()
         kinds += edits
         self._kinds = tuple(fault for fault in kinds if fault[0] in simulation.storm) if simulation.storm else drawn
+        #: Whether clocks of processes may jump.
+        self.jumps = any(name == "clock jump" for name, _ in self._kinds)
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
         #: Real pool of each node whose pool label a user has edited, by node name.

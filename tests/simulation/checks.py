@@ -338,17 +338,14 @@ class Checker:
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
         """Check that all pools are within the limits, except for pools that another process has just created."""
-        market = self.simulation.market
         ours = [
             existing
             for existing in self.simulation.cloud.pools.values()
             if is_ours(existing) and (existing is pool or not self._in_flight_of_another(process, existing))
         ]
-        chips = sum(map(chips_in, ours))
-        if market.max_chips is not None and chips > market.max_chips:
-            self.stage.violate(
-                LIMIT, f"{process.name} makes {pool.name}, which brings all to {chips} chips of {market.max_chips}"
-            )
+        wrong = self.simulation.administrator.judge_create(pool, ours, STALE_SECONDS)
+        if wrong:
+            self.stage.violate(LIMIT, f"{process.name} makes {pool.name}, {wrong}")
         exceeded = self.fairness.over_limit(pool, ours, STALE_SECONDS)
         if exceeded:
             self.stage.violate(PAYS, f"{process.name} makes {pool.name}, which {exceeded}")

@@ -32,12 +32,15 @@ class Line:
         run = next((candidate for candidate in self._simulation.cluster.every_workload if candidate.uid == uid), None)
         if most is None or run is None:
             return
-        used = sum(chips_in(existing) for existing in self._simulation.cloud.pools.values() if is_ours(existing))
+        ours = [existing for existing in self._simulation.cloud.pools.values() if is_ours(existing)]
+        used = sum(map(chips_in, self._simulation.administrator.limited_with(pool, ours)))
+        per_accelerator = self._simulation.administrator.per_accelerator
         for workload, job in self._checker.waiting.waiting():
             shape = workload.shape_of(job)
             chips = shape.hosts * shape.chips
             if (
                 workload.priority > run.priority
+                and (not per_accelerator or shape.accelerator == pool.plan.machine.accelerator)
                 and used - chips_in(pool) + chips <= most < used + chips
                 and self._waits_for_long(workload, job)
             ):
@@ -66,6 +69,8 @@ class Line:
                 and fits(workload, job, pool)
                 # A workload with its own service account cannot use the pool of another workload.
                 and not workload.service_account
+                # The pods of a QueuedRun use the pools of a ProvisioningRequest, and no other free pools.
+                and not (isinstance(workload, QueuedRun) and workload.consumes)
                 and self._seconds(workload, job) > self._checker.stale_seconds()
                 and not self._has_pool(process, workload, job, own)
             ):

@@ -91,10 +91,10 @@ class Market:
             "capacity": parse_choices(", ".join(self.choices)),
             "zones": tuple(Zone(zone) for zone in self.zones),
             "same_zone": self.same_zone,
-            "max_chips": self.max_chips,
             "max_pools_per_jobset": self.max_pools,
             "partial_hold_seconds": self.hold_seconds,
             **self.simulation.hostile.settings(),
+            **self.simulation.administrator.settings(),
         }
 
     def open(self) -> None:

@@ -143,7 +143,8 @@ class Process:
             ),
         )
         # MachineConfigs and devices are empty, and watched only in runs that reject reads of optional resources.
-        watches = replace(watches, pause=None)
+        if not simulation.administrator.pauses:
+            watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)
         self.feeds = tuple(Feed(self, part) for watch in watches.named().values() for part in _parts(watch))

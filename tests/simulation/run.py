@@ -18,6 +18,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.workloads import JOBSET, KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks
+from tests.simulation.administrator import Administrator
 from tests.simulation.admission import Admission
 from tests.simulation.asks import BUFFER, REQUEST, BufferTeam, asked_in
 from tests.simulation.calls import Calls
@@ -87,6 +88,7 @@ class Simulation:
         if self.hostile.rivals.has_buffer:
             self.asks = (BUFFER,)
         self.market = Market(self)
+        self.administrator = Administrator(self)
         # With scarce capacity, pools that are kept for suspended workloads could block other workloads permanently.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
         self._settings = Settings(
@@ -155,6 +157,7 @@ class Simulation:
         # After a create of the `Singled` JobSet exceeds a quota, all creates of its capacity wait for up to 30 minutes.
         slow = takes_turns or self.singled.of_capacity
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if slow else SETTLED_WITHIN_SECONDS
+        bound_seconds += self.administrator.delay_seconds if self.administrator.delays else 0.0
         for _ in range(self._wanted_processes):
             self._start_process()
         if not self.hostile.present:
@@ -163,6 +166,7 @@ class Simulation:
         stage.stormy = not self.hostile.quiet
         if stage.stormy:
             self.chaos.begin()
+            self.administrator.begin()
         self.neighbour.begin()
         self.team.begin()
         self.job_team.begin()

@@ -108,6 +108,7 @@ class Waiting:
         key = _key(workload, job)
         excused = (
             market.scarce
+            or self._simulation.administrator.delays
             or self._simulation.hostile.limited
             or market.max_pools is not None
             or workload.name == singled.name
