@@ -506,6 +506,12 @@ BUGS: tuple[Bug, ...] = (
         search_from=15,
     ),
     Bug(name="best-choice-alone", at=(capacity, "choices_of"), mutate=_best_choice_alone),
+    Bug(
+        name="pauses-are-ignored",
+        at=(Budget, "refusal"),
+        mutate=lambda original: lambda budget, *rest: original(replace(budget, paused=None), *rest),
+    ),
+    Bug(name="creates-of-an-hour-are-forgotten", at=(limits, "remembered"), mutate=always(()), search_from=246),
     Bug(name="limits-count-what-is-up", at=(Budget, "of"), mutate=_counting_what_is_up, search_from=17),
     Bug(
         name="holds-never-end",
