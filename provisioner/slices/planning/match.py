@@ -49,6 +49,9 @@ _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 #: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. With a younger
 #: node, the pool is kept: maintenance may be announced for all hosts, and a new pool would then be no better.
 _REPLACED_AFTER = timedelta(days=1)
+#: Wait after which a slice of single hosts takes a free pool with spare hosts. By then, its own pool usually exists,
+#: unless limits or missing capacity prevent its create.
+_SPARE_HOSTS_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,8 +375,7 @@ class Matcher:
     def _why_not_suited(self, slice_: Slice, pool: OwnedPool, zone: Zone | None, node_settings: str) -> Refusal | None:
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
-        # The slice would keep hosts that it does not need for as long as its pods run.
-        if pool.pool.hosts != slice_.nodes:
+        if pool.pool.hosts != slice_.nodes and not self._takes_spare_hosts(slice_):
             return Refusal.SIZE
         if not self._free.has_hosts(pool, slice_):
             return Refusal.MISFIT
@@ -385,6 +387,11 @@ class Matcher:
             return None
         self._refused[self._limited_by(slice_)].add(pool.name)
         return Refusal.LIMIT
+
+    def _takes_spare_hosts(self, slice_: Slice) -> bool:
+        # The slice keeps hosts that it does not need for as long as its pods run, so it first waits for its own pool.
+        since = slice_.leader.unschedulable_since if slice_.leader is not None else None
+        return since is not None and self._ctx.now - since >= _SPARE_HOSTS_AFTER
 
     def _limited_by(self, slice_: Slice) -> Hashable:
         """Return the values of a slice on which the limits depend, except its chips."""
@@ -410,13 +417,14 @@ class Matcher:
         limited = self._limited_by(slice_)
         zone, node_settings = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The key has all values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
-        hosts = slice_.nodes, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
+        exact = not self._takes_spare_hosts(slice_)
+        hosts = slice_.nodes, exact, id(slice_.shape), slice_.host, kept_for(slice_, self._free.growing)
         owner = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
         key = fitting, zone, node_settings, owner, limited, hosts
         if key not in self._searches:
             self._searches[key] = (
                 pool
-                for pool in self._free.specified(slice_, node_settings, self._refused[limited])
+                for pool in self._free.specified(slice_, node_settings, self._refused[limited], exact=exact)
                 if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, node_settings) is None
             )
         return self._searches[key]

@@ -133,15 +133,17 @@ class FreePools:
             fitting = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return fitting
 
-    def specified(self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = ()) -> Iterator[OwnedPool]:
+    def specified(
+        self, slice_: Slice, chosen: str | None, refused: Container[PoolName] = (), *, exact: bool = False
+    ) -> Iterator[OwnedPool]:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
-        Pools in `refused` are left out. If `chosen` is given, pools with other node settings or more hosts than the
-        slice needs are also left out.
+        Pools in `refused` are left out; with `chosen`, also pools with other node settings; with `exact`, also pools
+        with more hosts than the slice needs.
         """
         candidates = self.fitting(slice_) & ~self._removed
-        if chosen is not None:
-            candidates &= self._by_settings.get(chosen, 0) & self._by_hosts.get(slice_.nodes, 0)
+        candidates &= self._by_settings.get(chosen, 0) if chosen is not None else candidates
+        candidates &= self._by_hosts.get(slice_.nodes, 0) if exact else candidates
         candidates &= self._of_kind(slice_) if candidates else 0
         while candidates:
             lowest = candidates & -candidates

@@ -134,6 +134,18 @@ def test_ready_pool_is_used_first() -> None:
     assert [state.name for state in plan.pools if state.named.name == "train"] == [ready.name]
 
 
+@pytest.mark.parametrize(("minutes", "used"), [(9, False), (10, True)])
+def test_larger_free_pool_of_single_hosts_is_used_after_ten_minutes(*, minutes: int, used: bool) -> None:
+    """In the past, a small slice without capacity of its own waited as long as larger slices used the pool in turn."""
+    workload = make_jobset(parallelism=1, template=_SINGLE_HOSTS)
+    world = World(workload)
+    world.put(make_pod(workload, unschedulable_since=after(-60.0 * minutes)))
+    small, large = (world.put_pool(make_pool(_GONE, job=job, hosts=hosts)) for job, hosts in enumerate((2, 16)))
+    plan = world.look()
+    states = {state.name: state.named.name for state in plan.pools}
+    assert (states[small.name] == "train", not plan.creates, states[large.name]) == (used, used, "gone")
+
+
 @pytest.mark.parametrize("hosts", [4, 6], ids=["too few hosts", "spare hosts"])
 def test_free_pool_of_single_hosts_with_another_number_of_hosts_is_not_used(hosts: int) -> None:
     """In the past, a slice of one host could take a pool of 16 hosts, and kept all 16 while its pod ran."""
