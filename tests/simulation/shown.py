@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from provisioner.slices.view.build import build_view
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import State, View
 from rehearsal.simulators.gke.records import PoolStatus
-from tests.simulation.objects import PodRun
+from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import is_ours
 from tests.support.truths import untrue
 
@@ -74,8 +75,15 @@ def false_of_world(simulation: Simulation) -> Iterator[str]:
         alone = (State.SPLIT,) if simulation.pods.serves else ()
         # Pods that SERVE_PODS excludes are left out: a process does not watch them, and sees them only before deletes.
         seen = (pod for pod in simulation.cluster.pods if not (simulation.pods.present and _is_unseen(simulation, pod)))
-        busy = {pod.pool for pod in seen if pod.node and not (pod.finished or pod.is_guest)}
+        using = [pod for pod in seen if pod.node and not (pod.finished or pod.is_guest)]
+        busy = {pod.pool for pod in using}
+        # Without placement, bare pods can take nodes of a slice, so that the slice's pods are bound to two pools.
+        pools_of: defaultdict[tuple[WorkloadRun | None, int], set[str]] = defaultdict(set)
+        for pod in using:
+            pools_of[pod.workload, pod.job].add(pod.pool)
+        split = {pod.pool for pod in using if len(pools_of[pod.workload, pod.job]) > 1}
         for pool in simulation.cloud.pools.values():
             used = pool.name in busy & shown.keys() and pool.status is PoolStatus.RUNNING
-            if used and shown[pool.name] not in (State.RUNNING, State.DRAINING, *alone):
+            allowed = (State.RUNNING, State.DRAINING, *((State.SPLIT,) if pool.name in split else alone))
+            if used and shown[pool.name] not in allowed:
                 yield f"{process.name} shows pool {pool.name} as {shown[pool.name]}, and pods are on it"
