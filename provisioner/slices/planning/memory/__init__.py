@@ -1,1 +1,1 @@
-"""Keeps state between decisions, and updates the state with the responses of GKE. Pure."""
+"""Keeps state between decisions, and updates the state with the supplier's responses. Pure."""

@@ -1,4 +1,4 @@
-"""Updates the memory with the responses of GKE, and with the list of pools. Pure."""
+"""Updates the memory with the supplier's responses, and with the list of pools. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, LookUp, Memory, PoolMemory
 
-#: Interval in seconds between attempts to delete a pool whose workload exists although the caches do not show it.
+#: Maximum wait in seconds before the next attempt to delete a pool after the result NEEDED.
 _NEEDED_SECONDS = 60.0
-#: Failures that further creates repeat until the cause is corrected, such as a missing permission.
+#: Kinds of failures that last until the cause is corrected, such as a missing permission.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
@@ -25,7 +25,7 @@ class CreateAnswer:
     name: PoolName
     at: datetime
     operation: OperationName = OperationName("")
-    #: None if GKE accepted the create.
+    #: None if the supplier accepted the create.
     failure: Failure | None = None
 
 
@@ -34,13 +34,13 @@ class DeleteResult(Enum):
 
     ACCEPTED = "accepted"
     GONE = "gone"
-    #: The live verification failed, or a pod is on the pool; no delete was sent.
+    #: A live check kept the pool, for example because of a pod on it; no delete was sent.
     KEPT = "kept"
-    #: The workload that the pool was created for exists, although the caches do not show it.
+    #: The workload that the pool was created for still needs pools; no delete was sent.
     NEEDED = "needed"
     #: The nodes are cordoned, and pods may still be bound to them; no delete was sent yet.
     SETTLING = "settling"
-    #: A call to GKE or Kubernetes failed, or this process was about to lose its Lease.
+    #: The attempt failed: for example, a call failed, or this process was about to lose its Lease.
     FAILED = "failed"
 
 
@@ -63,15 +63,15 @@ class DeleteAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
-    """Response of GKE to a look-up (`LookUp`)."""
+    """Outcome of a look-up (`LookUp`)."""
 
     look_up: LookUp
     at: datetime
     #: Whether the pool exists; False if an operation was looked up, or after a failure.
     exists: bool = False
-    #: Operation that was looked up; None if GKE does not know it, if a pool was looked up, or after a failure.
+    #: Operation that was looked up; None if it is unknown, if a pool was looked up, or after a failure.
     operation: Operation | None = None
-    #: Failure of the look-up itself; None if GKE responded.
+    #: Failure of the look-up itself, other than NOT_FOUND.
     failure: Failure | None = None
 
 
@@ -108,10 +108,10 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         call = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
         return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
-        # Until a list of pools or a look-up shows the outcome, no create with another name is sent for the slice.
+        # Until a list of pools or a look-up shows the outcome, the pool counts as being created.
         unknown = replace(call, state=CallState.UNKNOWN, since=answer.at, error=failure.message)
         return memory.with_pool(name, create=unknown)
-    # A rejected create does not count for MAX_CREATES_PER_HOUR, because no pool can have existed.
+    # A create that was rejected or not sent does not count for MAX_CREATES_PER_HOUR.
     created_at = list(memory.created_at)
     if call.since in created_at:
         created_at.remove(call.since)
@@ -174,7 +174,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     if not look_up.operation:
         if answer.exists or create is None:
             return memory
-        # The pool does not exist. After the slice's back-off, a create with the same name is sent again.
+        # The pool does not exist. After the slice's back-off, a create can be sent again.
         not_made = replace(_NOT_MADE, message=create.error or _NOT_MADE.message)
         backoffs = backoff.slice_failed(memory.backoffs, not_made, create.slice_id, answer.at)
         without = replace(memory.with_pool(name, create=None), backoffs=backoffs)
@@ -182,7 +182,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
-            # GKE no longer knows the operation, so the pool itself is looked up next.
+            # The supplier no longer knows the operation, so the pool itself is looked up next.
             return memory.with_pool(name, create=replace(create, operation=OperationName(""), looked_up_at=None))
         if not operation.done:
             return memory
@@ -206,9 +206,9 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which an accepted call is looked up if the list does not show its effect (the pool, or STOPPING).
+#: Seconds after which an accepted call is looked up if the list of pools does not show its effect.
 _LATE_SECONDS = 20.0
-#: Interval in seconds between look-ups of one call.
+#: Minimum seconds before a look-up is repeated.
 _LOOK_UP_SECONDS = 10.0
 
 
@@ -224,7 +224,7 @@ def give_up_lost_calls(
 ) -> Memory:
     """Return the memory with the state UNKNOWN for lost creates, and POSTPONED for lost deletes.
 
-    A call is lost if it began LOST_SECONDS ago or earlier and no thread performs it (`live_calls`).
+    A call without a response is lost if it began at least LOST_SECONDS ago and its pool is not in `live_calls`.
     """
     limit = now - timedelta(seconds=LOST_SECONDS)
 
@@ -255,8 +255,8 @@ def postpone(
 ) -> DeleteCall:
     """Return the delete after an attempt without success. The next attempt follows after a wait.
 
-    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and waits for
-    unbound pods (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
+    Without `wait_seconds`, the wait grows with the number of failures. An attempt that waits after the cordon
+    (`settling`) is no failure, and sets `postponed_since` only if an earlier attempt was postponed.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -276,7 +276,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Return the memory without calls that the list of pools confirms, and the look-ups of other calls that are due."""
+    """Return the memory updated with the list of pools, and the look-ups that are due."""
     changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
     for name, entry in memory.pools.items():
@@ -294,7 +294,7 @@ def _confirm_create(
 ) -> PoolMemory:
     create, coming_up = entry.create, entry.coming_up
     if coming_up is not None and pool is None:
-        # The pool vanished while it was being created. Before the reason is known, no other create is sent.
+        # Without a delete, a pool that vanished before it was up counts as being created until its failure is known.
         vanished = entry.delete is None
         again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
         return entry._replace(coming_up=None, create=again)
@@ -327,12 +327,12 @@ def _confirm_delete(
     if delete.operation:
         due.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # GKE returned NOT_FOUND for the delete, but lists the pool, so the delete is retried.
+    # The supplier returned NOT_FOUND for the delete, but lists the pool, so the delete is retried.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has status ERROR without a known reason; the operation of its create may have the reason."""
+    """Whether a pool has status ERROR and no failure more exact than UNAVAILABLE; its create may have one."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

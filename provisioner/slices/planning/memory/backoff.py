@@ -2,8 +2,8 @@
 
 If capacity is out of stock or a quota is exceeded, all creates of this capacity (`CapacityKey`) wait. After most other
 failures, only the slice or its request waits. Each failure after a wait doubles the next wait up to a maximum, and a
-success ends the wait. Waits are shortened by up to a fifth, so that they end at different times. Failed creates are
-also counted by workload and namespace (`Tally`), so that a workload whose request changes after each failure waits.
+success ends the wait. These waits are shortened by up to a fifth, so that they end at different times. Failed creates
+are also counted by workload and namespace (`Tally`), so that a workload whose request changes after each failure waits.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,14 +16,14 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates of a workload that cause no wait, plus one per slice; then wait in seconds per create.
+#: Failed creates of a workload, plus one per slice, that cause no wait; maximum wait in seconds before another create.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
-#: Number of failed creates of a namespace that cause no wait, and the wait in seconds before each further create.
+#: Failed creates of a namespace that cause no wait; maximum wait in seconds before another create.
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
-#: Time for which refused slices wait after the back-off, while another slice of their workload is tried first.
+#: Time for which refused slices wait after the back-off, while one of them is tried first.
 OTHERS_WAIT = timedelta(days=1)
-#: Seconds for which an ended back-off, or a lasting failure, is remembered.
+#: Seconds for which a lasting failure or an ended back-off, except of refused pods, is remembered.
 _STALE_SECONDS = 3600.0
 
 
@@ -35,7 +35,7 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after failed creates (UNSCHEDULABLE: unbound pods). INVALID has `REFUSAL_DELAY`; other kinds cause no wait.
+#: Waits after failed creates and, for UNSCHEDULABLE, after refusals by the scheduler. INVALID has `REFUSAL_DELAY`.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
@@ -45,17 +45,17 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # No event reports that an administrator has granted the permission, so creates are tried at least every 10 minutes.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # At most 6 pools are created on the first day: each costs money until the scheduler is known to refuse it.
+    # A slice gets at most 6 pools on the first day: each costs money until the scheduler is known to refuse it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
-#: Wait of a request whose pool failed for another reason than its capacity.
+#: Wait after a pool failed, unless `pool_failed` uses another one.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
 #: Number of times that the bound on concurrent creates after a stockout or quota failure doubles, before it is dropped.
 _DOUBLINGS = 6
-#: Wait before the retry of a request that GKE rejected as invalid: an administrator may correct the cause.
+#: Wait before the retry of an invalid request: an administrator may correct the cause.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
-#: Wait of a delete that failed, or whose checks kept the pool.
+#: Wait before the retry of a delete, except after the results NEEDED and SETTLING.
 DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
@@ -66,7 +66,7 @@ def longest_wait_seconds(failure: Failure) -> float:
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
-    """Return the wait in seconds after a number of consecutive failures, shortened by a hash of `key`."""
+    """Return the wait in seconds after a number of consecutive failures, shortened by up to 20 % depending on `key`."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
@@ -83,10 +83,10 @@ def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, n
 def slice_failed(
     backoffs: Backoffs, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
 ) -> Backoffs:
-    """Return the back-offs after a failed create, for which the slice waits; unchanged if the failure causes no wait.
+    """Return the back-offs with a wait of the slice after a failed create; unchanged if the failure causes no wait.
 
-    `reserved` is the capacity of a create with a reservation, None for other creates. If the permission to use the
-    reservation is missing, only this capacity is blocked, so that the next choice of the slice is tried.
+    `reserved` is the capacity of a create with a reservation, None for other creates. If a permission is missing for
+    such a create, the wait blocks only reserved capacities, so that the next choice of the slice is tried.
     """
     delay, before = DELAYS.get(failure.kind), backoffs.get(slice_id)
     if delay is None:
@@ -106,15 +106,15 @@ def pool_failed(
     now: datetime,
     owner: SliceId | None = None,
 ) -> Backoffs:
-    """Return the back-offs after a pool failed, or after GKE rejected its request as invalid.
+    """Return the back-offs after a pool failed, or after the supplier rejected its request as invalid.
 
-    If the capacity is not the reason, only requests with the same `digest` wait. For pools of the Go provisioner, which
-    have no digest, all creates of the capacity wait. `owner` is the slice; None if it is unknown.
+    If the capacity is not the reason, only requests with the same `digest` wait. Without a digest, which pools of the
+    Go provisioner lack, usually all creates of the capacity wait. `owner` is the slice; None if it is unknown.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with_failure(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # Earlier, unexplained failures of this request probably had this reason too, so their back-off is dropped.
+        # Earlier failures of this request probably had this reason too, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with_failure(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -123,7 +123,7 @@ def _with_failure(
     backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
-    # Rejections of a request (back-off with owner) and failures of its pools (without owner) are counted separately.
+    # INVALID failures of a request (back-off with owner) and its other failures (without owner) are counted separately.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_extended(before, str(key), delay, failure, now), slice_id=owner)}
 
@@ -133,7 +133,7 @@ def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, 
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     if before is not None and before.until > now:
-        # No create is sent during a wait, so the failed create was concurrent: the longer wait applies, once.
+        # A create that fails during a wait was usually sent before, so the wait is not doubled.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
@@ -147,7 +147,7 @@ def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, 
 
 
 def refused(before: Backoff | None, key: str, message: str, now: datetime) -> Backoff:
-    """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is its reason.
+    """Return the back-off of pods after the scheduler bound none of them to a ready pool; `message` is the reason.
 
     Waits with an equal `key` and equally many failures have the same length.
     """
@@ -225,9 +225,9 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 
 
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
-    """Return the counts after GKE accepted a create: workload and namespace may send another create immediately.
+    """Return the counts after the supplier accepted a create: workload and namespace may send another one immediately.
 
-    A count is reduced to `_WORKLOAD_FAILURES` or `_NAMESPACE_FAILURES`, not to 0: a few further failures cause a wait.
+    A higher count is reduced to `_WORKLOAD_FAILURES` or `_NAMESPACE_FAILURES`, not to 0: the next wait begins sooner.
     """
     counted = dict(tallies)
     for key, limit, _ in _tallied(slice_id, namespace):
@@ -237,7 +237,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent: the wait of each count above its limit in `_tallied` begins again."""
+    """Return the counts after a create was sent: the waits of counts above their limits begin again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, limit, _ in _tallied(slice_id, namespace)
@@ -249,7 +249,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 def counted_until(
     tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int
 ) -> tuple[datetime, Failure] | None:
-    """Return the end, past or future, of a wait after failed creates, and the last failure; None without a wait."""
+    """Return the end, past or future, of a wait and the last failure; None if no count is above its limit."""
     if not tallies:
         return None
     over = (

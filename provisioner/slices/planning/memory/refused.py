@@ -1,8 +1,8 @@
-"""Finds slices that get no pool for now, because the scheduler bound none of their pods to a ready pool. Pure.
+"""Finds slices whose pods were refused: the scheduler bound none of them to a ready pool. Pure.
 
-A refusal concerns the pods of a slice, the pods that replace them, and the pods of the next Job of a CronJob, but no
-pods with other requirements. Pods of one workload are usually alike, so after the back-off only one slice of the
-workload, or one gang, is tried. The others wait until the scheduler binds a pod of a refused slice, or for a day.
+A refusal also concerns pods with equal requirements that replace the pods of the slice, such as pods of the next Job of
+a CronJob. Pods of one workload are usually alike, so after the back-off only one slice is tried, with the slices that
+can run only together with it. The others wait until the scheduler binds a pod of a refused slice, or for a day.
 """
 
 import functools
@@ -21,7 +21,7 @@ from provisioner.slices.planning.spec.specification import starts_together
 
 #: Scheduled time in minutes since 1970, from 2025 on, which CronJobs append to the names of their Jobs.
 _TIME = re.compile(r"-(29|[3-9]\d)\d{6}$")
-#: Kinds whose controllers replace a pod by a pod of another group.
+#: Kinds whose pods may be replaced by pods of another group, such as the pods of the next Job of a CronJob.
 _REPLACED = (WorkloadKind.POD, WorkloadKind.JOB)
 
 
@@ -35,7 +35,7 @@ def key_of(slice_: Slice) -> RefusedPods:
     return RefusedPods(*_family_of(slice_), group, digest)
 
 
-# Each decision needs the keys of thousands of slices, whose pods may be equal and have large affinities.
+# A decision may need the keys of thousands of slices, whose pods may be equal and have large affinities.
 @functools.lru_cache(maxsize=64)
 def _digest_of(
     selector: frozenset[tuple[str, str]],
@@ -62,14 +62,14 @@ def refusals_of(slices: Iterable[Slice], refusals: Refusals) -> Iterator[tuple[S
 
 
 def find_refused(slices: Iterable[Slice], memory: Memory, settings: Settings) -> dict[SliceId, Backoff]:
-    """Return the back-offs of slices without a bound leader pod whose pods were refused."""
+    """Return the back-offs of the slices whose pods were refused and that have no bound leader pod."""
     unbound = (slice_ for slice_ in slices if slice_.leader is None or not slice_.leader.node_name)
     refused: dict[tuple[str, str], list[tuple[Slice, Backoff]]] = defaultdict(list)
     for slice_, key, last in refusals_of(unbound, memory.refusals):
         refused[key.family].append((slice_, last))
     backoffs: dict[SliceId, Backoff] = {}
     for siblings in refused.values():
-        # A slice that already counts on a pool is tried before a new slice.
+        # Among pending slices, a slice that already counts on a pool is tried first.
         first = min(
             (slice_ for slice_, _ in siblings),
             key=lambda slice_: (not slice_.pending, memory.slice(slice_.id).claim is None, slice_.id),

@@ -1,8 +1,8 @@
 """Memory of the provisioner between decisions.
 
-The memory has facts that GKE and Kubernetes do not show: calls without a visible effect so far, the time since which
-each pool is idle, and back-off after failures. Losing the memory is safe. `provisioner.slices.hints` saves the part of
-the memory that is useful after a crash.
+The memory has facts that the supplier and Kubernetes do not show, such as calls without a visible effect so far, the
+time since which each pool is idle, and back-off after failures. Losing the memory is safe. `provisioner.slices.hints`
+saves the part of the memory that is useful after a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 
-#: Key of a back-off: a capacity, a slice, or the digest of a request that is invalid or whose pool failed.
+#: Key in `Backoffs`: a capacity, a slice, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | SliceId | str
 #: Resource with a queue: a capacity, an accelerator (for all-or-nothing workloads), or `line.CREATES`.
 TurnResource = CapacityKey | str
@@ -43,9 +43,9 @@ class Phase(Enum):
     IN_USE = "in_use"
     #: No slice needs the pool; it may be deleted after the deletion delay.
     IDLE = "idle"
-    #: The delete is being sent or was accepted, or GKE reports STOPPING.
+    #: The delete is being sent or was accepted, or the supplier reports STOPPING.
     DELETING = "deleting"
-    #: GKE reports ERROR, or the pool has failed in another way (`OwnedPool.broken`) and no pod uses the pool.
+    #: The supplier reports ERROR, or the pool has failed in another way (`OwnedPool.broken`) and no pod uses the pool.
     FAILED = "failed"
     GONE = "gone"
 
@@ -61,21 +61,21 @@ class Phase(Enum):
 
 
 class CallState(Enum):
-    """Progress of a mutating call to GKE."""
+    """Progress of a create or delete."""
 
-    #: The call is being sent; for a delete, also the checks and the cordon before it (`slices.gate`).
+    #: The call has no response yet. A delete may still be at the checks or the cordon before it (`slices.gate`).
     UNDER_WAY = "under_way"
-    #: GKE accepted the call, which the list of pools may not show yet.
+    #: The supplier accepted the call, or the pool to delete was not found; the list of pools may not show this yet.
     ACCEPTED = "accepted"
     #: The outcome of the create is unknown: the pool may exist, or may still be created.
     UNKNOWN = "unknown"
-    #: The last attempt to delete the pool did not succeed; another one follows.
+    #: The last attempt to delete the pool did not succeed; another one may follow.
     POSTPONED = "postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCall:
-    """A create whose pool is not listed or not up yet. The pool counts as being created."""
+    """A create whose pool is not listed or not up yet."""
 
     slice_id: SliceId
     request: NodePoolRequest
@@ -95,21 +95,21 @@ class DeleteCall:
     state: CallState
     since: datetime
     operation: OperationName = OperationName("")
-    #: Time of the next attempt if POSTPONED. If the pool no longer has `status`, the attempt is made earlier.
+    #: Earliest time of the next attempt if POSTPONED, while the pool has `status`.
     retry_at: datetime | None = None
     status: PoolStatus | None = None
     failures: int = 0
     #: Time of the first postponement, not counting the first wait after the cordon; None before that time.
     postponed_since: datetime | None = None
     reason: str = ""
-    #: Whether the last attempt found that the workload exists although the caches do not show it.
+    #: Whether the result of the last attempt was NEEDED (`answers.DeleteResult`).
     needed: bool = False
     looked_up_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
-    """A request to GKE for the outcome of a create or delete whose effect the list of pools does not show."""
+    """A request to the supplier for the outcome of a create or delete that the list of pools does not show."""
 
     name: PoolName
     #: Operation to look up; empty to look up the pool itself.
@@ -118,16 +118,16 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Back-off of a capacity, a request or a slice: no creates before `until`."""
+    """Back-off of a capacity, a request, a slice or refused pods: it blocks creates before `until`."""
 
     failure: Failure
     failures: int
     #: Time of the first of the consecutive failures, or of a stockout or quota failure after other kinds of failures.
     since: datetime
     until: datetime
-    #: Reserved capacities that the slice has no permission for: only these are blocked. Empty if all are blocked.
+    #: Reserved capacities for which a permission is missing. If not empty, only creates in these are blocked.
     capacities: frozenset[CapacityKey] = frozenset()
-    #: Slice whose request GKE rejected as invalid; None after other failures.
+    #: Slice whose request is invalid; None after other failures.
     slice_id: SliceId | None = None
     #: Number of pools that came up in a capacity since its last failure.
     came_up: int = 0
@@ -137,14 +137,14 @@ Backoffs = Mapping[BackoffKey, Backoff]
 
 
 class RefusedPods(NamedTuple):
-    """Pods that the scheduler bound to no node of a ready pool. Pods that replace them have the same key."""
+    """Pods that the scheduler bound to no node of a ready pool. Pods that replace them usually have the same key."""
 
     namespace: str
     #: UID of the workload; for a Job of a CronJob, its name without the time.
     workload: str
-    #: Group of the pods; empty for kinds POD and JOB, whose controllers replace pods by pods of other groups.
+    #: Key of the group; empty for kinds POD and JOB, whose pods may be replaced by pods of other groups.
     group: str
-    #: Digest of the pods' requirements.
+    #: Digest of requirements of the pods (`refused.key_of`).
     requirements: str
 
     @property
@@ -171,10 +171,10 @@ Tallies = Mapping[tuple[str, str], Tally]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Pool that a slice counts on: the pods of the slice should run there, and none of them is bound yet."""
+    """Pool that a slice counts on without holding it, or counted on until it expired (`match.is_expired`)."""
 
     pool: PoolName
-    #: Time since which the slice has counted on a ready pool; None if the pool is unready or no pod can be bound.
+    #: Time since which all pods of the slice could be bound to pools that it counted on; None if they cannot be yet.
     since: datetime | None
     has_pods: bool
     #: The scheduler's last message for the leader pod.
@@ -189,9 +189,9 @@ class Gang:
 
     #: Maximum number of slices that were ready at the same time; 0 while PARTIAL_HOLD does not apply.
     ready: int = 0
-    #: Time since which `ready` has not grown, for PARTIAL_HOLD; None while PARTIAL_HOLD does not apply.
+    #: Beginning of PARTIAL_HOLD: usually the time when `ready` last grew; None while PARTIAL_HOLD does not apply.
     since: datetime | None = None
-    #: Whether the workload has released its pools before, and therefore takes pools only in its turn.
+    #: Whether the workload takes pools only in its turn, because it released pools or got a hold before.
     queues: bool = False
 
 
@@ -215,7 +215,7 @@ class OperationLimit:
     #: Maximum number of operations that ran at the same time since the last rejection; None without a bound.
     limit: int | None = None
     rejected_at: datetime | None = None
-    #: Whether GKE has rejected an operation since the last decision.
+    #: Whether GKE has rejected an operation since the last decision, because too many operations ran.
     rejected: bool = False
     #: Number of operations that ran at the last decision.
     running: int = 0
@@ -229,9 +229,9 @@ class PhaseEntry:
 
     phase: Phase
     since: datetime
-    #: Whether the phase may have begun before `since`, the time at which this process first saw the pool.
+    #: Whether the phase may have begun before `since`, because this process first saw the pool in this phase.
     entered_before: bool = False
-    #: Time since which all pods on the pool are of ended or suspended workloads; None if not all are.
+    #: Time since which all pods on the pool are of ended or suspended workloads; otherwise None.
     draining_since: datetime | None = None
 
 
@@ -240,14 +240,14 @@ class PoolMemory(NamedTuple):
     """Memory of one existing or planned pool. Dropped when the pool no longer exists and no slice wants it."""
 
     create: CreateCall | None = None
-    #: Create of a listed pool that is not up yet. If the pool vanishes, the operation of the create has the reason.
+    #: Create of a listed pool that is not up yet. If the pool vanishes, the operation may have the reason.
     coming_up: CreateCall | None = None
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
     unneeded_since: datetime | None = None
-    #: Time since which the pool has been free (`OwnedPool.free`); None if the pool is not free.
+    #: Time since which the pool has been seen free (`OwnedPool.free`); None otherwise, or if pods should run there.
     free_since: datetime | None = None
-    #: Slice that used the pool last, and may return with new pods; None if unknown, or if the pool's labels name it.
+    #: Slice that used the pool last, and may return with new pods; None if unknown, or if the pool's labels are enough.
     last_user: SliceId | None = None
     #: Zone and machine type whose creates are retried when the pool vanishes; None before the pool has had nodes.
     place: tuple[str, str] | None = None
@@ -275,7 +275,7 @@ _NO_SLICE = SliceMemory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """State between decisions. Immutable: each decision and each response to a call gives a new instance."""
+    """State between decisions. Immutable: a change returns a new instance."""
 
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
@@ -284,11 +284,11 @@ class Memory:
     refusals: Refusals = field(default_factory=dict)
     #: Counts of failed creates; a changed request does not reset the count of its workload.
     tallies: Tallies = field(default_factory=dict)
-    #: Times of the last lasting failure (`answers._LASTING` or INVALID) of a create, by namespace; kept for an hour.
+    #: Times of the last lasting failure, such as a missing permission, by namespace; kept for an hour.
     lasting_failures: Mapping[str, datetime] = field(default_factory=dict)
-    #: Times of the creates of the last hour, oldest first; empty without MAX_CREATES_PER_HOUR.
+    #: Times of the creates of the last hour, without rejected ones; empty without MAX_CREATES_PER_HOUR.
     created_at: tuple[datetime, ...] = ()
-    #: Time of the last delete that was slowed down because many workloads had vanished.
+    #: Time of the last delete that started while deletes were slowed down because many workloads had vanished.
     braked_delete_at: datetime | None = None
     #: Duration from PROVISIONING to READY of the last pool that became ready; None before the first.
     last_creation_duration: timedelta | None = None
@@ -316,7 +316,7 @@ class Memory:
 
     @property
     def given_up(self) -> set[PoolName]:
-        """Pools that were unready for too long and are being replaced."""
+        """Pools that were given up, because they were unready for too long."""
         return {name for name, pool in self.pools.items() if pool.given_up}
 
     def pool(self, name: PoolName) -> PoolMemory:
