@@ -1,8 +1,8 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods. Pure.
 
-With these leader pods, later steps treat requests and buffers like workloads. The slices of a request start together.
-The leaders of a request are unschedulable until Provisioned is true; afterwards the request only keeps its pools.
-The leaders of a buffer are always unschedulable: if other pods use a slice's pool, the slice gets another pool.
+With these leader pods, later steps treat requests and buffers like workloads with pods. The slices of a request start
+together. Their leaders are unschedulable until Provisioned is true; afterwards the request only keeps its pools. The
+leaders of a buffer are always unschedulable: if other pods use a slice's pool, the slice gets another pool.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def with_slices(
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
     If the catalogue of machine types may be incomplete (`unlisted`), templates without a valid slice count as missing.
-    Requests in `rejected` get no slices: Kubernetes rejects their status, so no controller would see their pools.
+    Requests in `rejected` get no slices: their status cannot be written, so no controller would see their pools.
     """
     asking = [
         workload
@@ -64,7 +64,7 @@ def with_slices(
 def _with_slices(
     workload: Workload, request: CapacityRequest, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Return the workload with a group for each pod set with chips; its namespace may have `room` more slices.
+    """Return the workload, usually with a group per pod set with chips; its namespace may have `room` more slices.
 
     An invalid workload gets a `problem` and no slices; its groups only show whether the workload is served.
     """
@@ -195,7 +195,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 def booked_until(request: CapacityRequest, booking_seconds: float, now: datetime) -> datetime | None:
     """Return when a request's booking ends if no pods come; None unless Provisioned is true and has a time."""
     since = request.conditions[constants.PROVISIONED].since if request.is_true(constants.PROVISIONED) else None
-    # A time in the future counts as `now`, because the clock of its writer was wrong.
+    # A time in the future counts as `now`, because a clock was wrong.
     return min(since, now) + timedelta(seconds=booking_seconds) if since is not None else None
 
 

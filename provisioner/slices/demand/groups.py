@@ -16,7 +16,7 @@ _FullKey = tuple[WorkloadKind, str, GroupKey]
 
 # Slice IDs are tuples, because each decision hashes them tens of thousands of times, and a tuple's hash is fast.
 class SliceId(NamedTuple):
-    """Identity of a slice. A restart of the workload keeps the ID; a new workload of the same name has other IDs."""
+    """Identity of a slice. A restart of a JobSet keeps the IDs; a new workload of the same name has other IDs."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -35,7 +35,7 @@ class Wanted:
 
 
 class ListedGroup(NamedTuple):
-    """Group that a workload's spec lists. Groups sort in the order of the spec."""
+    """Group of a workload. Groups sort in the order of the spec."""
 
     #: Index of the entry (such as a replicated job) in the spec.
     place: int
@@ -46,7 +46,7 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield the groups in `wanted` that the spec lists or, for a workload of kind POD, that have pods."""
+    """Yield the groups in `wanted` that the spec allows or, for a workload of kind POD, that have pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
         names = sorted((entry.name, key) for key, entry in wanted.items() if entry.pods)
@@ -112,7 +112,7 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
     return name, fields.index(digits)
 
 
-# A key is a hash of a name, so names are hashed one by one until all keys are found. Only these names are cached.
+# A key is a hash of a name, so names are hashed one by one until all keys are found. Only found groups are cached.
 @lru_cache(maxsize=128)
 def _groups_by_key(
     namespace: str,

@@ -32,7 +32,7 @@ def with_owners(
 
     If several child Jobs form one slice, their pods get one group, whose index counts slices instead of child Jobs.
     With SERVE_PODS=all, pods of Jobs outside `workloads` get kind POD, unless Jobs are in `unknown_kinds`: the Job may
-    have a pool already. Their workload has the UID of the Job, so a pool keeps its workload if the Job is served later.
+    have a pool already. Their workload usually has the UID of the Job, so a pool keeps it if the Job is served later.
     A workload of kind POD never has pods of several namespaces, although users can write any UID into owner references.
     """
     joins = {
@@ -53,7 +53,7 @@ def with_owners(
 
 
 def groups_of_pods(slice_: Slice) -> frozenset[GroupKey]:
-    """Return the groups of a slice's pods before `with_owners` joins them: several if child Jobs are one slice."""
+    """Return the keys of a slice's groups before `with_owners` joins them: several if child Jobs are one slice."""
     workload = slice_.workload
     group, place = _joining(workload, slice_.group_name)
     if group is None:

@@ -47,7 +47,7 @@ _INHERITED = NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPreferences:
-    """Values of a pod's annotations; lists are in order of preference. Missing and invalid values have the default."""
+    """Values of annotations; lists are in order of preference. Missing and invalid values have the default."""
 
     capacity: tuple[CapacityChoice, ...] = ()
     zones: tuple[Zone, ...] = ()
@@ -96,11 +96,11 @@ class Slice:
     workload: Workload
     #: Name of the group, such as the name of a child Job.
     group_name: str
-    #: Leader pod's requirements without marks; the template's if no leader pod exists, or only the template has chips.
+    #: Leader pod's requirements without marks; the template's if `leader` is None, or if only the template has chips.
     requirements: Requirements
     #: Key in the marks of the leader pod or, if the leader pod has no marks, of another pod; empty without marks.
     mark: str = ""
-    #: Node that a marked leader pod selects by hostname, as Kueue's topology-aware scheduling does; empty if none.
+    #: Node that a marked pod selects by hostname, as Kueue's topology-aware scheduling does; empty if none.
     host: str = ""
     #: Leader pod; None if it does not exist, has finished, is being deleted or is outdated (`_is_outdated`).
     leader: Pod | None
@@ -111,17 +111,17 @@ class Slice:
     deadline_seconds: int
     #: Whether the group of pods has succeeded, so that the slice no longer wants a pool.
     ended: bool
-    #: Number of slices of the workload, including slices whose pods do not exist yet.
+    #: Number of slices in the workload's spec, including slices whose pods do not exist yet.
     siblings: int
     preferences: PlacementPreferences
     #: Name of the ProvisioningRequest that the leader pod consumes (`awaiting_request`); empty if none.
     request: str = ""
     served: bool
-    #: None if the pods do not describe a valid slice.
+    #: None if the request of the pods is invalid or cannot be served (`shape_problem`).
     shape: tpu.Shape | None
     #: Why the slice takes no new pool: it has no shape, or the number of its pods of kind POD does not fit the shape.
     shape_problem: tuple[str, ...]
-    #: Equal for slices that may share a pool, each on its own node. None except for single-host slices of kind POD.
+    #: Equal for slices that may share a new pool, each on its own node. None except for single-host slices of kind POD.
     share: Hashable = None
 
     @property
@@ -147,7 +147,7 @@ class Slice:
 
     @property
     def title(self) -> str:
-        """The kind and the name of the group of pods, as in messages."""
+        """Kind and name of the group or workload, for messages."""
         if self.workload.kind is WorkloadKind.POD and self.parallelism > 1:
             return str(self.workload)
         return f"{self.workload.kind.group_title} {self.group_name}"
@@ -176,7 +176,7 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs from which they were derived, except the ServingPolicy."""
+    """Slices of one workload, and the objects from which they were derived."""
 
     workload: Workload
     #: Key, name (empty if unknown) and pods of each group with pods or in `find_by_workload`'s `named_by_pools`.
@@ -185,7 +185,7 @@ class Found(NamedTuple):
 
 
 def all_slices(by_workload: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
-    """Merge the slices of all workloads."""
+    """Return the slices of all workloads."""
     slices: dict[SliceId, Slice] = {}
     for entry in by_workload.values():
         slices.update(entry.slices)
@@ -205,7 +205,7 @@ def find_by_workload(
 
     Only slices with pods or in `named_by_pools` are returned, and at most one more for each entry of the spec. The
     values of `named_by_pools` are names of groups, empty if unknown. `last` is an earlier result with the same policy;
-    its slices are reused for unchanged workloads with unchanged pods and references.
+    its slices are reused for unchanged workloads with unchanged pods and names of groups.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (named_by_pools or {}).items():
@@ -290,7 +290,7 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    # A leader pod without chips runs on a node of its workers, so the workers' template has the requirements.
+    # A leader pod without chips is no host of the slice, so the workers' template has the requirements.
     if leader is not None and (leader.requirements.has_chips or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     else:
@@ -319,7 +319,7 @@ def _slice(
         # The number of pods may still grow, so slices of a workload of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         if shape is not None and (misfit := misfit_of(pods, workload.controller, shape)):
-            # A pod without an index is a group of its own, and gets no shape. The number of indexed pods may change.
+            # A pod without an index is its own group, and gets no shape. Indexed pods keep it: their number may change.
             problem, shape = misfit, None if listed.name in {pod.name for pod in pods} else shape
     if group.jobs > 1 and mark and not problem:
         shape = None
@@ -372,7 +372,7 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
     """Return whether a leader pod is older than the last suspend or resume and requests another slice than `template`.
 
-    Such a pod is still cached after a user changed the suspended workload. Newer pods may differ because of a webhook.
+    Such a pod may still be cached after a user changed the suspended workload. Newer pods may differ due to a webhook.
     """
     changed_at = workload.suspension_changed_at
     return (

@@ -107,8 +107,8 @@ class Budget:
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
         """Withhold the chips, pools and creates of a refused unit from lower priorities, for at most `KEPT_AT_MOST`.
 
-        If only the unit's own namespace or workload can make room in a limit, the unit cannot use other chips until
-        then, so only the amount of this limit is withheld.
+        While a limit of the unit's own namespace or workload stays exceeded, only the amounts of such limits are
+        withheld, because the unit could not use other chips.
         """
         if self.now - unit.since >= KEPT_AT_MOST:
             return
@@ -127,7 +127,7 @@ class Budget:
         self.used[CREATES_PER_HOUR] += 1
 
     def allows_claim(self, slice_: Slice, unit: Unit, pool: OwnedPool, *, again: bool = False) -> bool:
-        """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
+        """Whether the limits allow a slice to count on a pool, whose chips then count for the slice.
 
         With `again`, the slice had the pool before, and amounts that are withheld for higher priorities are ignored.
         """
@@ -145,7 +145,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].maximum for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: OwnedPool) -> None:
-        """Charge a pool to the workload of `slice_`, which will use it now, and no longer to the previous workload."""
+        """Charge a pool to the workload of `slice_` instead of the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)
@@ -166,7 +166,7 @@ class Budget:
         return by_workload
 
     def uses(self) -> tuple[LimitUse, ...]:
-        """Return the used amount of each limit that is set."""
+        """Return the used amounts of limits that are set."""
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
             uses.append(LimitUse("MAX_CHIPS", "all", self.used[ALL], settings.max_chips))

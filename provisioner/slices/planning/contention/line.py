@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
     id: SliceId
     namespace: str
-    #: Priority of the leader pod; `_OF_BUFFERS` for a slice of a buffer.
+    #: Priority of the leader pod, 0 without one; `_OF_BUFFERS` for a slice of a buffer.
     priority: int
     #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime

@@ -2,7 +2,7 @@
 
 GKE rejects operations beyond an undocumented number, which also counts operations of other clients. After a rejection,
 the number of the provisioner's operations at that time is the bound. Every 10 s without another rejection, more are
-tried (1, 3, 7, ...), and after 60 s the bound is dropped. If creates and deletes wait, each kind gets half the slots.
+tried (1, 3, 7, ...), and after 60 s the bound is dropped. Creates and deletes share the free slots.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class Slots:
 
 
 def find_slots(ctx: Round) -> Slots:
-    """Return the slots of this decision, and the bound on concurrent operations that was learned so far."""
+    """Return the slots of this decision, with the bound on concurrent operations that was learned so far."""
     memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
@@ -77,6 +77,6 @@ def _learnt(bound: OperationLimit, running: int, now: datetime) -> OperationLimi
     elif bound.limit is not None and at is not None and now - at >= _STEPS * _STEP:
         bound = replace(bound, limit=None, rejected_at=None)
     elif bound.limit is not None:
-        # GKE has accepted `running` operations since the rejection, so the bound is at least this number.
+        # GKE runs `running` operations at the same time, so the bound is at least this number.
         bound = replace(bound, limit=max(bound.limit, running))
     return replace(bound, running=running)

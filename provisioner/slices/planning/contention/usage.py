@@ -127,8 +127,8 @@ def charge_of(pool: OwnedPool, users: Mapping[tuple[str, WorkloadName, WorkloadU
 def is_guest(pod: Pod, pool: OwnedPool | None) -> bool:
     """Whether a pod has no chips, and neither holds the pool of its node nor counts as a user of the pool.
 
-    A pod without chips holds the pool only if the node has the labels of the pod's slice or, if the node has no such
-    labels, if the pool was created for the pod's workload.
+    A pod without chips holds the pool if its marks are the labels of the node or, for a node without labels in `MARKS`,
+    if the pool was created for the pod's workload.
     """
     if pod.requirements.has_chips:
         return False

@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Backoff, Hold
 
 #: Maximum number of units in `WaitsFor.ahead`, and of workloads in `WaitsFor.users`.
 _MAX_NAMED = 3
-#: Failures that usually end within `_QUIET_SECONDS`. Only longer failures cause an Event, which is no warning.
+#: Failures that usually end within `_QUIET_SECONDS`. If only they block, the Event comes later and is no warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
 _QUIET_SECONDS = 60.0
 
@@ -24,9 +24,9 @@ _QUIET_SECONDS = 60.0
 class WaitKind(Enum):
     """Cause for which no pool is created for a slice."""
 
-    #: A volume of the pods cannot be attached now.
+    #: The pods cannot use a PersistentVolumeClaim now.
     VOLUME = "volume"
-    #: The machine types of the cluster are unknown, and the pods may select one of them.
+    #: Machine types of the cluster have not been read yet, and the pods may select one of them.
     CATALOGUE = "catalogue"
     #: The slice cannot be served as requested (`UnmeetableError`).
     REQUEST = "request"
@@ -35,12 +35,12 @@ class WaitKind(Enum):
     FAILURES = "failures"
     #: Another workload whose slices start together holds the accelerator or is ahead in its queue, or a pause lasts.
     HOLD = "queue"
-    #: This slice could have a pool now, but another slice that starts together with it could not, or is tried first.
+    #: The slice could have a pool now, but not all slices that start together with it could, or another is tried first.
     TOGETHER = "together"
     LIMIT = "limit"
-    #: Each choice of capacity has failed, or other slices try it first.
+    #: Each possible choice of capacity is blocked after a failure, or other slices try it first.
     CHOICES = "choices"
-    #: The nodes of another pool still have the labels of the slice.
+    #: Another pool still has the labels of the slice.
     LABELS = "relabelling"
     #: The create is delayed for some seconds, because pods that appear in this time can share the pool.
     BURST = "burst"
@@ -61,7 +61,7 @@ class ChoiceBlocker(NamedTuple):
 
     @property
     def until(self) -> datetime | None:
-        """Time at which the choice is retried; None if other slices try it first."""
+        """Earliest time at which the choice is retried; None if other slices try it first."""
         return None if self.probed else self.last.until
 
     @property
@@ -91,26 +91,26 @@ class WaitsFor(NamedTuple):
     kind: WaitKind
     #: Name of the pool that would be created; empty until `Launches` sets it.
     pool: PoolName = PoolName("")
-    #: Workload of the slice if the slice waits because all slices of the workload start together; otherwise None.
+    #: Workload of the slice if `Launches._refusals_of_gangs` found the cause; otherwise None.
     together: Workload | None = None
-    #: Clauses on the problem of the request, of a volume, or of slices that start together; empty for other causes.
+    #: Clauses on the problem of the request, of a volume, or of slices that start together; empty if none.
     problem: tuple[str, ...] = ()
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator; None if other workloads are only ahead in the queue for the accelerator.
+    #: Hold or pause of the accelerator, if `kind` is HOLD; None if other workloads are only ahead in the queue.
     hold: Hold | None = None
     accelerator: str = ""
     #: Last of the failed creates of the workload or the namespace; None unless `kind` is FAILURES.
     failure: Failure | None = None
     #: Slice of the same workload that is tried first, because its request was rejected before; None otherwise.
     first: Slice | None = None
-    #: Pool whose nodes still have the labels of the slice, which does not count on this pool; otherwise empty.
+    #: Another pool that still has the labels of the slice; empty unless `kind` is LABELS.
     other: PoolName = PoolName("")
     #: Place of the slice, from 1, among the `of` units in the queue that it waits in; both are 0 without a queue.
     position: int = 0
     of: int = 0
     ahead: tuple[SliceId, ...] = ()
-    #: Workloads that use most of the limit, each with the number of its chips or pools.
+    #: Workloads with the largest use of the limit, each with the number of its chips or pools.
     users: tuple[tuple[str, int], ...] = ()
     other_users: int = 0
     #: Time at which the wait may end without a change in the cluster; None if unknown.

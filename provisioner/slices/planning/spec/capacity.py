@@ -31,12 +31,12 @@ class Choices:
 
     #: Possible choices, best first, each with its zone. At least one.
     open: tuple[CapacityChoice, ...]
-    #: Clauses about other listed choices that may not be tried. A choice in a zone that is not selected has none.
+    #: Clauses about other listed choices that may not be tried, except for choices in zones that are not selected.
     rejected: tuple[str, ...] = ()
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
-    """Return the choices of a slice. Raises UnmeetableError if none is possible or an annotation is unreadable."""
+    """Return the choices of a slice. Raises UnmeetableError if none is possible, or if the request is invalid."""
     if unreadable := next(iter(slice_.preferences.problems.values()), ()):
         raise ImpossibleError(*unreadable)
     if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
@@ -123,7 +123,7 @@ def wants_one_zone(slice_: Slice, settings: Settings) -> bool:
 
 
 def wants_all_or_nothing(slice_: Slice, settings: Settings) -> bool:
-    """Whether all slices of the slice's workload have to start together."""
+    """Whether all slices of the slice's workload should start together."""
     wish = slice_.preferences.all_or_nothing
     return settings.all_or_nothing if wish is None else wish
 

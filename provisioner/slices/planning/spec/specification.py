@@ -1,12 +1,12 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
-Labels identify the owner of a pool; only this module writes them. Only pools of JobSets have the labels of the Go
-provisioner: it knows only JobSets, and would delete any other pool with its labels.
+Labels identify the owner of a pool; only this module writes them. Only pools of JobSets have all labels of the Go
+provisioner, which knows only JobSets, and would delete any other pool with them.
 
 Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
 more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. The
-topology and the zone are not in the hash, so a create with another choice of capacity, or by a second process, has the
-same name: no second pool is created, and an existing pool is adopted.
+topology and the zone are not in the hash, so a create of the same attempt with another choice of capacity, or by a
+second process, has the same name: no second pool is created, and an existing pool is adopted.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 from provisioner.workloads.plain import hosts_of
 
 #: Taint of flex-start nodes until all slices of an all-or-nothing workload are ready. Labels of a free pool would not
-#: work: the cluster autoscaler adds nodes only for pods that fit the labels of the flex-start pool.
+#: work: GKE's cluster autoscaler adds nodes only for pods that fit the labels of the flex-start pool.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
@@ -56,7 +56,7 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal arguments give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # The name of a workload of kind POD begins with the controller's kind (`Deployment.`), which is left out.
+    # The name of a workload of kind POD may begin with the controller's kind (`ReplicaSet.`), which is left out.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -161,7 +161,7 @@ class Specification:
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return a key of all inputs of `blueprint` except settings and rules: equal keys lead to equal blueprints.
 
-    The key has the `id` of choice, preferences and shape, because equal values are the same object within one decision.
+    The key has the `id` of choice, preferences and shape: equal values are usually the same object in one decision.
     """
     requirements = slice_.requirements
     return (
@@ -298,7 +298,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         if key in requestable_labels or not is_system(key)
     }
     for key, _ in settings.node_labels:
-        # All nodes have the administrator's values of these labels, so the pod's values are not copied.
+        # All nodes have the administrator's values of these labels, so the selected values are left out.
         selected.pop(key, None)
     pod_labels = requirements.labels
     requested = _requested_labels(slice_)
@@ -323,7 +323,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
 
 
 def uncopied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
-    """Return a message about requested labels that are not copied to nodes; empty if all are copied."""
+    """Return a message about requested labels that are not copied to nodes; empty without such labels."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
     keys = sorted(_withheld_labels(slice_, settings, rules))
@@ -382,7 +382,7 @@ class Candidates:
         self._within: dict[SliceId, bool] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice; if its workload must be in one zone, only the choices in `zone`."""
+        """Return the choices for a slice; only choices in `zone` if it is set and the workload must be in one zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
