@@ -42,7 +42,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
     FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
-    # No event reports that an administrator has granted the permission, so creates are tried at least every 10 minutes.
+    # No event reports that an administrator has granted the permission, so the next create waits at most 10 minutes.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
     # A slice gets at most 6 pools on the first day: each costs money until the scheduler is known to refuse it.
