@@ -137,6 +137,14 @@ def test_longest_wait_of_capacity_and_slice_blocks() -> None:
     assert backoff.blocking(backoffs, KEY, own, after(60)) is None
 
 
+def test_next_choice_fails_after_a_missing_permission_and_waits_only_for_its_own_failure() -> None:
+    """In the past, all choices of the slice waited as long as the reservation without permission."""
+    refused = backoff.slice_failed({}, failure(FailureKind.PERMISSION), SLICE, NOW, reserved=KEY)
+    both = backoff.slice_failed(refused, failure(FailureKind.OPERATION_IN_THE_WAY), SLICE, after(1))
+    alone = backoff.slice_failed({}, failure(FailureKind.OPERATION_IN_THE_WAY), SLICE, after(1))
+    assert both == alone
+
+
 def test_forget_removes_only_the_back_off_of_the_key() -> None:
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     assert backoff.forget(backoffs, "other") == backoffs
