@@ -1,4 +1,4 @@
 """Creates the texts about decisions: reasons for waits and states, notices, alerts and statuses. Pure.
 
-In the planner, only the last stage of `pipeline` uses these modules, so creates and deletes do not depend on them.
+In the planner, only `pipeline` uses these modules, after it has decided on creates and deletes.
 """

@@ -24,44 +24,45 @@ from provisioner.slices.supplier import PoolRules
 
 
 class EventReason:
-    """Reasons of Events on slices or their workloads. `make docs` writes the comments to docs/events.md."""
+    """Reasons of Events about slices and node pools. `make docs` writes the comments to docs/events.md."""
 
-    #: GKE accepted the create request.
+    #: The create request was accepted.
     CREATION_STARTED = "NodePoolCreationStarted"
     #: All nodes of the pool are ready and report their chips.
     CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
-    #: GKE rejects the request (`GKE rejects node pool`), or the pool ended in ERROR (`Node pool ... failed`).
+    #: The request was rejected (`GKE rejects node pool`), or the pool failed (`Node pool ... failed`).
     CREATION_FAILED = "NodePoolCreationFailed"
-    #: GKE accepted the delete. The message ends with the reason.
+    #: The delete was sent. The message ends with the reason.
     DELETION_STARTED = "NodePoolDeletionStarted"
-    #: GKE no longer lists the pool.
+    #: The pool is no longer listed.
     DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
-    #: A delete was delayed. It is retried after 1 to 60 s.
+    #: A delete was delayed. It is usually retried within 60 s.
     DELETION_FAILED = "NodePoolDeletionFailed"
     #: A user or GKE deleted the pool.
     POOL_NOT_FOUND = "NodePoolNotFound"
-    #: No pool can be created for the pod, or some of its choices of capacity are skipped. The message names the field,
-    #: its value, the mistake, and valid values.
+    #: No pool can be created, or it lacks requested labels, or some choices of capacity are skipped. The message names
+    #: the mistake, and usually what to change.
     INVALID_REQUEST = "InvalidTPURequest"
-    #: The pool cannot be created for now. The message names the obstacle: GKE's message for each choice and the time of
-    #: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
+    #: The pool cannot be created for now. The message names the obstacle, such as GKE's message with the time of the
+    #: next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
     CREATION_WAITING = "NodePoolCreationWaiting"
     #: A condition below has lasted for ten minutes, unless it names another time:
     #: - Pods are unschedulable although their pool is ready.
-    #: - Not all nodes of the pool are ready, or its creation takes 60 minutes, or its deletion or repair 30 minutes.
-    #: - The slice has more pods than its pool has nodes.
+    #: - Not all nodes of the pool are ready, or its status is unknown.
+    #: - The pool's creation takes at least 60 minutes, or its deletion or repair 30 minutes.
+    #: - The slice has more pods than its pool can run.
     #: - The followers are unschedulable without a pool, and the leader is not.
     #: - For a minute, the scheduler binds no pod to the slice's own ready and empty pool, although the pods have no
     #: PersistentVolumeClaims or gang and tolerate all taints. The pool is deleted; the workload gets another pool after
-    #: 40 minutes, doubled each time up to a day.
+    #: about 40 minutes, doubled each time up to a day.
     STUCK = "SliceStuck"
-    #: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice, so no
-    #: slice is complete. The message names up to three of the pools.
+    #: Pods of a multi-host slice are on several node pools, or share a node pool with pods of another slice. The
+    #: message names up to three of the pools.
     SLICE_SPLIT = "SliceSplit"
     #: The slice has fewer pods than hosts, or its pods request fewer chips than their hosts have.
     UNDERUSED = "SliceUnderused"
-    #: The workload has the label or annotation `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests
-    #: Slice resources, which the provisioner does not create.
+    #: The workload requests Slice resources, which the provisioner does not create, by the label or annotation
+    #: `tpu-provisioner.cloud.google.com/slice-autoprovisioning`.
     SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
     #: A limit or a pause of the administrator does not allow the pool. For a limit, the message usually has its use and
     #: the slice's place.
@@ -72,7 +73,7 @@ class EventReason:
     HELD_FOR_OTHERS = "SliceHeldForOthers"
     #: The new nodes may not have a label that the pod selects. The pool is created.
     UNKNOWN_SELECTOR = "SelectorNotKnown"
-    #: For at least a minute, GKE did not list the node pools, the hints could not be read, or the kubeconfig and
+    #: For at least a minute, the node pools could not be listed, the hints could not be read, or the kubeconfig and
     #: `GCP_CLUSTER` were not proven to be the same cluster. No decisions are made.
     NOT_READY = "ProvisionerNotReady"
     #: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
@@ -81,7 +82,7 @@ class EventReason:
     #: its gang (PodGroup) is complete.
     NEVER_STARTS = "GangNeverStarts"
     #: Google takes a host of the pool down for maintenance, now or at the time in the message, and ends the slice's
-    #: pods. No other workload gets the pool.
+    #: pods.
     HOST_MAINTENANCE = "HostMaintenance"
     #: The reservation of the slice ends, with its machines, within 45 minutes, or before the Job's deadline.
     RESERVATION_ENDS = "ReservationEnds"
@@ -96,7 +97,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return a notice if pods leave chips of their slice unused, with a smaller machine type if one suffices."""
+    """Return a notice if a served slice has unused chips; it may name a smaller machine type that suffices."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()
@@ -128,7 +129,7 @@ def not_created(workload: Workload) -> str:
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
-    """Yield notices about workloads that get no node pools, or pods that are never scheduled, until a user acts."""
+    """Yield notices about workloads that get no node pools, or whose pods are never scheduled, until a user acts."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [
         workload
@@ -244,7 +245,7 @@ def held_for_others(
 
 
 def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
-    """Yield one notice for each slice of several hosts that does not have one node pool to itself."""
+    """Yield one notice for each slice in `Splits.affected`."""
     for slice_id in sorted(splits.affected):
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
@@ -358,7 +359,7 @@ def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
 
 
 def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
-    """Report announced or current maintenance of a host to the owners of the slices on its pool."""
+    """Report announced or current maintenance of a host to the owners of its pool's slices."""
     for name, slice_id in _users(matching):
         node = ctx.owned[name].maintenance if name in ctx.owned else None
         if node is None or node.maintenance_at is None or slice_id not in ctx.slices:
@@ -408,7 +409,7 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
 
 
 def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
-    """Report that the workloads of `vanished` pools disappeared at the same time; no alert if 0."""
+    """Report that the workloads of `vanished` pools disappeared unexpectedly; no alert if 0."""
     if vanished:
         message = (
             f"The workloads of {vanished} of {len(ctx.owned)} node pools are gone, but the provisioner did not see "
@@ -419,7 +420,7 @@ def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
 
 
 def how_it_hangs(pool: OwnedPool, now: datetime) -> str:
-    """Return a phrase with the transitional status of a pool, its start and its reason; empty for other statuses."""
+    """Return a phrase with the transitional status of a pool and its start; empty for other statuses."""
     if pool.passing is None:
         return ""
     status, since = pool.passing

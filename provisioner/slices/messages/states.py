@@ -1,4 +1,4 @@
-"""Texts of the status page and of `explain`: why slices wait or run, and why pools are kept or deleted. Pure."""
+"""Creates texts about the states of workloads, slices and pools, such as why a pool is kept or deleted. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ WHY_DELETED = {
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
-#: Why a delete waits after the deletion delay has passed, as users read it.
+#: Why a delete waits, as users read it.
 WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
@@ -109,7 +109,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def last_failure(state: PoolState, known: Known) -> Backoff | None:
-    """Return the stockout or quota failure in the capacity of a pool that is coming up; None if pools came up since."""
+    """Return the stockout or quota failure in the capacity of a pool that is coming up, unless pools came up since."""
     owned = known.owned.get(state.name)
     if owned is None or state.phase not in (Phase.CREATING, Phase.PROVISIONING):
         return None
@@ -226,7 +226,7 @@ def _without_pods(slice_: Slice) -> tuple[str, ...]:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is the slice that uses it, None without one."""
+    """Return why an existing pool is kept or deleted; `owner` is a slice of the pool, None without one."""
     owned = known.owned[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, owned, known)

@@ -1,8 +1,8 @@
 """Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
-Kueue reads the conditions of a request. It resumes the workload once Provisioned is true, and tries the next flavor
-after Failed. BookingExpired ends the booking. It is also set when pods run on all pools of the request, so that Kueue
-creates a new request if the workload is evicted later.
+Kueue reads the conditions of a request, and resumes the workload once Provisioned is true. BookingExpired ends the
+booking, and is also set when pods run on all pools of the request, so that Kueue creates a new request if the workload
+is evicted later.
 """
 
 from collections import defaultdict
@@ -48,7 +48,7 @@ class _Facts:
 
     @cached_property
     def place(self) -> Mapping[SliceId, OwnedPool]:
-        """Pool that each slice counts on; slices without a pool are missing."""
+        """Pool that each slice counts on; other slices are missing."""
         return {slice_id: self.ctx.owned[name] for name, slice_id in self.matching.claimed.items()}
 
     @cached_property
@@ -104,7 +104,7 @@ def statuses(
         asked = (
             [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
         )
-        # A request without a topology is also checked, so that its status reports the missing topology.
+        # A request without a topology counts as served, so that its status reports the missing topology.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if request is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.
@@ -188,7 +188,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the names of a request's pools, and values by which pods can select the pools."""
+    """Return the names of a request's pools and, if possible, values by which pods can select the pools."""
     pools = [facts.place[slice_.id].name for slice_ in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

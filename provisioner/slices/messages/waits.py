@@ -1,4 +1,4 @@
-"""Texts about why slices wait and what to do: for Events, statuses, the status page and `explain`. Pure."""
+"""Creates texts about why slices wait and what to do. Pure."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ def failure_in_words(kind: str) -> str:
 
 
 def next_step(wait: WaitsFor) -> str:
-    """Return the next step as a sentence; empty if no step is known, or if the message contains the step."""
+    """Return the next step as text; empty if no step is known, or if the message contains the step."""
     if wait.limit is not None:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
@@ -182,7 +182,7 @@ def notices(
 
 
 def _key(wait: WaitsFor) -> str:
-    """Return the key of the Event about a wait; Events with equal keys are one Event. Empty if the text is the key."""
+    """Return the key of the notice about a wait, without the pool; empty if the text is the key."""
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value

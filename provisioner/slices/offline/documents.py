@@ -15,11 +15,11 @@ _MAX_KEY = 80
 class Severity(Enum):
     """Consequence of a finding for the object."""
 
-    #: The API server or the provisioner rejects the object or a part of it. A rejected part gets no node pool.
+    #: The object or a part of it gets no node pool, usually because the API server or the provisioner rejects it.
     ERROR = "error"
-    #: The provisioner ignores the object without a message, and creates no node pool. Users may intend this.
+    #: No node pool is planned, and the provisioner reports no problem. Users may intend this.
     NOT_SERVED = "not_served"
-    #: The object probably contains a mistake, but gets its node pools.
+    #: The object probably contains a mistake, which does not prevent its node pools.
     WARNING = "warning"
     NOTE = "note"
 
@@ -51,7 +51,7 @@ class Document(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Message about an object of a manifest."""
+    """Message about an object."""
 
     document: Document
     #: Path of the field, which may not exist; empty if the message is about the whole object.
@@ -60,12 +60,12 @@ class Finding(NamedTuple):
     severity: Severity
     #: Kind, namespace and name of the object; empty if the message itself names the object.
     subject: str = ""
-    #: Reason of the Event with this message; empty if the message is not the message of an Event.
+    #: Reason of the Event with this message; empty without such an Event, or if admission leaves it out.
     reason: str = ""
-    #: Name of the group of pods whose slice the message is about; empty if the message is about all slices.
+    #: Name of the group of pods whose slice the message is about; empty if the message is not about one slice.
     group_name: str = ""
     slices: int = 1
-    #: Whether admission may deny the object for this finding: Google sells no such slice, or a value is invalid.
+    #: Whether admission may deny the object for this finding, for example because Google sells no such slice.
     impossible: bool = False
 
     @property

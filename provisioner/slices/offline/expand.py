@@ -39,7 +39,7 @@ class Template(NamedTuple):
     pods_path: Path
     replicas_path: Path
     place: int = 0
-    #: Name of the replicated job, worker group or subgroup; empty if all groups of the workload are alike.
+    #: Name of the replicated job, worker group or subgroup; otherwise empty.
     name: str = ""
     replicas: int = 1
     pods: int = 1

@@ -201,7 +201,7 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 
 def _template_in(subject: Subject, message: str) -> Template | None:
-    """Return the only template of a workload, or the template that a message names; None if it names no template."""
+    """Return the only template of a workload, or that of the replicated job that a message names; otherwise None."""
     # The templates of a LeaderWorkerSet's subgroups have one replicas field, and the first template represents them.
     if len({template.replicas_path for template in subject.templates}) == 1:
         return subject.templates[0]
@@ -332,9 +332,9 @@ class _Remarks:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[tuple[str, ...], bool]:
-    """Return the problems of a slice, each with whether no provider could serve a slice with this problem.
+    """Return the problems of a slice, each with the value of `Finding.impossible`.
 
-    All problems of annotations and namespace are returned and, if no choice is possible, the first problem of each.
+    All problems of annotations and namespace are returned and, if no choice is possible, one problem of each choice.
     """
     problems = dict.fromkeys(slice_.preferences.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -357,7 +357,7 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[tu
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
-    """Merge remarks that differ only in the name of the group, and count their slices. Sort by file and line."""
+    """Merge remarks with equal texts apart from the name of a group, and count their slices. Sort by file and line."""
     merged: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for remark in remarks:
         message = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
@@ -378,7 +378,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function that returns the settings for an object. Its zones determine a missing location or zone."""
+    """Return a function that returns the settings for an object, whose zones determine a missing location or zone."""
     settings = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: settings
@@ -403,7 +403,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones in selectors, node affinity and annotations of objects; for a region, its zone "a"."""
+    """Yield zones in fields of objects, such as selectors and annotations; for a region, its zone "a"."""
     for document in documents:
         unread = {path for path, _ in unread_keys(document.value)}
         for path, mapping in mappings_in(document.value):

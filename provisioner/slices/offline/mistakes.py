@@ -97,7 +97,7 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def _unread_place(raw: Any, kind: str, path: Path, key: str, metadata: dict[str, Any]) -> str:
-    """Return the kind of object (or "Job template") with the metadata at `path`; empty if a key has an effect there."""
+    """Return the kind of object (or "Job template") with the metadata at `path`; empty if a key may be valid there."""
     of_object, of_cron_job = path == ("metadata",), path[-2:] == ("jobTemplate", "metadata")
     # Job templates of a JobSet have their metadata at spec.replicatedJobs[0].template.metadata, pod templates deeper.
     if not (of_object or of_cron_job or (path[1:2] == ("replicatedJobs",) and path[4:] == ("metadata",))):

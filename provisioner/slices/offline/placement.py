@@ -24,7 +24,7 @@ _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-s
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return problem and remedy if nothing keeps a slice on one pool; empty otherwise, or if Jobs share the slice."""
+    """Return problem and remedy if a slice lacks a placement that would keep its pods on one pool; otherwise empty."""
     workload = slice_.workload
     if (
         slice_.shape is None

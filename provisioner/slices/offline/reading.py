@@ -39,12 +39,12 @@ _KIND_OF_TYPE = {(described.root.split("/")[2], kind.value): kind for kind, desc
 
 @dataclass(slots=True)
 class Subject:
-    """Workload in a manifest, with its templates and the pods that its controller would create."""
+    """Workload in a manifest, with its templates and pods that its controller would create."""
 
     document: Document
     workload: Workload
     templates: list[Template]
-    #: Whether the API server would accept the object and its pods, and the settings let its kind be served.
+    #: Whether the object has no mistake that prevents its pods, and the settings let its kind be served.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
     #: Templates by name of the group of pods.

@@ -105,7 +105,7 @@ def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
 
 
 def log_findings(subject: Subject) -> None:
-    """Run all checks; log each finding that is not OK, and the number of findings by status. Never raises."""
+    """Run all checks; log findings that are not OK, and the number of findings by status. Never raises."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

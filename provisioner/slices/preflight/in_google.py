@@ -1,4 +1,4 @@
-"""Checks that call Google: the cluster, its node pools, permissions, and the resources that settings name."""
+"""Checks of Google's resources: the cluster, its node pools, permissions, and the resources that settings name."""
 
 import itertools
 from collections.abc import Iterable
@@ -143,7 +143,7 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 
 
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the reservations that settings name, by project and name, each with the zones in which pods may use it.
+    """Return the reservations that settings name, by project and name, each with the zones to check.
 
     Reservations in CAPACITY come first, then those in ALLOWED_RESERVATIONS without a wildcard; at most 20 in total.
     """

@@ -47,7 +47,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return all rights that are used. SERVED_NAMESPACES does not limit the rights to list pods and write Events."""
+    """Return the rights that are used. SERVED_NAMESPACES does not limit the rights to list pods and write Events."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -167,7 +167,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
 
 
 def check_pause(api: Api, namespace: str) -> Finding:
-    """Check that the creation of node pools is not paused. Raises ClusterError."""
+    """Check that no ConfigMap pauses the creation of node pools. Raises ClusterError."""
     path = collection_path("configmaps", namespace=namespace)
     for configmap in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
         return warning(

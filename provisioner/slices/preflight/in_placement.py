@@ -1,4 +1,4 @@
-"""Checks that admission marks pods for the node pool of their slice. Only warns: Jobs may work without marks."""
+"""Checks that admission marks pods for the node pool of their slice. Missing marks only cause a warning."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -103,7 +103,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool | None]:
-    """Return the policy or webhook that marks pods, or empty; and whether namespaces need no label, None if unknown."""
+    """Return the policy or webhook that marks pods, if any, and whether namespaces need no label (None if unknown)."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -133,7 +133,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 
 def _unseen_class(raw: Any) -> str | None:
-    """Return a DeviceClass's name if it offers TPUs as another extended resource than google.com/tpu; else None."""
+    """Return a DeviceClass's name if it offers TPUs as an extended resource other than google.com/tpu; None if not."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A DeviceClass without selectors offers the devices of all drivers.
@@ -164,7 +164,7 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
     try:
         return [record for record in list_all(api, path, {}, read) if record is not None]
     except (NotFound, Forbidden):
-        # Other checks report a kind that is not served (`check_kind`) and a missing right (`check_rights`).
+        # `check_kind` reports a kind of workloads that is not served, and `check_rights` a missing right.
         return []
 
 

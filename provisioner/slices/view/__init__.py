@@ -1,1 +1,1 @@
-"""Read model of slices, pools and capacity, which the status page, the commands and the API show."""
+"""Read model of slices, pools and capacity for the API, the status page and commands such as `explain`."""

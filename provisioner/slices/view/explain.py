@@ -235,7 +235,7 @@ def _news(view: View, slice_: SliceView | None, activity: tuple[Entry, ...]) -> 
 def _short(view: View, slice_: SliceView | None, text: str) -> str:
     """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
     backoffs = backoffs_of(view, slice_) if slice_ is not None else ()
-    # In the back-off, "…" replaces the name of the instance that GKE could not create.
+    # In the back-off, "…" replaces generated names of instances and node pools.
     failures = (re.escape(backoff.message.rstrip(".")) for backoff in backoffs if backoff.message)
     return reduce(lambda short, failure: re.sub(failure.replace("…", "[^']*"), "as above", short), failures, text)
 
@@ -291,7 +291,7 @@ def _doing(slice_: SliceView, now: datetime, where: Iterable[str] = ()) -> str:
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return the time since `since` as text, preceded by "more than" if the true start is earlier (`is_least`)."""
+    """Return the time since `since` as text, preceded by "more than" if the true start may be earlier (`is_least`)."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 

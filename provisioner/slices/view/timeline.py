@@ -10,7 +10,7 @@ from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.types import State, slice_of_pool, state_of, workload_of_pool
 
-#: Time for which the track of a deleted pool is kept.
+#: Maximum time for which the track of a pool that no longer exists is kept.
 _KEPT = timedelta(hours=24)
 #: Maximum number of segments of a track; the oldest ones are dropped.
 _MAX_SEGMENTS = 50
@@ -52,7 +52,7 @@ class Timeline:
         self._tracks: dict[PoolName, Track] = {}
         #: Phase, state and slice of each pool, and whether its workload is known. Only a change can begin a segment.
         self._marks: dict[PoolName, Hashable] = {}
-        #: Times at which deleted pools were first missing in a decision, earliest first.
+        #: Times at which pools were first missing in a decision, earliest first.
         self._ended: dict[PoolName, datetime] = {}
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Types of the `View`, which the API returns as JSON, and functions that derive its fields from a `PoolState`."""
+"""Types of the `View`, which the API returns as JSON, and functions that derive states and ids from a `PoolState`."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,7 +45,7 @@ class Host(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """Reason and message of an Event about a workload."""
+    """Reason and message of an Event about a slice or a workload."""
 
     reason: str
     message: str
@@ -78,7 +78,7 @@ class QueueView:
 
     #: Limit or capacity that the slices wait for, such as "the limit of all node pools".
     resource: str
-    #: Position, 1 for the next slice. Slices that start together have one position.
+    #: Position, 1 for the next slice.
     place: int
     length: int
     #: Ids of at most three slices ahead, the next one first.
@@ -102,7 +102,7 @@ class SliceView:
     #: Name of the child Job or group.
     group: str
     state: State
-    #: Time at which the state was entered; None if unknown.
+    #: Beginning of the state or, before the pool exists, of the leader pod's wait; None if unknown.
     since: datetime | None
     #: Whether the state may be older than `since`, the time at which this process first saw the pool.
     since_start: bool
@@ -111,11 +111,11 @@ class SliceView:
     cause: str
     #: Cause and next step; empty if `reason` suffices.
     brief: str
-    #: What to do apart from waiting; empty if nothing helps, or if `reason` contains it.
+    #: What to do; empty if no step is known, or if `reason` contains it.
     next_step: str
-    #: Time of the next attempt to create a pool; None if none is planned.
+    #: Time at which a create is tried again; None if unknown.
     next_try_at: datetime | None
-    #: Name of the leader pod; empty if no leader pod exists.
+    #: Name of the leader pod; empty if the slice has none.
     leader: str
     #: Time since which the leader pod is unschedulable or gated; None if it is neither.
     unschedulable_since: datetime | None
@@ -130,7 +130,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in the queue for a limit or capacity; None if the slice is in no queue.
+    #: Place in the queue for a limit or capacity; None if the slice is in no such queue.
     queue: QueueView | None = None
 
 
@@ -174,9 +174,9 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """Capacity or request that failed, or slice whose creates failed; no create is sent for it before `until`."""
+    """Back-off of a capacity, a request or a slice after failures; it ends at `until`."""
 
-    #: Zone, machine type, shape and terms; or the id of the only delayed slice, or a failed request.
+    #: Zone, machine type, shape and terms; or the id of a delayed slice, or "a request whose node pool failed".
     capacity: str
     zone: str
     machine_type: str
@@ -185,7 +185,7 @@ class BackoffView:
     terms: str
     #: Kind of the failure, such as stockout, quota or permission.
     kind: str
-    #: Message of Google or the scheduler.
+    #: Message of the failure, usually from Google or the scheduler.
     message: str
     failures: int
     since: datetime
@@ -194,15 +194,15 @@ class BackoffView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityView:
-    """Chips by state, and the limits and back-offs that prevent creates."""
+    """Chips by state, and the limits and back-offs that may prevent creates."""
 
     #: Number of chips of node pools, and of waiting and rejected slices, by state.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Number of node pool operations in progress in the cluster.
+    #: Number of node pools in creation or deletion, including those of other clients.
     operations: int
-    #: Maximum of the provisioner's own operations, learned from GKE's rejections; None after a minute without any.
+    #: Maximum of the provisioner's own operations, learned from GKE's rejections; None if the last minute had none.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of costs, such as USD; empty if CHIP_HOUR_PRICES names none.
