@@ -40,11 +40,11 @@ class EventReason:
     DELETION_FAILED = "NodePoolDeletionFailed"
     #: A user or GKE deleted the pool.
     POOL_NOT_FOUND = "NodePoolNotFound"
-    #: No pool can be created, or it lacks requested labels, or some choices of capacity are skipped. The message names
-    #: the mistake, and usually what to change.
+    #: No pool can be created, it lacks requested labels, or choices of capacity are skipped. The message names the
+    #: mistake, and usually what to change.
     INVALID_REQUEST = "InvalidTPURequest"
     #: The pool cannot be created for now. The message names the obstacle, such as GKE's message with the time of the
-    #: next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
+    #: next attempt, a limit on operations, failed creates, or the queue.
     CREATION_WAITING = "NodePoolCreationWaiting"
     #: A condition below has lasted for ten minutes, unless it names another time:
     #: - Pods are unschedulable although their pool is ready.

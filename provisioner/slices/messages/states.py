@@ -226,7 +226,7 @@ def _without_pods(slice_: Slice) -> tuple[str, ...]:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is a slice of the pool, None without one."""
+    """Explain the state of a pool, such as why it is kept; `owner` is a slice of the pool, None without one."""
     owned = known.owned[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, owned, known)

@@ -81,7 +81,7 @@ class Forecast(NamedTuple):
     pools: tuple[PlannedPool, ...] = ()
     #: Findings in the order of files and lines.
     remarks: tuple[Finding, ...] = ()
-    #: Kinds of objects that request no chips, each with the number of these objects and the first of them.
+    #: Kinds of `Reading.ignored` objects, each with the number of these objects and the first of them.
     ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
@@ -286,7 +286,7 @@ class _Remarks:
             self._remark(slice_, message, Severity.WARNING, path=path)
 
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
-        """Add remarks about all problems of a template's slices. The notice `first` has only one of the problems."""
+        """Add remarks about all problems of a template's slices. The notice `first` may have only one of them."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         problems = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)

@@ -27,7 +27,7 @@ from provisioner.workloads.plain import workloads_of
 
 #: Creation time of all objects, and time of the decision.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-#: Maximum number of slices of all files together.
+#: Maximum number of slices of all files together, without slices of ProvisioningRequests and CapacityBuffers.
 MAX_SLICES = 5_000
 #: Maximum number of remarks of each kind about one object: about its keys, its invalid fields, and its resources.
 MAX_KEYS = 100
@@ -53,11 +53,11 @@ class Subject:
 
 @dataclass(slots=True)
 class Reading:
-    """All objects that have been read so far, and the remarks on them."""
+    """Objects that have been read so far, and the remarks on them."""
 
     settings: Settings
     default_namespace: str
-    #: Maximum number of slices that are derived for one object, all its templates together; None if unlimited.
+    #: Maximum number of slices that are derived from all templates of one object; None if unlimited.
     max_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
@@ -70,9 +70,9 @@ class Reading:
     #: Runtimes of TrainJobs by kind, namespace (empty for a ClusterTrainingRuntime) and name.
     runtimes: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     train_jobs: list[tuple[Document, dict[str, Any]]] = field(default_factory=list)
-    #: First document of each object, by kind, namespace and name of the object.
+    #: First document of each planned object, by kind, namespace and name of the object.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    #: Number of objects that request no chips, and the first such object, by kind.
+    #: Number of ignored objects, such as objects without chips, and the first such object, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
 
@@ -82,7 +82,7 @@ class Reading:
         return Storage(claims=self.claims, zones=self.zones, classes=self.classes, complete=False)
 
     def ignore(self, document: Document, kind: str) -> None:
-        """Count an object that requests no chips."""
+        """Count an object that is not planned and needs no remark, such as an object without chips."""
         count, first = self.ignored.get(kind, (0, document))
         self.ignored[kind] = (count + 1, first)
 

@@ -175,7 +175,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.owned]
     waits_of, idle = plan.waits, _idle(pools)
-    # A slice of a recreated StatefulSet may have the `shown_id` of an older slice: the one with a leader is shown.
+    # A slice of a recreated StatefulSet may have the `shown_id` of an older slice: the slice with a leader is shown.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
     slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]

@@ -193,7 +193,7 @@ def _is_pod_of(slice_: SliceView, name: str) -> bool:
     if len(stem) == _MAX_STEM:
         # Kubernetes cuts long names, so the index may be incomplete or missing.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
-    # A name without an index matches only a slice without a leader: other pods of a slice with a leader have an index.
+    # Pods of a Job without indexes have no index in their names, and their slice has no leader pod.
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not slice_.leader)
 
 

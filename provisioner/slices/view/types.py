@@ -102,7 +102,7 @@ class SliceView:
     #: Name of the child Job or group.
     group: str
     state: State
-    #: Beginning of the state or, before the pool exists, of the leader pod's wait; None if unknown.
+    #: Beginning of the state, or of the leader pod's wait; None if unknown.
     since: datetime | None
     #: Whether the state may be older than `since`, the time at which this process first saw the pool.
     since_start: bool
@@ -143,7 +143,7 @@ class PoolView:
     since: datetime
     #: Whether the state may be older than `since`, the time at which this process first saw the pool.
     since_start: bool
-    #: Why the pool is kept or deleted.
+    #: Explanation of the state.
     reason: str
     #: Id of the first slice that uses or counts on the pool; empty if no slice does.
     slice: str
@@ -176,7 +176,7 @@ class PoolView:
 class BackoffView:
     """Back-off of a capacity, a request or a slice after failures; it ends at `until`."""
 
-    #: Zone, machine type, shape and terms; or the id of a delayed slice, or "a request whose node pool failed".
+    #: Zone, machine type, shape and terms; or the id of a delayed slice, or a failed request.
     capacity: str
     zone: str
     machine_type: str
@@ -185,7 +185,7 @@ class BackoffView:
     terms: str
     #: Kind of the failure, such as stockout, quota or permission.
     kind: str
-    #: Message of the failure, usually from Google or the scheduler.
+    #: Message of the failure.
     message: str
     failures: int
     since: datetime
