@@ -1,7 +1,7 @@
-"""Carries out plans: submits calls to the supplier and to Kubernetes, and returns their answers to the loop.
+"""Carries out plans: submits calls to the supplier, whose answers the loop takes, and changes of Kubernetes objects.
 
-Each call runs in a thread, and does not wait for the operation that it starts: later rounds look up the operation. A
-failed change of a node, pod or status is repeated if a later round still plans it, after a pause of at most 60 s.
+Each call runs in a thread, and does not wait for the operation that it starts. A failed change of a node, pod or status
+is repeated if a later round still plans it, after a pause of at most 60 s.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which the changes of an object must have failed before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of unfinished writes of statuses. More would delay changes of nodes, which use the same threads.
+#: Maximum number of unfinished writes of a plan's statuses. More would delay changes of nodes in the same threads.
 _MAX_WRITES = 64
 
 
@@ -71,7 +71,7 @@ class Actor(CallingActor[Answer]):
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect other calls."""
+        """Submit the calls of a plan without waiting. A call that cannot be submitted does not affect other calls."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
         self._labels = {assignment.node: assignment.labels for assignment in reversed(plan.assignments)}
         # Deletes are submitted first, because each pool that is not needed costs money.
@@ -100,7 +100,7 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the statuses beyond _MAX_WRITES: each write causes a watch event, which starts a round.
+        # Later rounds write the statuses beyond _MAX_WRITES: a successful write causes an event, which starts a round.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)
@@ -196,7 +196,7 @@ class Actor(CallingActor[Answer]):
     def _assign(self, assignment: Assignment) -> None:
         """Write the labels of a node only if the last plan still contains them: no slice may get nodes of two pools.
 
-        Raises Conflict if a pod uses chips of one of the nodes in `verify`.
+        Raises Conflict if a pod uses devices of one of the nodes in `verify`.
         """
         for node in assignment.verify:
             pods = list_pods_on_node(self.api, node)
@@ -204,7 +204,7 @@ class Actor(CallingActor[Answer]):
                 raise Conflict(
                     f"node {assignment.node} is not assigned: unfinished pods are on node {node}: {first_of(using)}"
                 )
-        # Each plan contains the labels again until a watch shows them.
+        # Plans contain the wanted labels until a watch shows them.
         wanted = self._labels.get(assignment.node) == assignment.labels
         # The Lease is checked again, because the live checks may take longer than the Lease lasts.
         if wanted and self.lease_seconds() > WRITE_SECONDS:

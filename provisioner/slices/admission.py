@@ -1,6 +1,6 @@
 """Reviews workloads when they are created or updated, and changes the node selectors of Jobs. Pure.
 
-A review reports only problems that the owner can correct in the workload; Events report other causes of a wait.
+A review reports problems that the owner can usually correct in the workload; Events report other causes of a wait.
 A review rejects only objects that no provisioner can serve, because the cluster may have another provisioner.
 
 Selectors are changed as by the Go provisioner's admission_controller, but only if the Job then gets a node pool.
@@ -51,7 +51,7 @@ REVIEWED_OWNERS = frozenset(
 )
 _COUNTS = ("replicas", "parallelism", "completions")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of checked slices of an object, and of pairs of capacity and zone: more would delay other reviews.
+#: Maximum number of checked slices of an object, and of their capacity choices in zones: more would delay reviews.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads that the provisioner reads. For controllers of other kinds, it reads only the pods.
@@ -62,7 +62,7 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 
 class _Pods(NamedTuple):
     template: Template
-    #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
+    #: Number of pods; None if it is not compared with the number of hosts.
     number: int | None = None
     #: Whether the pods may fill several slices: pods of a StatefulSet, or of a Job or CronJob with MULTISLICE.
     several: bool = False
@@ -274,7 +274,7 @@ def _of_slices(
     # If an object is served through its pods, only an opt-out on the pod template counts.
     opted_out = (kind == POD or not of_pods) and _opts_out(metadata)
     shapes, raw = list(_shape_problems(document, kind, namespace, opted_out=opted_out)), document.raw
-    # Limits are not checked after scaling: often an autoscaler chose the number, and a limit only delays pods.
+    # If an object is served through its pods, limits are not checked after scaling, often by an autoscaler.
     if of_pods and (scaled or opted_out):
         return shapes
     if of_pods and kind != POD:
@@ -298,7 +298,7 @@ def _of_slices(
 
 
 def _shown(finding: Finding) -> bool:
-    """Return whether the owner can correct the cause of a finding, and the API server does not report the finding."""
+    """Return whether the owner can usually correct the cause of a finding, and the API server does not report it."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in map("; ".join, (NO_TOPOLOGY.why, NO_SELECTORS.why))
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -361,7 +361,7 @@ def _read_fields(raw: Mapping[str, Any]) -> dict[str, object]:
 #: Selector that keeps each job on its own nodes; the provisioner copies this selector to the labels of the nodes.
 JOB_KEY_SELECTOR = "job-key"
 _AT = ("spec", "template", "spec", "nodeSelector")
-#: Selectors that request capacity other than on-demand, or are read only together with such a selector.
+#: Selectors that request capacity other than on-demand, or limit the run duration.
 _NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
 
 
@@ -413,12 +413,12 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return a Job's node selector before and after the changes; None without changes, or if the Job does not start."""
+    """Return a Job's node selector before and after the changes; None if the review must not change it."""
     if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
     spec = fields.at(request.object, "spec", "template", "spec")
     before, chips = spec.get("nodeSelector"), 0
-    # A malformed request is ignored here, because `review_workload` reports it.
+    # Malformed resources are ignored here, because `review_workload` reports them.
     with suppress(fields.MalformedObject):
         chips = podspec.requested_chips("pod template", spec)
     if chips == 0 or not isinstance(before, dict):

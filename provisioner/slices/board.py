@@ -67,7 +67,7 @@ class About:
     project: str
     location: str
     cluster: str
-    #: Name of this process in the Lease.
+    #: Name of the pod; if unknown, host name and process ID.
     identity: str
     started_at: datetime
 
@@ -75,7 +75,7 @@ class About:
 # The dataclass has no slots, because `cached_property` stores the view in the instance.
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """Snapshot and plan of one round, from which its view is built."""
+    """Last plan and last snapshot, from which the view is built."""
 
     snapshot: Snapshot
     plan: Plan
@@ -85,26 +85,26 @@ class Published:
 
     @cached_property
     def view(self) -> View:
-        """View of the round."""
+        """View of the plan."""
         return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Content of all responses of the API, except the settings."""
+    """State from which the API builds its responses."""
 
-    #: Number of changes since the process started. Changes of `served_at` and `view.at` do not count.
+    #: Number of changed documents since the process started, ignoring `served_at` and `view.at`.
     version: int
-    #: Time of this response, at most 0.5 s earlier.
+    #: Time of building this document, at most 0.5 s ago.
     served_at: datetime
     about: About
     #: Whether this process makes the decisions; if not, another process does, or none.
     leading: bool
     #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str
-    #: Reasons why no decisions are made at the moment; empty if decisions are made.
+    #: Known reasons, apart from not leading, why no decisions are made at the moment.
     problems: tuple[str, ...]
-    #: Whether the last decision is more than a minute old.
+    #: Whether this leader's last decision is more than a minute old.
     stalled: bool
     #: View of the last decision; None before the first decision, or if `leading` is false.
     view: View | None

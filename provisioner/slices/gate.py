@@ -1,10 +1,10 @@
-"""Checks a pool before its delete: proves the reason, cordons its nodes, and lists the pods on them.
+"""Checks a pool before its delete: reads its workload, cordons its nodes, and lists the pods on them.
 
-Decisions are based on caches, which may be out of date, so these checks read the API server. A pool that pods still use
-is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not
-show that choice: if there may be such pods, the pool is kept cordoned for a minute before its delete. Between the last
-check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
-no pod with chips before the delete reaches GKE, because it reports its chips only after several seconds.
+Decisions are based on caches, which may be out of date, so these checks read the API server. A pool in use is not
+cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not show that
+choice: if there may be such pods, the pool is usually kept cordoned for a minute before its delete. Between the last
+check and the delete, usually only pods that tolerate the cordon can be bound. A node that registers after the last
+check gets no pod with chips before the delete is sent, because it reports its chips only after several seconds.
 """
 
 import time
@@ -37,7 +37,7 @@ from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_work
 
 _log = structlog.get_logger(__name__)
 
-#: Wait in seconds between a cordon and the delete. The scheduler needs far less time to bind a pod to a chosen node.
+#: Wait in seconds between cordon and delete if `Delete.settle` is set; longer than the scheduler takes to bind a pod.
 BINDING_SECONDS = 60.0
 #: Reasons of deletes that are false if the workload still needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
@@ -58,7 +58,7 @@ class SettlingError(DeletionBlockedError):
 
 
 class _Closed(NamedTuple):
-    """Names and UIDs of the cordoned nodes of a pool, and monotonic time since which all of them have been cordoned."""
+    """Names and UIDs of a pool's nodes, and monotonic time since which all of them are known to be cordoned."""
 
     nodes: frozenset[tuple[str, str]]
     since: float
@@ -97,7 +97,7 @@ class Gate:
         return self._lists.get(self.monotonic(), key, read)
 
     def verify_deletable(self, delete: Delete) -> None:
-        """Prove the reason of a delete, cordon the nodes, and check that no pod on them keeps the pool."""
+        """Read the workload, cordon the nodes, and check that no pod on them keeps the pool."""
         living = self._prove(delete)
         kept_on = self._kept_on.get(delete.name)
         if kept_on is not None:
@@ -158,7 +158,7 @@ class Gate:
 
     def _refuse_if_used(self, delete: Delete, names: list[str], living: Workload | None) -> None:
         running = self.for_each(lambda node: self._running_pods(node, living), names)
-        # A slice with pods on all hosts of the pool runs. Its unschedulable pods are more pods than the pool has hosts.
+        # A slice with pods on all hosts of the pool runs, even if it has further pods, which are unschedulable.
         runs = 0 < delete.hosts <= sum(any(_holds_host(delete, pod) for pod in pods) for pods in running)
         pods_by_node = [
             [f"{pod.namespace}/{pod.name} on {node}" for pod in pods if runs or not _in_replaced_slice(delete, pod)]
@@ -185,7 +185,7 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the workload if it needs pools, otherwise None. Raises DeletionBlockedError if the reason is false."""
+        """Return the workload if it needs pools, else None. Raises DeletionBlockedError if the pool must be kept."""
         if not delete.namespace:
             raise DeletionBlockedError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -210,7 +210,7 @@ class Gate:
         return living
 
     def _lasts(self, workload: Workload) -> bool:
-        """Whether a request's booking lasts or, without one, its namespace is served; True for other workloads."""
+        """Whether a request's booking lasts or, without a booking, its namespace is served; True without a request."""
         if workload.capacity_request is None:
             return True
         now = self.clock()
@@ -232,12 +232,12 @@ class Gate:
         try:
             live.uncordon(self.api, node)
         except ClusterError as error:
-            # If the pool is kept, the next decision finds the provisioner's cordon on the node, and uncordons the node.
+            # If the pool is kept, a later decision finds the provisioner's cordon, and uncordons the node.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
 def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod is of the stuck slice whose pool is replaced. Such pods keep it only if they are on all hosts."""
+    """Whether a pod belongs to the stuck slice. Such pods keep the pool only if they are on all its hosts."""
     of_the_slice = pod.namespace == delete.namespace and pod.group_key in delete.replaced_groups
     # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
     same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")

@@ -2,9 +2,9 @@
 
 - the times since which pools are idle; otherwise a deletion delay of an hour would begin again,
 - back-off; otherwise a create that blocks the cluster for half an hour, or creates a useless pool, would be repeated,
-- the slice that last used each pool, unless the labels of the pool name this slice,
+- the slice that last used each pool, unless the labels of the pool are enough to find this slice,
 - the times of the creates of the last hour, for the limit on them,
-- the attempt numbers of creates that no list confirms yet, so that a repeated create has the same pool name.
+- the attempt numbers of creates, so that a repeated create has the same pool name.
 
 Losing hints is safe, so invalid sections and entries beyond the size limit are left out, and a failed write does not
 raise. A failed read is repeated until it succeeds; otherwise the next write would replace hints that were never read.
@@ -29,10 +29,10 @@ from provisioner.slices.planning.memory.state import Backoff, Memory, PoolMemory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-#: Key of a saved back-off. Back-offs of slices are not saved.
+#: Key of the back-off of a capacity or a request. Back-offs of slices are not saved.
 _Key = CapacityKey | str
 _K = TypeVar("_K", _Key, RefusedPods)
-#: Number of an attempt; bounded, so that a corrupt hint does not lead to very long names of pools.
+#: Number of an attempt; bounded, so that a corrupt hint does not lead to very long label values.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 

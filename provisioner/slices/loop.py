@@ -58,23 +58,23 @@ class Loop(RoundLoop[answers.Answer]):
     _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Monotonic time since which no decision has been possible; None after a decision, and while not leading.
+    #: Monotonic time since which rounds have made no decision; None after a decision, and while not leading.
     _stalled_since: float | None = None
     _notified_stalled: float | None = None
-    #: Last round, whose slices and pools the next round reuses; None after a change of the catalogue.
+    #: Last round, whose slices and pools the next one reuses; None at first, and after a change of the catalogue.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
     _extended_monotonic: float = float("-inf")
 
     def run(self) -> None:
-        """Run rounds until `stopping` is set."""
+        """Run rounds until `stopping` is set, then save the hints if this process leads."""
         RoundLoop.run(self)
         if self.is_leader():
             # If this process no longer leads, another process may have saved newer hints.
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why no decision is possible; empty if a decision is possible. Not having the Lease is no reason."""
+        """Return the known reasons why no decision is possible, except a missing Lease."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:

@@ -1,4 +1,4 @@
-"""Adds marks (node selectors for a slice's pool) to new pods, or an affinity that excludes the pools of slices. Pure.
+"""Adds marks to new pods, or an affinity that excludes assigned and free pools. Pure.
 
 Used on clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes the same changes. Not
 handled: pods without chips in namespaces with `resource.kubernetes.io/admin-access`; the webhook never receives them.
@@ -57,7 +57,7 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
     try:
         return podspec.counted_chips("pod", spec) > 0
     except fields.MalformedObject:
-        # The requested amount is not a number, so the API server will reject the pod.
+        # The requested amount is invalid, so the API server will reject the pod.
         return True
 
 
@@ -91,7 +91,7 @@ def _marks(spec: dict[str, Any], marks: Mapping[str, str]) -> Iterator[Operation
 
 
 def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
-    """Yield the changes that make every term of the required node affinity exclude the nodes of slices."""
+    """Yield the changes that make the required node affinity exclude assigned and free pools."""
     affinity = fields.mapping(spec.get("affinity"))
     node_affinity = fields.mapping(affinity.get("nodeAffinity"))
     required = node_affinity.get(_REQUIRED)

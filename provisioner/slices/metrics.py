@@ -1,9 +1,9 @@
-"""Defines all metrics of the provisioner, and measures each round.
+"""Defines metrics of the controller of slices, and measures each round.
 
 Labels never contain names of workloads or pools. They contain a namespace only if a limit names it, or if it is among
 the first 100 that use chips (`account_of`). `make docs` copies the descriptions to docs/metrics.md.
 
-Use and cost of a chip are counted while its node exists, so a pool that GKE cannot create costs nothing. A start-up
+Use and cost of a chip are counted while its node exists, so a pool that cannot be created costs nothing. A start-up
 begins when the leader pod becomes unschedulable; the pod's condition keeps this time when the provisioner restarts.
 """
 
@@ -64,7 +64,7 @@ OTHERS = "_other"
 class Use(Enum):
     """Use of a chip."""
 
-    #: A slice counts on the pool, but no pod is bound to it, for example before or between runs of the workload.
+    #: A slice counts on the pool, and usually no pod is bound to it, such as before or between runs of the workload.
     STARTING = "starting"
     RUNNING = "running"
     #: Nothing needs the pool, or the pool has failed.
@@ -85,9 +85,9 @@ class Account(NamedTuple):
 class Stage(Enum):
     """Stage of a slice's start-up."""
 
-    #: GKE lists the pool.
+    #: The pool is listed.
     CREATED = "created"
-    #: All nodes of the pool are ready, with their chips.
+    #: All nodes of the pool are ready with their chips, or pods are bound to the pool.
     READY = "ready"
     #: The leader pod is bound.
     RUNNING = "running"
@@ -185,7 +185,7 @@ class Startup(NamedTuple):
 
     leader_uid: str
     since: datetime
-    #: Stages that were measured, or that the slice reached before this process first saw the slice.
+    #: Stages that were measured, or that had been reached when this record began.
     reached: frozenset[Stage]
 
 
@@ -393,7 +393,7 @@ def _phase_of(state: PoolState) -> str:
 
 
 def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield each cause of a wait (a kind of failure or a limit) with the UID of the waiting slice's leader pod."""
+    """Yield each cause of a wait (a kind of failure or a setting) with the UID of the waiting slice's leader pod."""
     memory, ctx = plan.memory, plan.round
     if ctx is None:
         return

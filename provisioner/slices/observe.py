@@ -350,7 +350,7 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
     """Return a node; if it reports no google.com/tpu, with the chips of its ResourceSlice.
 
-    If ResourceSlices are unknown, a ready node with the label of the TPU driver counts as having all chips of its
+    If ResourceSlices are not known, a ready node with the label of the TPU driver counts as having all chips of its
     machine. Otherwise slices that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)

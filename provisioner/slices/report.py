@@ -49,7 +49,7 @@ class Reporter:
 
     recorder: EventRecorder
     metrics: Metrics
-    #: Measures rounds; None in the simulation.
+    #: Measures rounds; None in some tests.
     meter: Meter | None = None
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)

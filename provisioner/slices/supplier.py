@@ -6,8 +6,8 @@ tests/slices/suppliers/conformance.py checks the contract of `Supplier` for each
   known. A failed create or delete is not sent again, except after a 401. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS or OPERATION_IN_THE_WAY, and changes
   nothing. A delete of a missing pool fails with NOT_FOUND. So the caller may repeat a call whose response was lost.
-- **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
-  every other failure, no pool has changed.
+- **UNKNOWN_OUTCOME** means that a changing call may have taken effect, or may still do so. After every other failure,
+  no pool has changed.
 - **Complete lists.** `list_pools` returns every pool of the cluster, including pools of other clients, from the time at
   which its create was accepted until nothing is left of it. A pool that cannot be parsed has status UNKNOWN.
 - `get_operation` may fail with NOT_FOUND some time after the end of an operation. Then only the pool shows the result.
@@ -60,7 +60,7 @@ def with_remedy(error: Exception, message: str = "") -> str:
 
 
 class UnmeetableError(ProblemError):
-    """No node pool can serve the slice unless the slice changes; the message has the reason and the remedy."""
+    """The slice cannot get the requested node pool, usually until the workload or a setting changes."""
 
 
 class ImpossibleError(UnmeetableError):
@@ -72,7 +72,7 @@ class PoolRules:
     """Rules of a supplier's node pools. All functions are pure."""
 
     supplier_name: str
-    #: Interval in seconds between lists of the pools while no operation is in progress.
+    #: Usual interval in seconds between lists of the pools while no operation is in progress.
     idle_seconds: float
     #: Labels of Google or Kubernetes that pods may select, and that nodes have only if the pool's request has them.
     requestable_labels: frozenset[str]
