@@ -56,7 +56,7 @@ _MAX_REMEMBERED_CREATES = 1024
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 #: Pattern of names of pools and operations. With other names, the library calls wrong paths or raises useless errors.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call: ValueError if the response is no JSON object, json_format.Error if it is an invalid message.
+#: Exceptions of a call, such as ValueError if the response is no JSON object, json_format.Error if it is invalid.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 _IDENTITY = "the provisioner's identity"
 GRANT_HELP = f"Grant {_IDENTITY} {PERMISSION} on the project of the cluster."
@@ -113,7 +113,7 @@ class _Session(ApiSession):
 
 
 class GkeClient:
-    """Calls for the node pools of one cluster, for workload policies and reservations, and for the checks at the start.
+    """Calls for the node pools of one cluster, for workload policies and reservations, and for checks.
 
     Safe to call from many threads; raises only `GkeError`. If a check fails with PERMISSION, its result is unknown: the
     check may need an API or a permission that creates and deletes do not need.
@@ -146,7 +146,7 @@ class GkeClient:
         self._session.close()  # type: ignore[no-untyped-call]
 
     def get_cluster(self) -> Cluster:
-        """Return the facts that identify the cluster and that are checked at the start."""
+        """Return facts about the cluster."""
         with self._errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
             answer = self._ask(self._gke.get_cluster, name=self._cluster.path, mask=translate.CLUSTER_FIELDS)
             return translate.cluster_of(*answer)

@@ -21,10 +21,10 @@ from provisioner.slices.supplier import SupplierError
 
 
 class GkeError(SupplierError):
-    """The only exception of the GKE client. Its message contains GKE's message and, if known, what to do."""
+    """The only exception of the GKE client. Its message contains the cause and, if known, what to do."""
 
 
-#: Rules for texts; the first match wins. The comments name the sources of the texts.
+#: Rules for texts; the first match wins.
 _TEXTS = (
     # Texts of responses with 429 (Terraform issues 15205 and 15579).
     text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
@@ -60,7 +60,7 @@ _KINDS_BY_CODE: Mapping[int, FailureKind] = {
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
     """Return the kind of failure of an operation or node pool. `code` is a google.rpc.Code, 0 or None if missing.
 
-    `values` are texts that users may have written in the request or pool; they have no influence on the kind.
+    `values` are texts that users may have written in the request or pool, for `without_echoes`.
     """
     text = _without(text, values)
     kind = errors.kind_of_text(text, _TEXTS)

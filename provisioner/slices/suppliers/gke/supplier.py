@@ -58,7 +58,7 @@ class GkeSupplier:
     rules: PoolRules = GKE_RULES
     #: Names and topologies of the workload policies that are correct and ready.
     _correct: set[tuple[str, str]] = field(default_factory=set)
-    #: Whether the identity may read workload policies; True until a read fails with PERMISSION.
+    #: Whether no read of a workload policy has failed with PERMISSION.
     _may_read: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
     reservations: Reservations = field(init=False)
@@ -69,7 +69,7 @@ class GkeSupplier:
         )
 
     def get_cluster(self) -> Cluster:
-        """Return the facts that identify the cluster and that are checked at the start."""
+        """Return facts about the cluster."""
         return self._call(self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:

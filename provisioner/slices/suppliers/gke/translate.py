@@ -34,7 +34,7 @@ from provisioner.settings import node_fields
 from provisioner.slices.suppliers.gke.errors import classify_message
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
-#: Fields for the attributes of `NodePool`, and fields whose values GKE may repeat in the text of a failure.
+#: Fields for the attributes of `NodePool`, and some fields whose values GKE may repeat in the text of a failure.
 NODE_POOL_FIELDS = (
     "name", "status", "statusMessage", "conditions", "config.labels", "config.taints", "config.machineType",
     "config.diskType", "config.diskSizeGb", "config.imageType", "config.linuxNodeConfig.hugepages",
@@ -65,7 +65,7 @@ _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Facts that identify a GKE cluster and that are checked at the start."""
+    """Facts about a GKE cluster, to identify and check it."""
 
     name: str
     #: Status as GKE spells it, such as RUNNING; empty if unknown.
@@ -288,7 +288,7 @@ def _filled(**values: Any) -> dict[str, Any]:
 
 
 def user_texts_of(pool: Message) -> tuple[str, ...]:
-    """Return the texts in a requested or listed node pool that users may have written."""
+    """Return texts that users may have written in a requested or listed node pool, such as names and labels."""
     config, labels, networks = pool.config, pool.config.labels, pool.network_config.additional_node_network_configs
     return (
         pool.name,

@@ -1,4 +1,4 @@
-"""Rules of TPUNodeGroups for planning. Their nodes get the labels that manifests for GKE select. Pure."""
+"""Rules of TPUNodeGroups for planning. Their nodes get the labels that manifests for GKE usually select. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ DERIVED = frozenset(
 
 
 def derived_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that a pool's nodes have in addition to the labels that were requested for the pool."""
+    """Return the labels of a pool's nodes that follow from other fields of the pool."""
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     entry = tpu.machine_type(pool.machine_type)
     if entry is not None:

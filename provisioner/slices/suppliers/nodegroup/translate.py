@@ -2,7 +2,7 @@
 
 The labels and taints of a pool are in the metadata of its machines, a part of the immutable spec, and kubelets
 register with them. The labels of the TPUNodeGroup are copies for the selectors of users, and are not read.
-The controller of node groups retries all failures while the group exists. This module reports a permanent failure
+The controller of node groups retries failures while the group exists. This module reports a permanent failure
 immediately, and a temporary failure after a time, so that planning deletes the group and tries the next choice of
 capacity. Google's error texts in conditions are classified. A rejection whose text matches no rule is not a
 stockout; otherwise planning would send the same bad request to the next zone.
@@ -73,7 +73,7 @@ _MAX_RUN_SECONDS = 7 * 24 * 3600
 _DEFAULT_ACCOUNT = "default"
 #: Key in NODE_GROUP_IMAGES of the image for all accelerators that are not listed.
 _OTHERS = "*"
-#: Kinds of failures that make a group fail immediately: time does not help, but a user or another zone may.
+#: Kinds of failures that usually make a group fail immediately: time does not help, but a user or another zone may.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
 #: Minimum seconds without progress until a group without a permanent failure or a stockout counts as failed.
@@ -89,7 +89,7 @@ _TEXTS = (
         if row.create in {*_FAILS_AT_ONCE, FailureKind.STOCKOUT}
     ),
 )
-#: Kinds of failures by the condition's reason, if no rule matches its text. Other reasons are no failures.
+#: Kinds of failures by the condition's reason, if no rule matches its text.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -132,7 +132,7 @@ def words(condition: Condition) -> str:
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without the names that users chose, which must not determine the kind of a failure."""
+    """Remove names that users may have chosen from a text; they must not determine the kind of a failure."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -228,7 +228,7 @@ def _lacks_only_machines(group: TpuNodeGroup) -> bool:
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return the seconds since the last progress of a group: a changed child, a started machine, or its creation."""
+    """Return the seconds since the last progress of a group: a changed condition, started machine, or its creation."""
     conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
     # A machine that started late for lack of capacity needs time to become ready.
     started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
