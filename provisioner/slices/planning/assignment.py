@@ -1,8 +1,8 @@
 """Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there. Pure.
 
-A mark is the node selector that admission adds to the pods of a slice. A pool is assigned to one slice, free, or open.
-Pods with chips can be bound to an assigned pool only if they have the mark of its slice, and never to a free pool.
-Unmarked pods can be bound to an open pool, whose nodes have no labels for marks.
+Admission adds a mark, which is a node selector, to the pods of slices, and keeps other pods with chips off nodes with
+labels for marks. The nodes of an assigned pool have the labels of one mark, the nodes of a free pool have labels that
+match no mark, and the nodes of an open pool have no such labels.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -67,7 +67,7 @@ def _wanted(
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         slice_, *sharers = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
-        # The labels are kept for pods of an unknown slice, or of several slices that may not share a pool.
+        # The labels are kept for pods of a slice that is not in `ctx`, or of several slices that may not share a pool.
         if slice_ is None or any(sharer is None or not may_share(slice_, sharer) for sharer in sharers):
             return None
         # New pods of slices that share a pool may have a mark that older pods lack, so marked slices are preferred.
@@ -76,11 +76,11 @@ def _wanted(
         slice_ = next((user for user in users if user.mark), slice_)
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked slice needs open nodes. Labels of this slice are kept: admission has marked its earlier pods.
+        # An unmarked slice needs open nodes. Labels with the key of its group are kept: its earlier pods had marks.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # An unneeded pool becomes free, so that no pod with chips is bound to it before its delete.
+        # An unneeded pool with the labels of a slice becomes free, so that no further pod of the slice is bound to it.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = ctx.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
@@ -112,7 +112,7 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 
 
 def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
-    """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label."""
+    """Yield the label that the pods of a child Job select, for nodes of the Job's pool that lack the label."""
     for owned in ctx.owned.values():
         labels = {} if owned.going else job_labels(owned.pool.labels, owned.pool.taints)
         if labels:

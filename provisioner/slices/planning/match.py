@@ -1,8 +1,9 @@
-"""Matches slices with pools: first by use, then by assignment, then in the order of the queue. Pure.
+"""Matches slices with pools: first by bound pods, then by earlier pools, then in the order of the queue. Pure.
 
-A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice. Pods
-that are being deleted do not count. A slice that holds no pool returns to the pool that it had last, that is assigned
-to it, that was created for it, or that it counted on. A free pool goes to the first slice in the queue that it suits.
+A slice holds every pool that its pods with chips are bound to, even if the labels of the nodes name another slice.
+Finished pods and pods that are being deleted do not count. A slice that holds no pool returns to the pool that it had
+last, that is assigned to it, that was created for it, or that it counted on. Then each slice in the queue takes a free
+pool that suits it.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 Refuse = Callable[[Slice, Container[SliceId]], None]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time on another slice's ready pool without a bound pod: the scheduler retries each pod within 5.5 minutes.
+#: Time after which a slice without a bound pod loses another slice's ready pool: pods are retried within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: Maximum time on a ready pool for a slice without pods: a Job may wait 10 minutes before it replaces a failed pod.
+#: Time after which a slice without pods loses a ready pool. A Job may wait 10 minutes before it replaces a failed pod.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Minimum age of a node whose announced maintenance makes a slice of a buffer or request leave its pool. With a younger
-#: node, the pool is kept: maintenance may be announced for all hosts, and a new pool would then be no better.
+#: Minimum age of a node whose announced maintenance makes a `pending` slice of a buffer or request leave its pool. With
+#: a younger node, the pool is kept: maintenance may be announced for all hosts, and a new pool would be no better.
 _REPLACED_AFTER = timedelta(days=1)
 #: Wait after which a slice of single hosts takes a free pool with spare hosts. By then, its own pool usually exists,
 #: unless limits or missing capacity prevent its create.
@@ -56,7 +57,7 @@ _SPARE_HOSTS_AFTER = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Result of `match`: slices that hold pools, slices that count on pools without a bound pod, and other slices."""
+    """Result of `match`: slices that hold pools, slices that only count on pools, and slices without a pool."""
 
     #: Slices whose pods use each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
@@ -65,7 +66,7 @@ class Matching:
     claimed: Mapping[PoolName, SliceId]
     #: Slices that share each pool and wait for one of its nodes; `claimed` may contain one of them.
     seats: Mapping[PoolName, Sequence[SliceId]]
-    #: Slices whose bound pods are all on nodes without a known node pool.
+    #: Slices that hold no pool, and have pods on nodes without a known node pool.
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, in the order of the queue.
     unserved: tuple[Slice, ...]
@@ -74,11 +75,11 @@ class Matching:
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
-    #: First waiting slice with the accelerator and topology of each idle pool, and why the slice may not have the pool.
+    #: Waiting slice by idle pool of its accelerator and topology, and why the slice may not have the pool.
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
-        """Return the matching without the claims of buffers on the pools `names`."""
+        """Return the matching; `claimed` lacks the claims of buffers on the pools `names`."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].from_buffer}
         return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
@@ -92,9 +93,9 @@ def match(
 ) -> Matching:
     """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
 
-    `line` has the slices that want a pool. The claims are counted in `budget`; a slice takes a free pool only if
-    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called for each slice of other
-    workloads that wants a pool and gets none, in the order of the queue.
+    `line` has the slices that want a pool. Claimed pools are counted in `budget`; a slice takes a free pool only if
+    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called, in the order of the queue,
+    for slices of other workloads that want a pool and get none.
     """
     return Matcher(ctx, budget, line, waiting_for_turn).run(refuse)
 
@@ -148,7 +149,7 @@ class Matcher:
         ]
         self._return_home(eligible)
         # Without `borrow`, a slice takes a node of its last pool, or of a pool for its namespace that has pods or no
-        # ready node. Slices with such a last pool come first: a new pool has one node for each slice of its create.
+        # ready node. Slices whose last pool is usable come first: a new pool has a node for each slice of its create.
         sharing = (slice_ for slice_ in eligible if slice_.share is not None)
         for slice_ in sorted(sharing, key=lambda slice_: self._last_shared(slice_) not in self._usable):
             self._seat(slice_, borrow=False)
@@ -213,7 +214,7 @@ class Matcher:
         ctx, now, limit = self._ctx, self._ctx.now, timedelta(seconds=self._ctx.settings.partial_hold_seconds)
         missing: dict[tuple[str, str], list[OwnedPool | None]] = defaultdict(list)
         ready_at: dict[tuple[str, str], datetime] = {}
-        # Slices with a `shape_problem` are left out, because they get no pools.
+        # Slices with a `shape_problem` are left out, because they take no new pools.
         for slice_ in self._waiting:
             if slice_.gang is None or not slice_.served or slice_.shape_problem:
                 continue
@@ -238,7 +239,7 @@ class Matcher:
                 self._settle(slice_id.workload_uid, self._ctx.owned[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let slices return to earlier pools. All slices try the first function in `_ties`, then all try the next."""
+        """Let slices without `share` return to earlier pools: all try the first function in `_ties`, then the next."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
@@ -308,7 +309,7 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _last_shared(self, slice_: Slice) -> PoolName | None:
-        """Return the pool of a slice's last claim, otherwise the pool that was created for the slice."""
+        """Return the pool of a slice's last claim, otherwise a pool that was created for the slice."""
         claim = self._ctx.memory.slice(slice_.id).claim
         return claim.pool if claim is not None else next((pool.name for pool in self._created_pools(slice_)), None)
 
@@ -394,7 +395,7 @@ class Matcher:
         return since is not None and self._ctx.now - since >= _SPARE_HOSTS_AFTER
 
     def _limited_by(self, slice_: Slice) -> Hashable:
-        """Return the values of a slice on which the limits depend, except its chips."""
+        """Return the values of a slice on which the limits depend, except its accelerator and chips."""
         budget, owner = self._budget, slice_.workload.namespace
         maximum = budget.settings.max_pools_per_jobset
         if maximum is not None:
@@ -453,7 +454,7 @@ class Matcher:
         return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
 
     def _counted_pool(self, slice_: Slice) -> Sequence[OwnedPool]:
-        """Return the pool that a slice with pods counted on in the last decision; empty unless the pool is lendable."""
+        """Return the pool that a slice with pods counted on last, if the pool is lendable; otherwise empty."""
         before = self._ctx.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods):
             return ()
@@ -473,7 +474,7 @@ def _ends_soon(pool: OwnedPool, ctx: Round) -> bool:
 
 
 def is_expired(slice_: Slice, ctx: Round) -> bool:
-    """Whether a slice has ended, was refused by the scheduler, or counted on ready pools for too long."""
+    """Whether a slice has ended, is refused by the scheduler, or counted on ready pools for too long."""
     if slice_.ended or ctx.is_refused(slice_.id):
         return True
     claim = ctx.memory.slice(slice_.id).claim
@@ -530,10 +531,10 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         _add(occupants, name, slice_id)
-        # A pod that exists after its grace period is on a node that does not respond, and no longer holds the pool.
+        # A pod that exists after its grace period, usually on a node that does not respond, no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             _add(holders, name, slice_id)
-        # A pod that is being deleted prevents the delete of its pool, but its slice may get another pool for new pods.
+        # A pod in its grace period prevents the delete of its pool, but its slice may get another pool for new pods.
         if slice_id is not None and pod.deletion_deadline is None:
             _add(held, slice_id, name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())

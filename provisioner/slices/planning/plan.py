@@ -30,15 +30,15 @@ from provisioner.slices.planning.round import Round
 class DeleteReason(Enum):
     """Reason for deleting a pool. Before the delete, the gate verifies WORKLOAD_* and SLICE_STUCK live."""
 
-    #: The workload (of any kind) no longer exists, or the machine type is unknown.
+    #: The workload (of any kind) is deleted, or the machine type is unknown.
     WORKLOAD_GONE = "jobset_gone"
     #: The workload completed or failed.
     WORKLOAD_FINISHED = "jobset_finished"
     #: The workload is suspended, and `KEEP_POOLS_OF_SUSPENDED_JOBSETS` is not set.
     WORKLOAD_SUSPENDED = "jobset_suspended"
-    #: GKE reports the pool as ERROR.
+    #: The pool has status ERROR.
     POOL_FAILED = "pool_failed"
-    #: Not all nodes of the pool were ready for `NODEPOOL_READY_TIMEOUT`.
+    #: The nodes of the pool were never all ready with their chips during `NODEPOOL_READY_TIMEOUT`.
     NO_READY_NODES = "no_ready_nodes"
     #: The pool's reservation has ended.
     RESERVATION_ENDED = "reservation_ended"
@@ -49,7 +49,7 @@ class DeleteReason(Enum):
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The workload is all-or-nothing, and did not get all its slices.
     GIVEN_BACK = "given_back"
-    #: The slice does not exist, has ended, or counts on another pool.
+    #: Any other cause, such as a slice that has ended or counts on another pool.
     NOT_NEEDED = "not_needed"
 
 
@@ -93,7 +93,7 @@ class Delete:
     replaced_groups: frozenset[GroupKey] = frozenset()
     #: Whether the CRD of `kind` has been missing for 24 hours, so that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether to cordon the nodes for `gate.BINDING_SECONDS` first: the scheduler may have chosen a node for a pod.
+    #: Whether the cordon must last `gate.BINDING_SECONDS`: the scheduler may have chosen a node for a pod.
     settle: bool = False
 
 
@@ -141,14 +141,14 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase. A phase that the pool passed between two decisions has its own transition."""
+    """A change of a pool's phase. A pool that passes READY or GONE between two decisions may have two transitions."""
 
     pool: PoolName
     #: Phase before the change; None for a new pool.
     old: Phase | None
     new: Phase
     at: datetime
-    #: Time at which the pool entered the phase `old`; None without such a phase.
+    #: Time at which a decision first found the pool in the phase `old`; None if `old` is None.
     since: datetime | None
 
 
@@ -185,7 +185,7 @@ class PoolState(NamedTuple):
     ready_nodes: int
     #: Why the pool is in this phase; empty if this needs no explanation, or if `Plan.waits` has the reason.
     note: str = ""
-    #: Time at which the create is retried or the delete is due; None if unknown.
+    #: Time at which the create is retried or the delete is due, if known.
     next_at: datetime | None = None
     delete_reason: DeleteReason | None = None
     delete_waits_for: DeleteWait | None = None
@@ -197,7 +197,7 @@ class PoolState(NamedTuple):
     claimant: SliceId | None = None
     #: Slices that share the pool and wait for one of its nodes.
     seated: frozenset[SliceId] = frozenset()
-    #: First waiting slice with the accelerator and topology of the idle pool, and why the slice may not have the pool.
+    #: A waiting slice with the accelerator and topology of the idle pool, and why the slice may not have the pool.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
@@ -215,9 +215,9 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
-    #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
+    #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept for now.
     uncordons: tuple[str, ...] = ()
-    #: Nodes of flex-start pools whose taint is removed, because all slices of the workload are ready.
+    #: Nodes that lose the taint that keeps pods off until all slices of the workload are ready.
     releases: tuple[str, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     costs: tuple[PodCost, ...] = ()
@@ -231,16 +231,16 @@ class Plan:
     #: Slices of several hosts without a pool to themselves; the value is True if their pods are on several pools.
     split_slices: Mapping[SliceId, bool] = field(default_factory=dict)
     limits: tuple[LimitUse, ...] = ()
-    #: Inputs of this decision or, if no decision was possible, of the last one; None before the first decision.
+    #: Inputs of this decision or, if no decision was possible, the argument `last` of `decide`.
     round: Round | None = field(default=None, repr=False, compare=False)
-    #: Maximum age in seconds of the list of pools before it is fetched again.
+    #: Interval in seconds between lists of the pools. Lists that take long are fetched less often.
     poll_seconds: float = 60.0
-    #: Time of the next decision if no event comes earlier; None if the next list of pools is early enough.
+    #: Time at which a decision is due even without an event; None if no such time is known.
     wake_at: datetime | None = None
 
     @property
     def decided(self) -> Round:
-        """The value of `round`. Raises ValueError before the first decision."""
+        """The value of `round`. Raises ValueError if it is None."""
         if self.round is None:
             raise ValueError("the caches have never been synced, so nothing has been decided")
         return self.round

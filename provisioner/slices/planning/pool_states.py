@@ -15,7 +15,7 @@ from provisioner.slices.planning.round import OwnedPool, Round
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool must have passed between two phases: GONE before it is planned again, READY before it is used.
+#: Phase to report between two phases of a pool: GONE before it is planned again, READY before it is used.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -68,7 +68,7 @@ def phase_of(owned: OwnedPool, matching: Matching) -> Phase:
         return Phase.IDLE
     if owned.ready:
         return Phase.IN_USE if held else Phase.READY
-    # While GKE creates a pool, its pods do not make it IN_USE. Later, it remains IN_USE even if a node is lost.
+    # While GKE creates an unready pool, its pods do not make it IN_USE. Later, it remains IN_USE if a node is lost.
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
 
 

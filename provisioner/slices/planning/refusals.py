@@ -23,9 +23,9 @@ class Refusal(Enum):
     TURN = "turn"
     #: The pods select the labels of a slice in another namespace, or labels of no valid slice.
     FORGED = "forged"
-    #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
+    #: The slice does not wait for a pool, and has no tie to this pool (`Matcher._ties`).
     NOT_WAITING = "not_waiting"
-    #: The slice has ended, was refused by the scheduler, or counted on ready pools too long without a bound pod.
+    #: The slice has ended, is refused by the scheduler, or counted on ready pools too long without a bound pod.
     EXPIRED = "expired"
     #: The pool has failed or is being deleted, its reservation has ended, or its status is unknown.
     UNUSABLE = "unusable"
@@ -38,7 +38,7 @@ class Refusal(Enum):
     #: All nodes of the pool exist, but the pods of the slice run on nodes of no known pool.
     ELSEWHERE = "elsewhere"
     HOST = "host"
-    #: The pool has another topology, the wrong number of hosts, or is for another child Job; or the slice has no shape.
+    #: The pool has the wrong topology or number of hosts, or is for another child Job; or there is a `shape_problem`.
     SIZE = "size"
     #: The specification of the pool, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"
@@ -101,7 +101,7 @@ def kept_for(slice_: Slice, growing: Collection[Hashable]) -> Hashable:
 
 
 class FreePools:
-    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
+    """Pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
 
     def __init__(
         self, free: Iterable[OwnedPool], specified: Callable[[OwnedPool], NodeView] = lambda pool: pool.view
@@ -110,7 +110,7 @@ class FreePools:
         self._fits = Fits([*map(specified, pools), *(view for pool in pools for view in pool.offered)])
         ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
-        #: Positions in `_fits` of each pool's specified and first existing node, and a mask with a bit for each node.
+        #: Positions in `_fits` of each pool's expected node and first existing node, and a mask of the existing nodes.
         self._places = {
             pool.name: (place, start, (1 << len(pool.offered)) - 1)
             for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
@@ -139,7 +139,7 @@ class FreePools:
         """Yield the pools that `why_wrong_kind` and the specification of their nodes allow for a slice, best first.
 
         Pools in `refused` are left out; with `chosen`, also pools with other node settings; with `exact`, also pools
-        with more hosts than the slice needs.
+        with another number of hosts than the slice needs.
         """
         candidates = self.fitting(slice_) & ~self._removed
         candidates &= self._by_settings.get(chosen, 0) if chosen is not None else candidates
@@ -158,7 +158,7 @@ class FreePools:
 
     def _of_kind(self, slice_: Slice) -> int:
         """Return a bit mask of the pools that `why_wrong_kind` accepts; equal slices share the result."""
-        # Equal slices have the same shape object. Hosts and sizes that no pool has are replaced by one value each.
+        # Equal slices have the same shape object. Unknown hosts, and sizes above all pools, have one value each.
         nodes = min(slice_.nodes, self._most_hosts + 1)
         host = slice_.host if slice_.host in self._hosts else bool(slice_.host)
         key = id(slice_.shape), nodes, host, slice_.workload.kind.has_pods, kept_for(slice_, self.growing)

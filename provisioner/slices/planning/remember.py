@@ -48,7 +48,7 @@ class Decision:
     broken: frozenset[PoolName]
     hanging: frozenset[PoolName]
     launches: Launches
-    #: Pools that no slice needs; `deletes` has only the deletes that start now.
+    #: Pools to delete; `deletes` has only the deletes that start now.
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
@@ -57,7 +57,7 @@ class Decision:
 
 
 def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, str]) -> Memory:
-    """Return the next memory; `refusals` has a message for each slice to whose ready pool no pod was bound."""
+    """Return the next memory; `refusals` has a message for each slice that was refused in this decision."""
     ctx, launches = decision.round, decision.launches
     memory, creates, deletes = ctx.memory, launches.creates, decision.unneeded.deletes
     operations = decision.slots.learned
@@ -107,7 +107,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     }
     ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
     claimed, partial = decision.matching.claimed, decision.progress.partial
-    # These pools get labels for pods, or already have them, but the caches may still show the labels of free pools.
+    # These pools may have labels for pods, or get them now, although the caches show the labels of free pools.
     # Pools of workloads in `partial` keep the labels of free pools until all slices are ready.
     opening = {
         name
@@ -139,7 +139,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A sent delete is kept until a later list of pools lacks the pool.
+    # A delete that is not postponed is kept until `answers.confirm` removes it.
     pools |= {
         name: pools.get(name, PoolMemory())._replace(delete=call)
         for name, call in memory.deletes.items()
@@ -155,7 +155,7 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
         if entry.last_user is not None and entry.last_user not in matching.held
     }
     users |= {name: user for user, names in matching.held.items() for name in names}
-    # Kinds without pods never hold a pool, and neither do slices whose pods have been deleted since they were bound.
+    # Kinds without pods never hold a pool, and neither do slices whose bound pods are all being deleted.
     users |= {
         name: user
         for name, user in matching.claimed.items()
@@ -186,8 +186,8 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _refusals(ctx: Round, matching: Matching, messages: Mapping[SliceId, str]) -> Refusals:
     """Return the refusals; `messages` has a message for each slice that was refused in this decision.
 
-    If a pod of a refused slice is bound, all refused slices of its workload may be tried immediately. If a slice of a
-    gang that does not run yet is refused, all slices of the gang that wait for pools are refused.
+    If a pod of a refused slice is bound later, all refused slices of its workload may be tried immediately. If a slice
+    of a gang that does not run yet is refused, all `pending` slices of the gang are refused.
     """
     known, new = ctx.memory.refusals, defaultdict[tuple[str, str], set[RefusedPods]](set)
     bound = set()
@@ -238,7 +238,7 @@ def _stamps(decision: Decision) -> Stamps:
     """Return the stamps (times of last grants) to remember.
 
     A slice that takes a free pool gets no stamp while slices that start together with it are unready, because the stamp
-    would put them behind all workloads of their namespace. A workload that releases its pools gets a stamp.
+    would put them behind other workloads. A workload that releases its pools gets a stamp.
     """
     ctx, progress, launches = decision.round, decision.progress, decision.launches
     units = launches.units

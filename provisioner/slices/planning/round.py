@@ -47,11 +47,11 @@ MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: Maximum time in seconds for which slices may take another slice's pool that is up without a ready node.
+#: Maximum `unready_seconds` at which slices may take another slice's pool without a ready node.
 _PATIENCE_SECONDS = 120.0
-#: Maximum time until the supplier has created a pool or reported a failure: 35 minutes, plus a margin.
+#: Maximum time until GKE has created a pool or reported a failure: 35 minutes, plus a margin.
 SLOWEST = timedelta(minutes=45)
-#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
+#: Usual time from a pool's status RUNNING until its nodes are ready with their chips, plus a margin.
 _BOOT = timedelta(seconds=120)
 
 
@@ -62,7 +62,7 @@ class Snapshot:
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Names of optional sources (`model.sources`) that were not read: decisions must not depend on their content.
     unknown: frozenset[str] = frozenset()
-    #: Kinds whose workloads are unknown, because this process does not watch them or cannot read them.
+    #: Kinds whose workloads are not all known, for example because this process cannot read them.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Kinds whose CRD has been missing for 24 hours, so that no workload of these kinds can exist.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
@@ -88,7 +88,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Inputs of one decision. A stage of the decision that changes the memory returns a changed copy."""
+    """Inputs of one decision. If a stage changes the memory, the next stages get a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -102,7 +102,7 @@ class Round:
     slices: Mapping[SliceId, Slice]
     #: Back-offs, which may have ended, of slices whose pods the scheduler bound to no ready pool.
     refusals: Mapping[SliceId, Backoff]
-    #: Pools of the provisioner: listed pools, and pools whose create was sent but that are not listed yet.
+    #: Pools of the provisioner: listed pools, and pools whose create was started but that are not listed yet.
     owned: Mapping[PoolName, OwnedPool]
     pools_of: Mapping[SliceId, Sequence[OwnedPool]]
     created_for: Mapping[PoolName, SliceId]
@@ -185,26 +185,26 @@ class OwnedPool:
     rules: PoolRules
     ownership: Ownership
     nodes: tuple[Node, ...]
-    #: Whether the list of pools has the pool. If False, its create was sent.
+    #: Whether the list of pools has the pool. If False, its create was started.
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: Whether an attempt to delete the pool was postponed, after which nodes may be missing permanently.
+    #: Whether the delete of the pool is postponed. An earlier attempt may have removed nodes permanently.
     half_deleted: bool
     ready_nodes: int
-    #: Time since which the pool has been up without all its nodes ready; None otherwise, or if `late_since` is set.
+    #: Time since which the pool is known to be up without all its nodes ready; None otherwise, or with `late_since`.
     unready_since: datetime | None
     unready_seconds: float
-    #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
+    #: Time since which a flex-start pool is known to be up without nodes, waiting for capacity; None otherwise.
     late_since: datetime | None
-    #: Transitional status (`MAX_DURATIONS`) and the time since which the pool has had it; None for other statuses.
+    #: Transitional status (`MAX_DURATIONS`) and the time since which the pool is known to have it; otherwise None.
     passing: tuple[PoolStatus, datetime] | None
     #: Whether the pool was given up because it was unready for too long, and is unready now.
     lost: bool
     #: Whether the pool's reservation has ended, or ends within `LAST_OF_RESERVATION`.
     ends_soon: bool
     ended: bool
-    #: Whether the pool's namespace or kind is not watched, so that the pool looks idle even if it is in use.
+    #: Whether the namespace or kind of the pool's workload is not watched, so that the pool looks idle even if in use.
     unwatched: bool
 
     @cached_property
@@ -220,7 +220,7 @@ class OwnedPool:
 
     @cached_property
     def largest(self) -> NodeView:
-        """Expected node of the pool, with the CPU and memory of the whole machine."""
+        """Expected node of the pool, with the resources of the whole machine."""
         return whole_machine(self.view, self.pool)
 
     @cached_property
@@ -281,7 +281,7 @@ class OwnedPool:
 
     @property
     def free(self) -> bool:
-        """Whether the labels of all nodes prevent the scheduler from binding pods with chips; True without nodes."""
+        """Whether all nodes have the label of a free pool; True without nodes."""
         return all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in self.nodes)
 
     @cached_property
@@ -438,11 +438,11 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(owned: Iterable[OwnedPool], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice in the node labels of each pool: after a restart, the `last_user` if the hints name none.
+    """Return the slices that node labels name, by pool: after a restart, the `last_user` if the hints name none.
 
     Suspended workloads are left out: a recreated workload would keep pools of its predecessor without a time limit.
     """
-    # The value of a mark is a letter for the kind, a hyphen and, for these kinds, the key of the group.
+    # For these kinds, the value of a mark is a letter, a hyphen and the key of the group.
     kinds = {"j": WorkloadKind.JOBSET, "l": WorkloadKind.LEADER_WORKER_SET}
     pools = ((pool.name, pool.assigned_to) for pool in owned)
     marks = ((name, *mark) for name, mark in pools if mark is not None and mark[1][:1] in kinds)
@@ -466,7 +466,7 @@ def by_owner(slices: Mapping[SliceId, Slice], owned: Iterable[OwnedPool]) -> dic
 
 
 def slices_named_by_pools(owned: Iterable[OwnedPool], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
-    """Return the slices that pools or the memory refer to, each with its group's name, which is empty if unknown."""
+    """Return slices that pools or the memory refer to, each with its group's name, which is empty if unknown."""
     refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
     tried = (slice_id for slice_id, entry in memory.slices.items() if entry.attempt)
     users = (entry.last_user for entry in memory.pools.values() if entry.last_user is not None)

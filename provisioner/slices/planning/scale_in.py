@@ -1,7 +1,7 @@
 """Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
 
 A ReplicaSet first deletes pods that are not ready, then the pods with the lowest cost. The cost depends only on the
-pool, so it is written at most once to each pod: frequent updates would load the API server (KEP-2255).
+pool, and is written only to pods without a cost: frequent updates would load the API server (KEP-2255).
 """
 
 from collections import defaultdict

@@ -2,7 +2,7 @@
 
 A slice that shares pools is one pod, and the scheduler chooses its node. Existing nodes, and nodes that are being
 created, are used before a new pool is created. The node of a pod that will be deleted within 5 minutes counts as free,
-so a rolling update creates no second pool.
+so a rolling update usually creates no second pool.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from provisioner.slices.planning.round import OwnedPool, Round
 _QUIET = timedelta(seconds=3)
 #: Maximum delay of a create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
-#: Maximum time in seconds for which missing and unready nodes count as available: new nodes need some minutes.
+#: Maximum `unready_seconds` of a pool whose missing and unready nodes count as free: new nodes need some minutes.
 _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a deleted pod whose node counts as free; users may choose longer periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
@@ -76,9 +76,9 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Nodes of the pools that a party may use ahead of the queue: pools with users or without a ready node.
+        #: Nodes of the pools that a party may use ahead of the queue, such as pools with users.
         self._own: dict[_Party, int] = {}
-        #: Nodes of the pools that slices may not use, by namespace, mark (or whether the slice has one), and limits.
+        #: Nodes of pools that were refused to slices, by namespace, mark (or whether the slice has one), and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
         self._suiting: dict[Hashable, int] = {}
         self._alike: dict[Hashable, int] = {}
@@ -112,10 +112,10 @@ class Seats:
     ) -> OwnedPool | None:
         """Take a free node for a slice, and return the pool of the node; None if no free node suits the slice.
 
-        The pool `last`, which the slice had or which was created for it, is tried first. Another pool without pods,
-        except a pool in creation for the namespace, is borrowed only if `may_borrow` allows it; otherwise slices with
-        equal `limits` do not try it again. Without `limits`, only the pool `last` can be borrowed. An `expired` slice
-        takes no node of a pool with pods: the scheduler has not bound its pod there.
+        The pool `last`, which the slice had or which was created for it, is tried first. For the first slice on another
+        pool without pods, `may_borrow` decides, except on a pool of the namespace without a ready node. Refused pools
+        are remembered by `limits`. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes no
+        node of a pool with pods: the scheduler has not bound its pod there.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         # All marked slices of a namespace may use the same pools without users.
@@ -218,8 +218,8 @@ def join(
 ) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
-    The `parallelism` of a returned slice is the number of slices that share its pool, so that each of them gets a node.
-    Slices of different priorities share no pool, because the first slice determines the place in the queue. Slices in
+    If slices share a pool, the `parallelism` of the returned slice is their number, so that each of them gets a node.
+    Slices of different priorities share no new pool: the first slice determines the place in the queue. Slices in
     `refused`, to whose pools the scheduler bound no pod, share pools only with each other. With `by_workload`, only
     slices of one workload share a pool, because a limit counts the pools of each workload.
     """
@@ -237,7 +237,7 @@ def join(
 
 
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
-    """Return the time until which the create of a shared pool waits for further slices; None if it does not wait."""
+    """Return the end, past or future, of a shared pool's wait for further slices before its create; otherwise None."""
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
     leaders = [slice_.leader for slice_ in slices if slice_.leader is not None]

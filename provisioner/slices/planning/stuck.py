@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.round import OwnedPool, Round
 from provisioner.slices.planning.seats import is_shared_by
 
-#: Time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
+#: Usual time in seconds for which pods are unschedulable, or nodes not ready, before a slice counts as stuck.
 STUCK_SECONDS = 600.0
 #: Time without a bound pod after which a ready and free pool may count as refused by the scheduler.
 REFUSED_AFTER = timedelta(seconds=60)
@@ -28,9 +28,9 @@ class StuckKind(Enum):
     """Reason why a slice counts as stuck."""
 
     HANGS = "hangs"
-    #: The scheduler binds no pod to the ready pool that was created for the slice, so the pool is deleted.
+    #: The scheduler binds no pod to a ready pool that the slice shares or that was created for it. The pool is deleted.
     REFUSED = "refused"
-    #: Some pods of the slice remain unschedulable although the pool is ready.
+    #: Pods of the slice remain unschedulable although the pool is ready.
     UNSCHEDULABLE = "unschedulable"
     #: The slice has more pods than its topology has hosts. Pods on all its hosts may run, so the pool is kept.
     TOO_MANY_PODS = "too_many_pods"
@@ -84,7 +84,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: OwnedPool, ctx: Round, m
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # A pool does not count as `long_ready` if it became ready recently, or if its slice waits for its gang.
+    # A pool is not `long_ready` if it became ready or was claimed recently, or if its slice waits for its gang.
     claim = matching.claims.get(slice_.id)
     waits = claim is not None and (claim.since is None or claim.since > limit)
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit and not waits
@@ -111,12 +111,12 @@ def lacking_labels(slice_: Slice, pool: OwnedPool) -> tuple[str, ...]:
 
 
 def _is_refused(slice_: Slice, pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
-    """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
+    """Whether the scheduler binds no pod of a slice to a ready and free pool that it shares or that was created for it.
 
     One minute without a bound pod is enough if the pods have no volumes and no gang, all nodes are prepared
     (`_is_prepared`), and the scheduler has tried the leader pod since the slice began to count on the pool. Otherwise
-    the time is 10 minutes, because the scheduler retries each pod within 5.5 minutes. For a gang, the time begins when
-    all its slices have ready pools (`Claim.since`).
+    the time is 10 minutes, because the scheduler retries each pod within 5.5 minutes. For a gang, the time usually
+    begins when all its slices have ready pools (`Claim.since`).
     """
     leader, claim = slice_.leader, matching.claims.get(slice_.id)
     for_slice = ctx.created_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)

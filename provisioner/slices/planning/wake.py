@@ -1,4 +1,4 @@
-"""Computes the time of the next decision, and the maximum age of the list of pools. Pure."""
+"""Computes the time of the next decision, and the interval between lists of the pools. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools. With `waits`, calls wait for running operations."""
+    """Return the interval in seconds between lists of the pools. With `waits`, calls wait for running operations."""
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -37,7 +37,7 @@ def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
 
 
 def _unready_moments(ctx: Round) -> Iterator[datetime]:
-    """Yield the times at which pools will have been unready for too long. No event starts a decision at these times."""
+    """Yield times at which pools have been unready for too long. No event starts a decision at these times."""
     for pool in ctx.owned.values():
         if pool.unready_since is None or pool.lost:
             continue

@@ -2,8 +2,8 @@
 
 The pools of an all-or-nothing workload are kept free (`planning.assignment`) until every slice has a ready pool. Then
 all pools are assigned in one decision. If no further slice became ready within PARTIAL_HOLD and no pool is coming up,
-the workload releases its pools, which are then deleted. Only workloads whose pods admission has marked, and workloads
-of kinds without pods, start together.
+the workload releases its pools, which are then deleted. Only ProvisioningRequests, and workloads whose pods admission
+has marked, start together.
 
 After a release the workload waits in the queue of its accelerator. Only one workload of this queue may hold pools at a
 time. If this workload also releases its pools, or if no other workload holds pools or waits, a pause follows after the
@@ -42,10 +42,10 @@ class GangTurns:
     #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
-    #: Accelerators for which workloads wait in a queue.
+    #: Accelerators with a queue of workloads.
     contended: AbstractSet[str]
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads that released pools, and can never have pools for all slices. They hold no pools and delay no workload.
+    #: Workloads in a queue that can never have pools for all slices. They get no hold and delay no workload.
     unsatisfiable: frozenset[WorkloadUid]
     #: Workloads whose pools are deleted, because they wait in a queue after a release or can never be served.
     releasing: frozenset[WorkloadUid]
@@ -144,9 +144,9 @@ def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]
 
 
 def _owners_of_released(ctx: Round) -> set[WorkloadUid]:
-    """Return the workloads whose pools exist, without pools that have pods or that other workloads count on.
+    """Return the workloads whose pools exist.
 
-    A release does not delete the latter pools, so a pause does not wait for their deletes.
+    Pools with pods, and pools that other workloads count on, are left out: a release does not delete them.
     """
     kept = {name for name, entry in ctx.memory.pools.items() if entry.phase and entry.phase.phase is Phase.IN_USE}
     for slice_id, memory in ctx.memory.slices.items():
@@ -160,7 +160,7 @@ def _owners_of_released(ctx: Round) -> set[WorkloadUid]:
 
 
 def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools.
+    """Whether a workload wants pools, can be served, and has neither usable pools nor pods on `nodes`.
 
     A usable pool that was created for another slice counts only if each slice of the workload counts on a usable pool.
     """

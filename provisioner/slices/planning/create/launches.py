@@ -52,7 +52,7 @@ class Launches:
     """The creates of one decision, and the reasons of slices that wait. Used by one thread."""
 
     def __init__(self, ctx: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]) -> None:
-        """Examine each slice that has no pool. The slices that may get a new pool become candidates for `serve`."""
+        """Examine the slices that want a pool and have none. Slices that may get one become candidates for `serve`."""
         memory = ctx.memory
         self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
@@ -97,7 +97,7 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity with a back-off is contended even if it is not in `waiting`, because the back-off blocks slices.
+        # Capacity with a back-off is contended even if it is not in `waiting`, because the back-off may block slices.
         self.contended |= {key for key in backoffs if isinstance(key, CapacityKey) and backoff.probing(backoffs, key)}
         for candidate in self._candidates:
             self._serve(candidate, places, slots)
@@ -143,7 +143,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice that is tried first, because GKE rejected its request; None if no request was rejected."""
+        """Return the slice that is tried first, because its request was rejected; None if no request was rejected."""
         for slice_ in self._gangs.members[uid]:
             if slice_.id in tried:
                 return slice_
@@ -317,7 +317,7 @@ class Launches:
 
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
-    """Return a usable pool for each namespace and mark in node labels: pods that select both can run on the pool."""
+    """Return a usable pool for each namespace and mark in labels: pods that select both can run on the pool."""
     pools = [pool for pool in ctx.owned.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]

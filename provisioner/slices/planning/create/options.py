@@ -28,7 +28,7 @@ class LaunchOptions:
     #: Possible pools, best first. All but the last have capacity that was out of stock or exceeded a quota.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     blockers: tuple[ChoiceBlocker, ...]
-    #: Why no pool is possible until the workload or the settings are changed; empty if a pool may be possible.
+    #: Why no pool is possible, usually until the workload or a setting is changed; empty if a pool may be possible.
     permanent_problem: tuple[str, ...]
 
 

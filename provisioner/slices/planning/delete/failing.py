@@ -24,7 +24,7 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
     """Return the pools to delete because a slice is stuck on them, each with the stuck slice.
 
     Pools that were given up although they have pods, and pools to which the scheduler binds no pod, are always
-    included. Other ready pools follow if REPLACE_STUCK_SLICES is set, up to NODEPOOL_REPLACED_SHARE of all pools.
+    included. Other ready pools follow if REPLACE_STUCK_SLICES is set, within NODEPOOL_REPLACED_SHARE.
     """
     settings, owned, given_up = ctx.settings, ctx.owned, ctx.memory.given_up
     lost = {
@@ -37,8 +37,8 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
         pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in owned.values()
     )
     limit = max(1, len(owned) * settings.replaced_share_percent // 100)
-    # Pools with pods of other slices cannot be deleted, and postponed deletes may never succeed: neither of them must
-    # block the replacements of other pools.
+    # Pools with pods of other slices cannot be deleted, so they are left out. Pools whose delete is postponed come
+    # last, because this delete may never succeed.
     own = (entry for entry in stuck if matching.holders.get(entry.pool, frozenset()) <= {entry.slice_id})
     held_up = _held_up(ctx)
     ready = [(entry.pool, entry.slice_id) for entry in own if entry.replaceable]
@@ -62,12 +62,12 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    The maximum is NODEPOOL_REPLACED_SHARE percent of the listed pools, but at least one. If a zone or a device plugin
-    makes many pools unready, replacing all of them would make the failure worse.
+    Further pools are given up only within NODEPOOL_REPLACED_SHARE percent of the listed pools, at least one. If a zone
+    or a device plugin makes many pools unready, replacing all of them would make the failure worse.
     """
     owned, settings = ctx.owned, ctx.settings
     held_up = _held_up(ctx)
-    # Pools whose delete is postponed do not count against the share: they must not block replacements of other pools.
+    # Pools whose delete is postponed count against the share last: they must not block replacements of other pools.
     still = {
         name
         for name in (ctx.memory.given_up & owned.keys()) - held_up
@@ -89,7 +89,7 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def _is_useless(pool: OwnedPool, ctx: Round, matching: Matching) -> bool:
-    """Whether no pod can make progress on a pool that is not ready; False if its users are unknown."""
+    """Whether no pod can make progress on a pool that is not ready; False if this is unknown."""
     holders = matching.holders.get(pool.name)
     if not holders:
         return pool.name in matching.claimed or not pool.undecided

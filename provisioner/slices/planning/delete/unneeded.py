@@ -43,10 +43,10 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unneeded:
-    """The pools that no slice needs, and their deletes."""
+    """The pools to delete, now or later, and their deletes."""
 
     deletes: tuple[Delete, ...]
-    #: All planned deletes by pool, except deletes that are in progress or that GKE has accepted.
+    #: Planned deletes by pool, without deletes that are in progress or accepted.
     due: Mapping[PoolName, Due]
     since: Mapping[PoolName, datetime]
     uncordons: tuple[str, ...]
@@ -211,7 +211,7 @@ def _due(pool: OwnedPool, since: datetime, ctx: Round, *, at_once: bool) -> date
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # If a creation time is far in the future, the clock of this process is behind, and the time is ignored.
+        # A creation time far in the future is ignored, because a clock is wrong.
         ages = (node.created_at for node in pool.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
     # A postponed delete waits until `retry_at`, unless the pool's status has changed: the cause may have ended.
