@@ -38,7 +38,7 @@ class DeleteReason(Enum):
     WORKLOAD_SUSPENDED = "jobset_suspended"
     #: The pool has status ERROR.
     POOL_FAILED = "pool_failed"
-    #: The nodes of the pool were never all ready with their chips during `NODEPOOL_READY_TIMEOUT`.
+    #: The pool's nodes were never all ready during `NODEPOOL_READY_TIMEOUT`.
     NO_READY_NODES = "no_ready_nodes"
     #: The pool's reservation has ended.
     RESERVATION_ENDED = "reservation_ended"
@@ -49,7 +49,7 @@ class DeleteReason(Enum):
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The workload is all-or-nothing, and did not get all its slices.
     GIVEN_BACK = "given_back"
-    #: Any other cause, such as a slice that has ended or counts on another pool.
+    #: Any other cause, such as an ended slice.
     NOT_NEEDED = "not_needed"
 
 

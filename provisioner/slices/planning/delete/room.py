@@ -30,7 +30,7 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.requested - limit.maximum for limit in limits}
-        # `free` has `Budget.going` and the amounts of the chosen pools, less the requests of earlier entries.
+        # `free` has `Budget.going` and the amounts of the chosen pools, less the requests of earlier entries that fit.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
