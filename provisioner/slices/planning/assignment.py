@@ -86,7 +86,7 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Without a leader pod, as in a restart, the slice's labels are kept or restored; other labels are replaced.
+        # Without a leader pod, as in a restart, labels of the create or with the group's key are kept or restored.
         created = _labels_at_create(pool) if ctx.created_for.get(pool.name) == claimant else None
         if created is not None or pool.assigned_to is None:
             return created
