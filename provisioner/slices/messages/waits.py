@@ -248,16 +248,19 @@ def _of_limit(limit: Limit, *, lasting: bool) -> str:
     _, scope, maximum, requested, slices, used, going, kept = limit
     never = requested > maximum
     title, unit, in_use = f"Limit of {scope.counted}", scope.unit, used - going
-    if scope == CREATES_PER_HOUR:
+    if never:
+        # Amounts of other workloads do not matter, and each of their changes would be written to a status.
+        words = f"at most {maximum} {unit}"
+    elif lasting:
+        return f"{title}: at most {maximum} {unit} ({limit.setting})"
+    elif scope == CREATES_PER_HOUR:
         words = f"{used} of {maximum} were created"
     elif isinstance(scope.name, WorkloadName):
         words = f"{scope.name.name} uses {in_use} of {maximum}"
     else:
-        words = f"at most {maximum} chips" if never else f"{in_use} of {maximum} chips in use"
-    if lasting and not never:
-        return f"{title}: at most {maximum} {unit} ({limit.setting})"
+        words = f"{in_use} of {maximum} chips in use"
     words += f", {going} more in node pools that failed or are being deleted" if going and not never else ""
-    words += f", {kept} kept for pods of higher priority" if kept else ""
+    words += f", {kept} kept for pods of higher priority" if kept and not never else ""
     needs = f"this slice needs {requested}" if slices == 1 else f"these slices need {requested}"
     words += f"; {needs}" if unit == "chips" else ""
     return f"{title}: {words}"

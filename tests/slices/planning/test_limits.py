@@ -13,8 +13,11 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.messages.notices import EventReason
+from provisioner.slices.messages.waits import message
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import unit_of
+from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
+from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsFor
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import DeleteReason, Plan
@@ -113,6 +116,17 @@ def test_creates_beyond_a_limit_are_reported_and_not_sent(changes: dict[str, Any
         assert [object_.kind for object_ in notice.objects] == ["Pod", "JobSet"]
     assert any(words in notice.message for notice in plan.notices)
     assert creates(world.look()) == [], "what is under way counts"
+
+
+@pytest.mark.parametrize("scope", [ALL, CREATES_PER_HOUR, LimitScope(ScopeKind.NAMESPACE, "team")])
+def test_text_about_a_limit_that_is_too_low_has_no_amounts_of_other_workloads(scope: LimitScope) -> None:
+    """In the past, each change of these amounts was written to the status of a CapacityBuffer."""
+    first, later = (
+        WaitsFor(kind=WaitKind.LIMIT, final=True, limit=Limit("SETTING", scope, 4, 8, used=used, kept=kept))
+        for used, kept in ((0, 0), (3, 2))
+    )
+    ctx = World().look().decided
+    assert message(first, ctx, lasting=True) == message(later, ctx, lasting=True)
 
 
 def test_pause_is_reported_and_lasts_until_its_end() -> None:
