@@ -205,6 +205,17 @@ def test_missing_right_to_read_policies_is_logged_once_and_pools_are_created(wor
     )
 
 
+def test_right_to_read_policies_that_is_granted_later_is_used_without_a_restart(world: World) -> None:
+    world.gke.fail_next("get_workload_policy", FailureKind.PERMISSION)
+    send(world)
+    world.gke.set_policy(RIGHT)
+    send(world, name=PoolName("second"))
+    world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')
+    failure = send(world, name=PoolName("third")).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
+
+
 def test_missing_right_to_create_policies_is_reported_with_the_command(world: World) -> None:
     world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
     failure = refusal(world)

@@ -169,6 +169,7 @@ class GkeSupplier:
                 )
             self._may_read = False
             return None
+        self._may_read = True
         return self._judge_policy(request, policy)
 
     def _create_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
