@@ -184,13 +184,13 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: Annotation: "true" requests that the slices of the workload start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
-#: Annotation of Kubernetes for pods: a ReplicaSet that scales in deletes, of its ready pods, those with low cost first.
+#: Annotation of Kubernetes for pods: a ReplicaSet that scales in deletes ready pods with a low cost first.
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotation of pods or their workload; "true" requests a slice although the pods are estimated not to fit its nodes.
 IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
-#: Prefix of the annotations that choose node settings (`settings.node_fields`).
+#: Prefix of most annotations that choose node settings (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"

@@ -1,17 +1,17 @@
 """Limits on user input, and on data that grows with it.
 
-An object above a limit is not served, and an Event reports it (docs/security.md), unless a comment says otherwise.
+An object above a limit is usually not served, and an Event reports it (docs/security.md).
 """
 
 # --- single texts, in characters ---
-#: Longest label value. Checked here, because Kubernetes does not check node selectors in custom resources.
+#: Longest label value. Checked, because Kubernetes does not check node selectors in custom resources.
 LABEL_VALUE = 63
 #: Longest label key in Kubernetes: a prefix of 253 characters, "/", and a name of 63.
 LABEL_KEY = 317
 OBJECT_NAME = 253
 #: Characters of one annotation that the provisioner reads. The longest are lists of capacity choices.
 ANNOTATION = 4096
-#: Characters that are kept of the scheduler's message about a pod; Kubernetes allows 1,024 in the message of an Event.
+#: Characters that are kept of the scheduler's messages and of conditions of capacity requests. Events allow 1,024.
 SCHEDULER_MESSAGE = 1024
 #: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048
@@ -37,7 +37,7 @@ REPLICATED_JOBS = 256
 #: Number of groups with chips. A GKE cluster has at most a few thousand node pools for groups. In one namespace, also
 #: the number of requested slices, and of group names that a starting process compares with the labels of nodes.
 CHILD_JOBS = 4096
-#: Number of slices of one CapacityBuffer or ProvisioningRequest, whose status names their pools in 32,768 characters.
+#: Number of slices of one CapacityBuffer or ProvisioningRequest. A request's status names pools in 32,768 characters.
 REQUESTED_SLICES = 768
 #: Number of pods of one group with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
@@ -45,7 +45,7 @@ PARALLELISM = 65_536
 JOBSET = 262_144
 
 # --- objects and decisions of one namespace; further objects of a kind are kept with few fields ---
-#: Bytes of memory for workloads. A usual JobSet takes about 3,000, the largest possible JobSet 500,000.
+#: Bytes of memory for the workloads of one kind, or PodTemplates. A usual JobSet takes about 3,000, at most 500,000.
 NAMESPACE_WORKLOADS = 16_777_216
 #: Bytes of memory for pods. A pod takes about 3,000, so 22,000 fit; most GKE clusters may have at most 15,000 nodes.
 NAMESPACE_PODS = 67_108_864
@@ -53,7 +53,7 @@ NAMESPACE_PODS = 67_108_864
 NAMESPACE_CLAIMS = 4_194_304
 #: Number of ProvisioningRequests, and number of CapacityBuffers. Each decision processes all of them.
 NAMESPACE_REQUESTS = 4096
-#: Number of objects with few fields, of 2,700 bytes each; further ones are not kept at all.
+#: Number of objects with few fields, of about 2,700 bytes each. Further objects are not kept at all.
 REDUCED = 2048
 #: Number of remembered refusals by the scheduler; the first to end are dropped. Each takes 500 bytes, for up to 2 days.
 NAMESPACE_REFUSALS = 4096
@@ -77,9 +77,9 @@ METADATA_VALUE = 262_144
 NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. The longest usual one has 2,800; 1 MB takes 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests of one bootstrap token, valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
+#: Number of certificate requests of one bootstrap token in its 30 minutes. `kubeadm join` waits 5 minutes for each.
 CERTIFICATE_REQUESTS = 16
-#: Number of conditions of other controllers that are read from one CapacityBuffer or ProvisioningRequest.
+#: Number of conditions, beyond the number of own types, that are read from a CapacityBuffer or ProvisioningRequest.
 CONDITIONS = 16
 #: Number of recorded times at which the slice of a TPUNodeGroup was recreated, and maximum of REPAIRS_PER_DAY.
 RECREATIONS = 100

@@ -53,7 +53,7 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: Status that is unspecified, unreadable or new in the API. Such a pool gets no slices and is not deleted.
+    #: Status that is unspecified, unreadable or new in the API. Such a pool gets no further slices, and is not deleted.
     UNKNOWN = "UNKNOWN"
 
 
@@ -72,7 +72,7 @@ class FailureKind(Enum):
 
     STOCKOUT = "stockout"
     QUOTA = "quota"
-    #: The call is rejected for now because of another operation, or because a resource to delete is still in use.
+    #: The call is rejected for now, for example because of another operation or because the resource is in use.
     OPERATION_IN_THE_WAY = "operation_in_the_way"
     TOO_MANY_OPERATIONS = "too_many_operations"
     UNKNOWN_OUTCOME = "unknown_outcome"
@@ -80,7 +80,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: The call took no effect, for example because the API is unreachable, or a pool failed for an unknown reason.
+    #: Temporary or unknown cause, such as an unreachable API. A call that failed in this way took no effect.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -100,7 +100,7 @@ class Failure:
 
 
 class CallError(Exception):
-    """A call to a supplier of capacity failed. Each supplier raises only its own subclass."""
+    """A call to a provider of capacity, such as GKE, failed. Each client raises only its own subclass."""
 
     def __init__(
         self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
@@ -133,7 +133,7 @@ class NodePool:
     name: PoolName
     status: PoolStatus
     failure: Failure | None = None
-    #: Labels in the create request (`config.labels`), without the labels that GKE adds to nodes.
+    #: Labels in the create request, without the labels that the supplier adds to nodes.
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
@@ -151,7 +151,7 @@ class NodePool:
     policy_name: str = ""
     #: Values of node settings in the supplier's list, by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Prefixes of the names of the pool's nodes, without the hyphen at the end; empty if unknown.
+    #: Possible prefixes of the names of the pool's nodes, without the hyphen at the end; empty if unknown.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
 

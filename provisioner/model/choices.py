@@ -1,4 +1,4 @@
-"""Reads lists of capacity choices, which administrators write in settings, and users in annotations of workloads.
+"""Reads lists of capacity choices, which administrators write in settings, and users in annotations.
 
     reservation/r1, on-demand, spot
     reservation/other-project/r2/block-1@us-east5-b, flex-start

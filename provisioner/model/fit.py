@@ -24,13 +24,13 @@ _KNOWN = frozenset(
         *(constants.RESERVATION_AFFINITY, constants.RESERVATION_PROJECT, constants.RESERVATION_NAME),
         *(constants.RESERVATION_BLOCK, constants.RESERVATION_SUB_BLOCK),
         *(constants.GPU_ACCELERATOR, constants.PLACEMENT_POLICY),
-        # Labels that GKE sets only if the create request of the pool requests their feature.
+        # Labels that new nodes have only if the create request of the pool contains them.
         *(constants.ICI_RESILIENCY, constants.LOCATION_HINT, constants.AUTO_RESTART, constants.COLLECTION),
         *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
         # Labels that follow from other fields of the create request. No setting requests local SSDs.
         *(constants.SANDBOX_RUNTIME, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
         constants.NAMESPACED_JOB,
-        # Name of the node, which a selector cannot contain before the node exists.
+        # Name of the node, which is unknown before the node exists.
         constants.HOSTNAME,
     )
 )
@@ -89,7 +89,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return the fields that `misfit` reads. For equal fields and the same node, `misfit` returns equal results."""
+    """Return the fields that `misfit` reads: requirements with equal fields fit the same nodes."""
     return (
         requirements.chips,
         requirements.cpu_millicores,

@@ -140,7 +140,7 @@ class Fits:
 
 
 class _Values:
-    """Nodes by value of one label; None is the value of nodes without the label."""
+    """Nodes by value of one label, or by name. None is the value of nodes without the label."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         self._by_value = _masks(values)

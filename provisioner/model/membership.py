@@ -42,7 +42,7 @@ class Membership:
         """Return the node pool of a node, empty if unknown; `reported` is the result of `reported_pool`.
 
         The name of the node, with or without a domain, takes precedence, because users cannot edit it. A reported pool
-        that no list contains may come from an edited label, so the pool that was determined before is preferred.
+        that is not listed may come from an edited label, so the pool that was determined before is preferred.
         """
         by_name = self.by_prefix.get(node.partition(".")[0].rpartition("-")[0])
         return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)

@@ -2,7 +2,7 @@
 
 In namespaces with assigned pools, admission adds two node selectors, called marks, to pods that can be served: the key
 of the group, and the namespace. The provisioner writes the same labels on the nodes of the pool that it assigns to the
-slice. All other pods with chips get a node affinity that excludes all nodes with these labels.
+slice. Other pods with chips get a node affinity that excludes all nodes with these labels.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -73,7 +73,7 @@ def exclusive_annotation(workload: Workload) -> str:
 
 
 def mark_of(requirements: Requirements, namespace: str) -> str:
-    """Return the key of the group in a pod's marks; empty without marks, or if the key names no group."""
+    """Return the key of the group in a pod's marks; empty if the pod has no valid marks."""
     # Admission writes the namespace of the pod. Marks with another namespace are from a user, and are ignored.
     selector = requirements.node_selector
     marked = selector.get(constants.SLICE_NAMESPACE) == namespace

@@ -20,7 +20,7 @@ class Claim:
     storage_class: str | None = None
     #: Name of the PersistentVolume; empty if the claim names none. A claim that is not bound yet may name a volume.
     volume: str = ""
-    #: Reason why no pod can use the claim now, such as a deletion; empty if pods can use it.
+    #: Reason why no pod can use the claim now, such as its deletion; otherwise empty.
     problem: str = ""
 
 
@@ -88,7 +88,7 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        # Ignore the class of a bound claim: it may have been replaced since the volume was created.
+        # Ignore the class of a claim with a volume: it may have been replaced since the volume was created.
         return _Restriction(problem, (storage.zones or {}).get(claim.volume))
     return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 

@@ -19,7 +19,7 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call. The controllers of partitions and node groups replace some.
+#: First and maximum wait in seconds after a failed call of the controllers of partitions and node groups.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),

@@ -7,11 +7,11 @@ _NAMED = 3
 
 
 class UserError(Exception):
-    """Error that ends a command. The message contains the problem and the remedy for the user."""
+    """Error that ends a command. The message contains the problem and, if known, the remedy."""
 
 
 class ProblemError(ValueError):
-    """Error in a request. `args` are the clauses of its message: the problem first, the next step last if known."""
+    """Error in user input. `args` are the clauses of its message: the problem first, the next step last if known."""
 
     def __str__(self) -> str:
         return "; ".join(self.args)

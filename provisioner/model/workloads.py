@@ -17,7 +17,7 @@ class WorkloadKind(StrEnum):
     api_version: str
     #: Word for a group of pods in messages.
     group_title: str
-    #: Field of the spec with the number of pods per group, for messages.
+    #: Field of the spec with the number of pods, for messages.
     size_field: str
 
     JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
@@ -119,7 +119,7 @@ class Volumes:
     """PersistentVolumeClaims of a pod. `model.volumes` adds the other fields: how the claims restrict the node."""
 
     claims: tuple[str, ...] = ()
-    #: Zones in which all the volumes can be used; None for any zone.
+    #: Zones in which all the volumes can be used; None if no restriction is known.
     zones: tuple[str, ...] | None = None
     #: Types of Compute Engine disks that will be created for the claims; claims with a volume are left out.
     disks: tuple[str, ...] = ()
@@ -165,7 +165,7 @@ class Pod:
     uid: str
     #: Name of the workload, for kind POD as in `owner_of_name`; empty if SERVE_PODS does not select the pod.
     workload_name: str
-    #: UID of the workload; empty if the pod does not determine it, as before JobSet 0.8.
+    #: UID of the workload; empty if the pod does not contain it, such as before JobSet 0.8.
     workload_uid: str = ""
     #: Name of the group, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
@@ -201,7 +201,7 @@ class Pod:
 class PodGroup:
     """Equal groups of one entry of a workload's spec, such as the child Jobs of a replicated job."""
 
-    #: Name of the entry; empty if all groups of a workload are equal.
+    #: Name of the entry; empty if it has none.
     name: str
     replicas: int
     #: Maximum number of groups beyond `replicas`, such as in a rolling update; only groups with pods count.
@@ -220,7 +220,7 @@ class PodGroup:
     deadline_seconds: int = 0
     #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
     selects_job_nodes: bool = False
-    #: Number of child Jobs whose pods together are one group and fill a slice.
+    #: Number of child Jobs whose pods together are one group.
     jobs: int = 1
     parallelism: int
     template: Requirements

@@ -17,11 +17,11 @@ from provisioner.model.capacity import Failure, FailureKind
 class WriteFailure(Enum):
     """Kind of a failed write, which determines the retry."""
 
-    #: Another client created, changed or deleted the object. A later snapshot shows this.
+    #: The object was created, changed or deleted since the snapshot. A later snapshot shows this.
     CONFLICT = "conflict"
-    #: An eviction was rejected with 429, because a disruption budget does not allow it now.
+    #: An eviction was rejected with 429, usually because a disruption budget does not allow it now.
     NOT_NOW = "not_now"
-    #: The write is forbidden or invalid: an administrator or user has to change something.
+    #: The write is not allowed or invalid: an administrator or user has to change something.
     REFUSED = "refused"
     #: Any other error; the write may have taken effect.
     UNAVAILABLE = "unavailable"
@@ -60,7 +60,7 @@ class AnsweredCall(Generic[CallT]):
     asked_at: datetime
     at: datetime
     failure: Failure | None = None
-    #: Reason why a delete was not sent; otherwise empty.
+    #: Reason why a live check prevented a delete; otherwise empty.
     kept: str = ""
     #: Result, of a type that depends on the call; None if the call failed, or if the resource does not exist.
     result: Any = None
@@ -72,7 +72,7 @@ class OpenWrite(Generic[WriteT]):
     """Write without a response, write that the caches may not show yet, or failed write that may be retried."""
 
     write: WriteT
-    #: `Proposed.seen` of the write. If a later proposal has another value, the caches show the write.
+    #: `Proposed.seen` of the write. While later proposals have the same value, the caches do not show the write.
     seen: str
     since: datetime
     answered_at: datetime | None = None
@@ -112,7 +112,7 @@ class OpenActions(Generic[CallT, WriteT]):
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write may be repeated if the caches, usually milliseconds old, do not show it.
+#: Seconds after which a successful write may be repeated if the caches do not show it. They usually take milliseconds.
 _SHOWN_SECONDS = 10.0
 #: Seconds after the decision at which a write or call that can get no result counts as lost.
 LOST_SECONDS = 60.0

@@ -41,7 +41,7 @@ _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
 _BACKLOG = 256
 #: Number of requests in a burst, and pause in seconds before the response to a request that exceeds the rate.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum bytes of all large bodies of open requests, and of a small body. Limits.connections limits small bodies.
+#: Maximum bytes of all large bodies at one address, and of a small body. Limits.connections limits small bodies.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
 #: A request head with this many spaces or tabs in a row is rejected: h11 may take quadratic time (3 s for 32,000).
 _SPACES = b" " * 32
@@ -64,7 +64,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """Read an address in Go's form (":8080", "[::1]:8080"); None for "0" and "". Raises ServerError for other texts."""
+    """Read an address in Go's form (":8080", "[::1]:8080"); None for "0" and "". Raises ServerError if invalid."""
     if text in ("", DISABLED):
         return None
     match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ *]*)):(?P<port>[0-9]{1,5})", text)
@@ -80,7 +80,7 @@ class Limits:
     #: Maximum number of open connections; beyond it, the client with the most connections loses its oldest connection.
     #: Also the maximum number of TLS handshakes; beyond it, the oldest handshake ends.
     connections: int = 32
-    #: Maximum time from the connection to the first byte of a request, and from there to the end of the response.
+    #: Maximum time from a connection to its first byte, and from a request's first byte to the end of the response.
     request_seconds: float = 10.0
     #: Maximum time without a request after a response.
     idle_seconds: int = 10
@@ -141,7 +141,7 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rests:
             self._allow(self._limits.request_seconds, rests=False)
-        # Bytes after the last request are ignored; otherwise h11 would respond to them before the request is answered.
+        # Bytes after the last request are ignored; otherwise uvicorn would respond to them before the request.
         if self.conn.their_state is not h11.MUST_CLOSE and not self.transport.is_closing():
             super().data_received(data)
 
@@ -300,7 +300,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # Kubernetes then restarts the process, because its probes fail.
+            # If this server has the liveness probe, Kubernetes restarts the process.
             _log.exception("http_server.failed")
             self._close()
 
@@ -316,7 +316,7 @@ class HttpServer:
 
 
 def _listen(address: Address) -> socket.socket:
-    # Without a host, both IPv4 and IPv6 are served, regardless of the system's default.
+    # Without a host, IPv4 and IPv6 are served if one socket can serve both, regardless of the system's default.
     both = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"

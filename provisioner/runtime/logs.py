@@ -1,4 +1,4 @@
-"""Configures logging. Each event is one line, in JSON except on a terminal. Callers must not log secrets."""
+"""Configures logging: a line of JSON for each event or, on a terminal, text. Callers must not log secrets."""
 
 import logging
 import sys

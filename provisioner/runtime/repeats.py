@@ -23,7 +23,7 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure; return None if it must be suppressed, otherwise the number suppressed since the last log."""
+        """Return None if a failure must be suppressed, otherwise the counted failures since its kind was logged."""
         now = self._monotonic()
         with self._lock:
             logged_at, left_out = self._logged.get(kind, (-inf, 0))
@@ -52,7 +52,7 @@ def place_of(error: BaseException) -> Hashable:
 
 @dataclass(slots=True)
 class FailureLog:
-    """The last _MAX_LASTING failing keys. A failure is logged again only if its message changes. Used by one thread."""
+    """The last _MAX_LASTING failing keys. While a key fails, only changed messages are logged. Used by one thread."""
 
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
@@ -66,5 +66,5 @@ class FailureLog:
         return is_new
 
     def ended(self, key: str) -> bool:
-        """Record a success; return whether the last attempt had failed."""
+        """Record a success; return whether a failure of the key was recorded."""
         return self._messages.pop(key, None) is not None

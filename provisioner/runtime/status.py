@@ -23,7 +23,7 @@ from provisioner.runtime.resources import Page, client_of, make_app
 
 #: Limits of an address; probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Minimum bytes of a compressed page, and gzip's level. Higher levels save 10 %, but take at least twice as long.
+#: Minimum bytes of a page that is compressed; gzip's level. Higher levels save 10 %, but take at least twice as long.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
 #: Maximum number of running and waiting requests in a queue, including requests whose connection was aborted.
 _PAGES = _LIMITS.connections

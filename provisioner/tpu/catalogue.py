@@ -4,7 +4,7 @@ Chips per VM, single-host topologies, vCPU, memory (except of tpu7x and tpu7) an
 (GoogleCloudPlatform/cluster-autoscaler). All other topologies are from cluster-toolkit, xpk and the Cloud TPU
 documentation: lists of 2-D topologies and of 3-D topologies below 4x4x4 chips, and whole 4x4x4 cubes by a rule.
 Documented 3-D topologies are those that xpk creates by default, with additions for v4 and tpu7x.
-Each process has one table. A controller adds the offers of its cluster (`extend`) only between decisions.
+Each process has one table. A controller extends it by offers of the cluster (`extend`) only between decisions.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Accelerator:
     label: str
     generation: str
     machine_types: tuple[MachineType, ...]
-    #: Valid topologies. If `max_cubes` is not 0, only topologies below one cube, and topologies that `extend` added.
+    #: Valid topologies, without those that follow from `max_cubes`.
     listed_topologies: tuple[str, ...]
     #: Topologies in Google's tools and in offers of the cluster (`extend`). GKE may reject other topologies of cubes.
     documented_topologies: tuple[str, ...] = ()

@@ -140,7 +140,7 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 def not_whole_slices(
     label: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
 ) -> tuple[str, str]:
-    """Return the problem that there are `wanted` pods instead of `pods` or, with `several`, a multiple of `pods`."""
+    """Return problem and next step if there are `wanted` pods, but a slice has `pods`; `several` allows more slices."""
     return (
         f"a {label} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are {wanted}",
         f"make it {'a multiple of ' if several else ''}{pods}",

@@ -166,7 +166,7 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     name = marked(metadata, constants.JOBSET_NAME)
     if not name:
         return None
-    # The child Job is not read from labels, because the author of a pod can set any labels.
+    # The child Job is not read from labels, because a pod template can set any labels.
     job = controller_of(metadata, JOB)
     return Claim(
         kind=WorkloadKind.JOBSET,

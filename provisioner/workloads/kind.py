@@ -23,7 +23,7 @@ class Claim:
 
     kind: WorkloadKind
     name: str
-    #: UID of the workload; empty if pods of the kind, or of the installed release, do not contain the UID.
+    #: UID of the workload; empty if the pod does not contain it.
     uid: str = ""
     #: Name of the group; empty if the pod has no controller, or lacks the labels that determine the group.
     group_name: str = ""
@@ -39,7 +39,7 @@ class Kind:
     kind: WorkloadKind
     #: Reads an object; returns None if the object is left to other controllers. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: Key of the label of pods with the name of the workload; empty for a kind without pods.
+    #: Key of the pod label that contains the name of the workload; empty for a kind without pods.
     pod_label: str = ""
     #: Field of the spec with the pod templates; empty for a kind without templates.
     templates: str = ""

@@ -1,8 +1,8 @@
 """Reads RayClusters of KubeRay. A slice is one replica of a worker group, with a pod for each host.
 
-RayJobs and RayServices create RayClusters, and delete them. KubeRay labels pods with the number of their replica
-since release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing; pods without the label are not served. A
-replica that is recreated after the loss of a host gets the number that became free, so it is the same slice.
+KubeRay labels pods with the number of their replica since release 1.6, or in 1.5 with the feature gate
+RayMultiHostIndexing; pods without the label are not served. A replica that is recreated after the loss of a host gets
+the number that became free, so it is the same slice.
 """
 
 from dataclasses import replace
@@ -51,7 +51,7 @@ def replicas_of(entry: dict[str, Any]) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's group and index, empty without a replica number; None unless a RayCluster controls the pod."""
+    """Read a pod's RayCluster, group and index; None unless a RayCluster controls the pod."""
     owner = controller_of(metadata, RAY_CLUSTER_TYPE)
     if owner is None or not (owner.name and owner.uid):
         return None
