@@ -160,7 +160,7 @@ BETA_INSTANCE_TYPE = "beta.kubernetes.io/instance-type"
 BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Label domains of Google and Kubernetes. Their labels are copied from pods to nodes only if explicitly allowed.
+#: Label domains of Google and Kubernetes. Most of their labels are not copied from pods to nodes.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
 # --- The provisioner, in part shared with the Go provisioner ----------------------------------------------------------

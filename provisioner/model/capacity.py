@@ -175,7 +175,7 @@ class NodePoolRequest:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty without a reservation.
     reservation: str = ""
-    #: Seconds after which Google deletes the nodes. With 0, only flex-start nodes are deleted, after 7 days.
+    #: Seconds after which Google deletes the nodes. 0 means 7 days for flex-start, and no limit for other capacity.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()

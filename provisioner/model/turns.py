@@ -21,7 +21,7 @@ def in_turns(
     """Return the items so that parties take turns: the first item of each party, then the second of each, and so on.
 
     `in_flight` has the parties of items in progress, which count as the first items of a party. All first items are
-    ordered by `last_of`, the time of the party's last turn, and then as in `items`; so are all second items, and so on.
+    ordered by `last_of`, such as the time of the last turn, and then as in `items`; so are all second items, and so on.
     """
     counts = Counter(in_flight)
     ranked = []

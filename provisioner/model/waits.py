@@ -37,7 +37,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Consecutive failures of a call, which is not repeated before `until`."""
+    """Consecutive failures of a call, which is usually not repeated before `until`."""
 
     failure: Failure
     failures: int

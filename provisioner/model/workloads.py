@@ -199,7 +199,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """Equal groups of one entry of a workload's spec, such as the child Jobs of a replicated job."""
+    """Groups of one entry of a workload's spec, such as the child Jobs of a replicated job."""
 
     #: Name of the entry; empty if it has none.
     name: str

@@ -23,7 +23,7 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Return None if a failure must be suppressed, otherwise the counted failures since its kind was logged."""
+        """Return None if a failure must be suppressed, otherwise the number counted since its kind was logged."""
         now = self._monotonic()
         with self._lock:
             logged_at, left_out = self._logged.get(kind, (-inf, 0))

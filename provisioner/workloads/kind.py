@@ -37,7 +37,7 @@ class Kind:
     """Kind of workloads: its API, and the functions that read its objects and pods."""
 
     kind: WorkloadKind
-    #: Reads an object; returns None if the object is left to other controllers. Raises MalformedObject.
+    #: Reads an object; returns None for an object that is not served as this kind. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
     #: Key of the pod label that contains the name of the workload; empty for a kind without pods.
     pod_label: str = ""

@@ -70,7 +70,7 @@ class BoundPod:
 def get_workload(
     api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "", *, share: Share = unshared
 ) -> Workload | None:
-    """Read a workload, without its templates; None if it does not exist or is left to other controllers.
+    """Read a workload, without its templates; None if it does not exist, or is not served as this kind.
 
     A workload of kind POD exists while it has unfinished pods. Workloads of kinds without pods are found by `uid` if it
     is given, because `name` may be cut. Templates are not read: an unreadable template must not keep a pool. Raises
