@@ -45,7 +45,7 @@ class Storage:
     #: Zones by name of a PersistentVolume. Volumes that nodes in any zone can use are left out.
     zones: Mapping[str, frozenset[str]] | None = None
     classes: Mapping[str, StorageClass] | None = None
-    #: Whether the objects are all objects of a cluster, with their status. If not, pods get no `Volumes.problem`.
+    #: Whether the objects are from a cluster, not from manifests. If not, pods get no `Volumes.problem`.
     complete: bool = True
 
 

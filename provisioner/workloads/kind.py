@@ -86,7 +86,7 @@ class Kind:
         return f"{missing}install {self.kind} ({self.installation})"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on the objects in one namespace. Reduced objects keep few fields, and `labels`."""
+        """Return the bound on the objects in one namespace. Reduced objects keep few fields, and these labels."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,

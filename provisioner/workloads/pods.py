@@ -62,7 +62,7 @@ class BoundPod:
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
-        """Return whether the pod uses devices. A pod past its grace period does not: its node is unreachable."""
+        """Return whether the pod uses devices. A pod past its grace period does not: its node may be unreachable."""
         ended = self.deletion_deadline is not None and self.deletion_deadline <= now
         return self.has_devices and not self.finished and not ended
 
