@@ -43,7 +43,7 @@ def measure(say: Callable[..., None]) -> None:
         metrics="127.0.0.1:0",
         exposition=metrics.exposition,
         probes="127.0.0.1:0",
-        alive=lambda: True,
+        failures=tuple,
         problems=tuple,
         limits=Limits(),
     )

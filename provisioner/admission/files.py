@@ -108,9 +108,10 @@ class CertificateLoop:
         """Stop checking; does not wait for the thread."""
         self.stopping.set()
 
-    def alive(self) -> bool:
-        """Return False if the thread was started and has ended without `stop`."""
-        return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
+    def failures(self) -> Sequence[str]:
+        """Return the reason why the process must be restarted; empty if there is none."""
+        works = self._thread is None or self._thread.is_alive() or self.stopping.is_set()
+        return () if works else ("the thread that keeps the certificates has ended",)
 
     def problems(self) -> Sequence[str]:
         """Return the reason why no trusted certificate is served; empty if one is served."""

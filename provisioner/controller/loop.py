@@ -3,7 +3,7 @@
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 #: Minimum seconds between two rounds, so that many events result in few rounds.
 GAP_SECONDS = 0.05
-#: Maximum seconds between two rounds: even without events, `alive` and conditions that depend on time need rounds.
+#: Maximum seconds between two rounds: even without events, `failures` and conditions that depend on time need rounds.
 LONGEST_PAUSE_SECONDS = 15.0
 #: Seconds without a completed round after which the loop counts as dead. A round takes less, even if calls time out.
 DEAD_AFTER_SECONDS = 300.0
@@ -152,6 +152,7 @@ class RoundLoop(ABC, Generic[A]):
             self.stopping.wait(GAP_SECONDS)
             self.wake.wait(max(0.0, pause - GAP_SECONDS))
 
-    def alive(self) -> bool:
-        """Return whether a round ended, or `run` began, in the last DEAD_AFTER_SECONDS."""
-        return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
+    def failures(self) -> Sequence[str]:
+        """Return a reason for a restart if no round ended, nor `run` began, in the last DEAD_AFTER_SECONDS."""
+        dead = self.monotonic() - self._last_round_monotonic >= DEAD_AFTER_SECONDS
+        return ("the loop has stopped making rounds",) if dead else ()

@@ -187,7 +187,7 @@ def assemble(
         metrics=addresses.metrics,
         exposition=loop.metrics.exposition,
         probes=addresses.probes,
-        alive=loop.alive,
+        failures=lambda: [failure for part in (loop, *parts) for failure in part.failures()],
         problems=problems,
         pages=pages,
     )

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -259,6 +259,7 @@ class HttpServer:
         ]
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._failed = False
         #: Ports that are served. The system replaces port 0 by a free port.
         self.ports: tuple[int, ...] = ()
 
@@ -277,6 +278,10 @@ class HttpServer:
         if self._tls is None:
             return listening
         return _TlsListener(listening, self._handshakes[address], self._limits.connections)
+
+    def failures(self) -> Sequence[str]:
+        """Return the reason why the process must be restarted; empty if there is none."""
+        return ("the thread that serves HTTP requests has ended",) if self._failed else ()
 
     def drain(self) -> None:
         """Close each connection with its next response, so that clients reconnect. Takes effect within 1 s."""
@@ -300,7 +305,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # If this server has the liveness probe, Kubernetes restarts the process.
+            self._failed = True
             _log.exception("http_server.failed")
             self._close()
 

@@ -44,16 +44,15 @@ def make_status_server(
     metrics: str,
     exposition: Callable[[], bytes],
     probes: str,
-    alive: Callable[[], bool],
+    failures: Callable[[], Sequence[str]],
     problems: Callable[[], Sequence[str]],
-    stopped: str = "the loop has stopped making rounds",
     pages: Sequence[Page] = (),
     limits: Limits = _LIMITS,
 ) -> HttpServer:
     """Return the server for the addresses `metrics` and `probes`. Raises ServerError if one is invalid.
 
-    If `alive` returns False, /healthz responds with `stopped`. `problems` returns the reasons why the process is not
-    ready. The server's thread calls `alive` and `problems`: they must not block. The address `probes` serves `pages`.
+    `failures` returns the reasons for a restart of the process, for /healthz, and `problems` the reasons why it is not
+    ready, for /readyz. The server's thread calls both: they must not block. The address `probes` serves `pages`.
     """
     served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
@@ -62,7 +61,7 @@ def make_status_server(
         )
     if (address := parse_address(probes)) is not None:
         served.setdefault(address, []).extend(
-            (_probe("/healthz", lambda: () if alive() else (stopped,)), _probe("/readyz", problems), *_routes(pages))
+            (_probe("/healthz", failures), _probe("/readyz", problems), *_routes(pages))
         )
     apps = {address: _for_known_hosts(make_app(routes)) for address, routes in served.items()}
     return HttpServer(apps, name=name, limits=limits)

@@ -67,7 +67,6 @@ _EVENTS = 2048
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
 #: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
-_STOPPED = "the thread that keeps the certificates has ended"
 
 
 PREFIX = "tpu_provisioner_webhook_"
@@ -192,8 +191,7 @@ def build(
         metrics=addresses.metrics,
         exposition=metrics.registry.exposition,
         probes=addresses.probes,
-        alive=certificates.alive,
-        stopped=_STOPPED,
+        failures=lambda: (*certificates.failures(), *server.failures()),
         problems=problems,
     )
     return WebhookServer(

@@ -55,7 +55,7 @@ def serve() -> Iterator[Serve]:
         probe_address: str = "127.0.0.1:0",
         *,
         exposition: Callable[[], bytes] = lambda: b"m 1\n",
-        alive: Callable[[], bool] = lambda: True,
+        failures: Callable[[], Sequence[str]] = tuple,
         problems: Callable[[], Sequence[str]] = lambda: (),
         pages: Sequence[Page] = (),
     ) -> HttpServer:
@@ -64,7 +64,7 @@ def serve() -> Iterator[Serve]:
             metrics=metrics_address,
             exposition=exposition,
             probes=probe_address,
-            alive=alive,
+            failures=failures,
             problems=problems,
             pages=pages,
         )
@@ -175,7 +175,7 @@ _NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
     ("parts", "method", "path", "want"),
     [
         pytest.param(
-            {"alive": lambda: False},
+            {"failures": lambda: ("the loop has stopped making rounds",)},
             "GET",
             "/healthz",
             (503, "the loop has stopped making rounds\n"),

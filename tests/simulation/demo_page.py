@@ -250,7 +250,7 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
         metrics=address,
         exposition=demo.metrics.exposition,
         probes=address,
-        alive=lambda: True,
+        failures=tuple,
         problems=tuple,
         pages=api.pages(board),
     )

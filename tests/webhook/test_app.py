@@ -33,6 +33,7 @@ from provisioner.kube.api import connect
 from provisioner.kube.protocol import Timeouts
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime import http as http_server
+from provisioner.runtime.http import HttpServer
 from provisioner.runtime.repeats import Repeats
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
@@ -415,10 +416,23 @@ def test_server_whose_certificate_thread_has_ended_is_not_healthy(told: Callable
     assert get(port, "/readyz") == (200, "ok\n")
 
 
+def test_server_whose_thread_for_reviews_has_ended_is_not_healthy(
+    told: Callable[..., WebhookServer], monkeypatch: pytest.MonkeyPatch
+):
+    async def crash(server: HttpServer, serve: Any = HttpServer._serve) -> None:
+        if server._tls is not None:
+            raise RuntimeError("a mistake")
+        await serve(server)
+
+    monkeypatch.setattr(HttpServer, "_serve", crash)
+    port = status_port(told(""), "/healthz")
+    wait_for(lambda: "the thread that serves HTTP requests has ended\n" in get(port, "/healthz")[1])
+
+
 def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., WebhookServer]):
     with structlog.testing.capture_logs() as lines:
         webhook = told("away", "away", "", "away", "other", "other", RuntimeError("the end"))
-        wait_for(lambda: not webhook.certificates.alive())
+        wait_for(webhook.certificates.failures)
     said = [line["problem"] for line in lines if line["event"] == "webhook_certificates.problem"]
     assert said == ["away", "away", "other"]
 
