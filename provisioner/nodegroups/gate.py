@@ -81,7 +81,7 @@ class Gate:
         return nodes
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Return a machine's node by name: a record of only the name if missing, None if it is another machine's."""
+        """Return the node with a machine's name: only the name if it is missing, None if it is of another machine."""
         name = provider_id.rpartition("/")[2]
         try:
             node = read_one(self.api.get(object_path("nodes", name)), parse_node)

@@ -32,7 +32,7 @@ class Reporter(PlanReporter):
     #: Whether this is a dry run. If so, Events and changes are not reported, because the actor logs the changes.
     dry_run: bool = False
     clock: Callable[[], datetime] = wall_clock
-    #: Reason of the condition Ready in the last round, and time since which the group has it, by UID of the group.
+    #: Reason of the condition Ready in the last round, and time since which this process sees it, by UID of the group.
     _reasons: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
 

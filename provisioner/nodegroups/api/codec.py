@@ -1,4 +1,4 @@
-"""Converts JSON of API objects to dataclasses and back. JSON names are in camel case or in `Annotated` types. Pure."""
+"""Converts JSON of API objects to dataclasses and back. Names in JSON are camel case, unless `Annotated` has one."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class Part:
 
 
 def read(cls: Callable[..., T], raw: object) -> T:
-    """Read a dataclass. Raises ValueError if a value has a wrong type, TypeError if a required enum is missing."""
+    """Read a dataclass. Raises ValueError if a value is invalid, TypeError if a required enum is missing."""
     given = fields.mapping(raw)
     values: dict[str, Any] = {}
     for part in parts_of(cls):

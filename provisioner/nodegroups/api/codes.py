@@ -1,4 +1,4 @@
-"""Error codes of Compute Engine, which the messages of conditions contain as `CODE: text`. Pure."""
+"""Error codes of Compute Engine, which the messages of conditions may contain as `CODE: text`. Pure."""
 
 from collections.abc import Mapping
 

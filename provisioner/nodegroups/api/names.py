@@ -56,7 +56,7 @@ ABANDON = "tpu-provisioner.cloud.google.com/abandon"
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 FORCE = "tpu-provisioner.cloud.google.com/force"
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
-#: Annotations that the controller reads, with their meaning for docs/node-groups/fields.md.
+#: Annotations of TPUNodeGroups and children that the controller reads, for docs/node-groups/fields.md.
 READ_ANNOTATIONS = {
     ABANDON: '`"true"`, on any of the kinds that is being deleted: if Compute Engine rejects calls, or the settings do '
     "not allow the project any more, the object is deleted without its resource, whose machines continue to run",
@@ -76,7 +76,7 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of the UUIDs in request ids. It must never change: a repeated request with another id would act twice.
+#: Namespace of the UUIDs in request ids. It must never change: a repeated request with another id could act twice.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
@@ -160,7 +160,7 @@ def parse_mark(description: str) -> Mark | None:
 
 
 def request_id(uid: str, operation: OperationType, attempt: int) -> str:
-    """Return the id of all requests of one attempt. Compute Engine executes requests with the same id only once."""
+    """Return the id of all requests of one attempt, which have one effect (`ComputeClient`)."""
     return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))
 
 

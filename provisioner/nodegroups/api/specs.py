@@ -1,7 +1,7 @@
 """Specs of TPUNodeGroups and their children, with the API server's defaults. The folder crds describes the fields.
 
-Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
-are optional, and combinations that never work are rejected. Fields without effect, such as minNodeCount, are not read.
+Names, requirements and defaults are mostly those of gke-labs/tpu-operator, but fields that can be derived are optional,
+and combinations that never work are rejected. Fields without effect, such as minNodeCount, are not read.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Statuses of TPUNodeGroups and their children, written only by the controller. Times are UTC, in whole seconds."""
+"""Statuses of TPUNodeGroups and their children. The controller writes times in UTC and in whole seconds."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ class Reason(StrEnum):
     DELETING_POLICY = "DeletingPolicy"
     DELETING_NODES = "DeletingNodes"
     DELETING_DEVICE_PLUGIN = "DeletingDevicePlugin"
-    # --- conditions about children, also a child's Ready ---
+    # --- conditions about children; Provisioning is also in a child's Ready ---
     PROVISIONING = "Provisioning"
     INVALID_TEMPLATE = "InvalidTemplate"
     EXTERNAL_TEMPLATE = "ExternalTemplate"
@@ -53,11 +53,11 @@ class Reason(StrEnum):
     OPERATION_FAILED = "OperationFailed"
     INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
     # --- not in tpu-operator ---
-    #: Fields of the spec contradict each other, or the name or a field has an invalid value.
+    #: The name or the spec is invalid, for example because fields contradict each other.
     INVALID_SPEC = "InvalidSpec"
     #: The settings do not allow the namespace, project or size, or the spec names resources that it must not use.
     NOT_ALLOWED = "NotAllowed"
-    #: The namespace would exceed MAX_MACHINES_PER_NAMESPACE. The machines are created when other machines are deleted.
+    #: The namespace would exceed MAX_MACHINES_PER_NAMESPACE. The machines are created when the limit allows it.
     LIMIT_REACHED = "LimitReached"
     #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
@@ -74,7 +74,7 @@ class Condition:
     status: ConditionStatus
     reason: str
     message: str
-    #: Time of the last change of the status. None until `with_condition` adds the condition to an object.
+    #: Time of the last change of the status. None if `with_condition` has to set it.
     last_transition_time: datetime | None = None
     observed_generation: int = 0
 
@@ -90,7 +90,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions with `new`, which replaces one of its type. The time is kept if the status is equal."""
+    """Return the conditions with `new` for its type. The time is kept if the status is equal."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -140,7 +140,7 @@ class ResourceStatus:
 
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
-    #: Address of the resource; empty until the resource exists.
+    #: Address of the resource as last read; empty if no usable resource is known.
     url: str = ""
     #: Name of the operation of Compute Engine that has not ended; empty without an operation.
     operation_name: str = ""
@@ -165,7 +165,7 @@ class UriStatus(ResourceStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """Numbers of a group's nodes by state."""
+    """Numbers of a group's machines by the state of their nodes."""
 
     ready: int
     reconciling: int
@@ -200,7 +200,7 @@ class TpuNodeGroupStatus:
     node_count: int | None = None
     target_size_policy_mode: SizePolicyMode | None = None
     machines: tuple[Machine, ...] = ()
-    #: Times at which all machines were recreated after the loss of a machine, latest last.
+    #: Times of recent decisions to recreate all machines after a loss, latest last.
     recreated_at: Annotated[tuple[datetime, ...], "recreations"] = ()
 
     def __post_init__(self) -> None:

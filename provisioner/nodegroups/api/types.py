@@ -72,7 +72,7 @@ class ObjectMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroup:
-    """A group of TPU machines that are nodes of this cluster."""
+    """A group of TPU machines that become nodes of this cluster."""
 
     kind: ClassVar[Kind] = Kind.TPU_NODE_GROUP
     meta: ObjectMeta

@@ -14,7 +14,7 @@ from importlib import resources
 
 from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_labels
 
-#: Keys that the startup script reads. All keys except PORT and VERSION are those of gke-labs/tpu-operator.
+#: Keys of the metadata for the join. gke-labs/tpu-operator has the same keys, except PORT and VERSION.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
 PORT = "kubeadm-control-plane-port"

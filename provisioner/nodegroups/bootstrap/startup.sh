@@ -7,7 +7,7 @@
 set -u
 
 REPOSITORY=@REPOSITORY@
-# Prefix of the paths of all files: empty on a machine, a folder in tests.
+# Prefix of paths of files: empty on a machine, a folder in tests.
 ROOT=${ROOT:-}
 METADATA=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1
 WORK=$ROOT/run/tpu-provisioner
@@ -43,7 +43,7 @@ metadata() {
   curl --silent --fail --noproxy '*' --max-time 10 --header 'Metadata-Flavor: Google' "$METADATA/$1"
 }
 
-# Prints the metadata value of a key. Fails if the key is missing, or the value does not match the pattern.
+# Prints the metadata value of a key. Fails if the value cannot be read, or does not match the pattern.
 attribute() {
   local value
   value=$(metadata "instance/attributes/$1") || {
@@ -250,7 +250,7 @@ join() {
   labels=$(allowed_labels "$labels")
   taints=$(optional_attribute kube-taints) || return 1
   taints=$(allowed_taints "google.com/tpu=present:NoSchedule,$taints")
-  # The folder is in memory, and only root can read it. The token is never written to a disk.
+  # The folder is in memory, and only root can read it, because the file contains the token.
   write "$WORK/join.yaml" join_configuration "${version#1.}" "$address:$port" "$token" "$hashes" "$name" \
     "gce://$project/${zone##*/}/$name" "$labels" "$taints" || return 1
   if timeout "$JOIN_SECONDS" kubeadm join --config "$WORK/join.yaml"; then

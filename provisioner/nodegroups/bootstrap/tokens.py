@@ -1,9 +1,9 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
-Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. 10 minutes
-before it expires, the machine also gets a new token, so that a running join is not interrupted. The tokens have a
-separate group, for which only this controller approves certificates, and only for the machine of the token. With
-kubeadm's group, Kubernetes would approve every node certificate, so a user's startup script could act as any node.
+A token is a Secret in kube-system, for one machine, and valid for 30 minutes. 10 minutes before it expires, a machine
+that has not joined also gets a new token, so that a running join is not interrupted. The tokens have a separate user
+group, for which this controller approves only certificates of the token's machine. With kubeadm's user group,
+Kubernetes would approve every node certificate, so a user's startup script could act as any node.
 """
 
 import base64
@@ -32,7 +32,7 @@ MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
-#: Group of the users with these tokens. Only this controller approves certificates for the group (`is_own`).
+#: User group of clients with these tokens. This controller approves certificates for the group (`is_own`).
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
 #: Label of the Secret with the name of the machine. Other labels are the machine's group and number.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
@@ -53,7 +53,7 @@ class Token:
     machine_id: str
     #: Token such as abcdef.0123456789abcdef; empty if the Secret does not contain a valid token.
     value: str = field(default="", repr=False)
-    #: Time at which the token expires. None if the Secret has no valid time; such a token is deleted.
+    #: Time at which the token expires. None if the Secret has no valid time; such a token is not used.
     expires_at: datetime | None = None
 
 

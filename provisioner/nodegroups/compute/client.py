@@ -78,7 +78,7 @@ class ComputeClient:
       Google guarantees this for at least some minutes.
     - An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
     - After UNKNOWN_OUTCOME, the change may have taken effect or may take effect later. Other failures changed nothing.
-    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY usually ends automatically.
+    - Usually, INVALID and PERMISSION last until a user changes something, and OPERATION_IN_THE_WAY ends automatically.
     """
 
     def __init__(

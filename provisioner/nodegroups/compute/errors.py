@@ -1,4 +1,4 @@
-"""Classifies errors of Compute Engine. Rules for texts ignore texts that users chose, such as names. Pure."""
+"""Classifies errors of Compute Engine. Rules for messages ignore texts that users chose, such as names. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ _NO_SUCH_ADDRESS = re.compile(
 
 
 class WorkError(NamedTuple):
-    """One error of an operation, or of a managed instance group that works on a machine."""
+    """One error of an operation or of a managed instance group."""
 
     code: str
     message: str
@@ -62,7 +62,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return one failure for errors of work that `call` started, of the first known kind. `values`: users' texts."""
+    """Return one failure with the messages of the errors and the first known kind. `values`: as `kind_of_answer`."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((known for known in kinds if known is not None), None)

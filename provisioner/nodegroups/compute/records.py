@@ -72,10 +72,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOperation:
-    """Creation of all machines of a BULK group in one operation, as of Google's last check of its progress."""
+    """Creation of all machines of a BULK group in one operation."""
 
     in_progress: bool
-    #: Failures in the last check of the progress, such as a stockout. Google continues to try.
+    #: Failures in Google's last check of the progress, such as a stockout. Google continues to try.
     failures: tuple[Failure, ...] = ()
 
 

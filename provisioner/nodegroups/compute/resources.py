@@ -1,4 +1,4 @@
-"""Converts Compute Engine's JSON to records and back. Fields of a wrong type count as absent. Pure; never raises."""
+"""Builds bodies of requests to Compute Engine, and reads responses. Fields of a wrong type count as absent."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls to Compute Engine and writes to Kubernetes of a plan. At most one with the same key is in flight at a time."""
+"""Calls to Compute Engine and writes to Kubernetes of a plan. At most one with the same key is in flight."""
 
 import functools
 import re
@@ -18,9 +18,9 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A resource of Compute Engine, with UID and namespace of the Kubernetes object that it belongs to."""
+    """A resource of Compute Engine, with its Kubernetes object; in `strays`, a whole project."""
 
-    #: UID of the child, or of the group if a user created its template; in `strays`, "project " and the project's id.
+    #: UID of the child, or of the group if a user created its template; for a project, "project " and its id.
     uid: str
     namespace: str
     kind: Kind
@@ -77,7 +77,7 @@ class ListManagers(_OfTarget):
     """List the managed instance groups of a project that have an ownership mark. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
-    #: Names, when the call is planned, of managed instance groups that have an object, or belong to a TPUNodeGroup.
+    #: Names of all ManagedInstanceGroups, and of all possible children of TPUNodeGroups, when the call is planned.
     own: frozenset[str] = field(default=frozenset(), repr=False)
 
 
@@ -105,16 +105,16 @@ class Proof:
     """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
 
     The ManagedInstanceGroup object exists with this UID and is being deleted. Nothing shows that its kubelets report to
-    another control plane (`silent_node`). Every node of the machines in `provider_ids`, and every ready node with the
-    group's labels, is unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
+    another control plane (`silent_node`). The nodes of the machines in `provider_ids`, and ready nodes with the labels
+    in `group_labels`, are unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
     """
 
     namespace: str
     name: str
     uid: str
-    #: Labels that identify the group's nodes; empty if the managed instance group has no TPUNodeGroup.
+    #: Labels that identify the nodes of the TPUNodeGroup; empty if the managed instance group belongs to none.
     group_labels: Mapping[str, str] = field(default_factory=dict)
-    #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
+    #: Prefix of the machines' provider ids. The labels of nodes with another prefix do not count.
     place: str = ""
     #: Time of the delete request, None if unknown. Pods that were created later do not hold chips (`Pod.holds_chips`).
     requested_at: datetime | None = None
@@ -122,15 +122,15 @@ class Proof:
     deadline: datetime | None = None
     #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
     deadline_of_others: datetime | None = None
-    #: Creation time of the oldest node that reports (`Round.oldest_ready`).
+    #: See `Round.oldest_ready`.
     oldest_ready: datetime | None = None
-    #: Provider ids of all machines that may run. Their nodes are checked even if they lack the labels.
+    #: Provider ids of the listed machines that may run. Their nodes are checked even without the labels.
     provider_ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete(_OfTarget):
-    """Delete the resource. The result is an Operation, None if it does not exist, or the gate rejects the delete."""
+    """Delete the resource. The result is an Operation, None if the resource does not exist or must be kept."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
@@ -180,7 +180,7 @@ Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachine
 Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
-#: Result of a call. If `result`, `failure` and `kept` are all unset, the resource does not exist (NOT_FOUND).
+#: Result of a call. If `result`, `failure` and `kept` are all unset, the call ended with NOT_FOUND.
 CallAnswer = AnsweredCall[Call]
 
 

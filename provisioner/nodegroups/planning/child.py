@@ -43,7 +43,7 @@ _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
 _MAX_POLLS_COUNTED = 10
-#: Interval in seconds between reads of a resource that belongs to another owner, to see whether it still exists.
+#: Interval in seconds between reads of a resource that the child does not own, to see whether it still exists.
 _FOREIGN_SECONDS = 600.0
 #: Interval in seconds between reads of a policy or a template that has been ready for `_CONFIRMED_SECONDS`.
 _SETTLED_SECONDS = 3600.0

@@ -2,7 +2,7 @@
 
 A group is decided on together with its children. An exception in one group does not affect other groups.
 
-Compute Engine limits the calls of a project by kind, region and minute, so a round sends only some of the due calls. A
+Compute Engine limits the calls of a project by kind, region and minute, so a round may send only some due calls. A
 party is all calls of one kind for one namespace, or all changes of one group's machines. Parties with the fewest calls
 in flight come first, then parties whose last call is oldest. Polls, reads and lists count as a minute newer than
 changes. Between equal parties, the order is: changes of resources, changes of machines, polls, reads, lists; then the
@@ -162,7 +162,7 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
         recreating = ready is not None and ready.reason == Reason.RECREATING
         condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
         return events.propose(record, record.status, (condition,), ctx.now)
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - other groups must not be affected
         return NOTHING
 
 

@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Round, Step, to_write
 
 #: Compute Engine has begun to create a child's resource.
 PROVISIONING = "Provisioning"
-#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready and show their chips.
+#: A child's resource is ready, or all nodes of a TPUNodeGroup are ready and show their chips.
 PROVISIONED = "Provisioned"
 #: The resource or the machines are being deleted, also to recreate a slice. The condition Ready has the progress.
 CLEANUP = "Cleanup"

@@ -1,4 +1,4 @@
-"""Makes machines join the cluster. With bootstrapKubernetes, each machine without a node gets a token. Pure."""
+"""Makes machines join the cluster. With bootstrapKubernetes, machines without a node get tokens. Pure."""
 
 import hashlib
 import uuid
@@ -34,7 +34,7 @@ _ABSENT_SECONDS = 30.0
 #: Machines whose metadata must be read within this time in seconds are read together. The time is shorter than
 #: _CHECK_SECONDS: metadata that was just set would otherwise be read before the change is visible.
 _TOGETHER_SECONDS = 30.0
-#: Write with the key of all applies of the device plugin, to find out whether the last apply was rejected.
+#: Write with the key of all writes of the device plugin, to find out whether the last write was rejected.
 _PLUGIN = actions.ApplyDevicePlugin(version="")
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
@@ -70,7 +70,7 @@ def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
 
 
 def advice(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return advice if a machine without a node joins by its image, or at another server than spec or settings name."""
+    """Return advice if a machine without a node joins by its image, or not at the server of spec or settings."""
     members = fleet.members if fleet is not None else ()
     if not any(member.machine.has_machine and member.node is None for member in members):
         return ""
@@ -91,7 +91,7 @@ def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined or can join: it has its token, and no call for the join was rejected."""
+    """Return whether a machine can become ready: it has its token, if needed, and no call or write was rejected."""
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
@@ -137,8 +137,8 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # A machine whose node was deleted needs a new token to join again. If the machine is recreated soon, it gets
-        # no new token, because pods could read the token if the machine has joined again.
+        # A machine whose node was deleted needs a new token to join again. If the slice is recreated soon, the machine
+        # gets none: it may have joined with the last token, and then its pods could read a new token.
         over = ends and was_whole(group) and may_join(group, member, ctx)
         join = _join(group, ctx, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, ctx)

@@ -1,9 +1,9 @@
 """Decides about managed instance groups, which create the machines. A group that waits for capacity is kept. Pure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable (Kubernetes would remove a taint without it),
-and their pods are evicted. Pods that have started with chips, and are older than the delete request, keep the machines
-until they end or exceed their grace period. Other pods keep the machines until a deadline. A short deadline applies to
-pods of other namespaces, other pods with chips, and slices that cannot work. The gate checks this (`actions.Proof`).
+Before a group is deleted without the annotation `force`, its nodes are cordoned and the pods on them are evicted. Pods
+that have started with chips, and are older than the delete request, keep the machines until they end or exceed their
+grace period. Other pods keep the machines until a deadline. A short deadline applies to pods of other namespaces, other
+pods with chips, and slices that cannot work. The gate checks this (`actions.Proof`).
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: Interval between reads while machines or nodes are awaited: share of the group's age, within the next two limits.
+#: Interval between reads while machines are awaited: share of the group's age, within the next two limits.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
 #: Age in seconds after which a stable group that is not ready is only read every 300 s. Watches show changes of nodes.
 _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
-#: Interval in seconds between lists of machines while pods are being evicted.
+#: Interval in seconds between lists of machines while their group is being drained.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
 #: Maximum of the short deadline (see the module docstring), in seconds after the delete request.
 _SHORT_DRAIN_SECONDS = 60.0
@@ -187,7 +187,7 @@ def machines_before(ctx: Round) -> dict[str, int]:
         try:
             made, size = _is_made(child, ctx), child.spec.target_size
             has_turn = made or (size <= limit and (is_anew or _waits(child, ctx)))
-        except Exception:  # noqa: BLE001 - other groups go on; the decision about this one reports it
+        except Exception:  # noqa: BLE001 - the decision about this group reports the error
             has_turn = False
         if has_turn:
             meta, uid = (group or child).meta, child.meta.uid
@@ -234,7 +234,7 @@ def _is_made(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
-    """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
+    """Return whether a group does not exist, and nothing except the limit of its namespace forbids its creation."""
     reading = ctx.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False

@@ -1,7 +1,7 @@
 """State that is remembered between rounds, and how the results of calls and writes change it. Pure.
 
 The state may be lost: it is read again from Compute Engine and the status of objects, and repeated requests have the
-same ids. A failure delays only the same call for the same object, unless Google requests a pause for the project.
+same ids. A failure delays only calls for the same resource or machines, unless Google requests a pause for the project.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Result of the last read of a resource or, for a project, of the last list of managed instance groups."""
+    """State of a resource as last seen; for a project, its last list of managed instance groups."""
 
     asked_at: datetime
     #: None if the resource does not exist, and in the reading of a project.
     resource: Resource | None
     #: Managed instance groups of a project, of any cluster, without an object here. Empty in the reading of a resource.
     managers: tuple[Manager, ...] = ()
-    #: Names of the `managers` that the previous list of the project contained as well.
+    #: Names of the `managers` that the previous reading of the project had as well.
     repeated: frozenset[str] = frozenset()
 
 
@@ -46,7 +46,7 @@ class ResourceMemory:
     """State of a resource and of the calls for it. The status of its object stores `operation` and `attempts`."""
 
     operation: OperationRef | None = None
-    #: Time of the last poll of the operation, or of its start; None after a restart. `polls` is the number of polls.
+    #: Time of the last poll of the operation, or of its start; None if unknown. `polls` is the number of polls.
     polled_at: datetime | None = None
     polls: int = 0
     attempts: int = 0
@@ -81,10 +81,10 @@ class MachineMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Times since which a machine has been lost."""
+    """Times from which a machine counts as lost."""
 
     since: datetime
-    #: Time since which the machine has had no ready node. None if its node is ready, but it lacks chips or is unlisted.
+    #: Time from which the machine counts as without a ready node. None if its node is ready.
     stopped_since: datetime | None
 
 
@@ -98,7 +98,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between rounds. Decisions and results replace it as a whole."""
+    """State that decisions remember between rounds. Decisions and results replace it as a whole."""
 
     #: Time of this process's first decision; LONG_AGO before that. Calls of earlier processes are unknown.
     began_at: datetime = LONG_AGO

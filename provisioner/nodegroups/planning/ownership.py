@@ -1,7 +1,8 @@
 """Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
-A user cannot claim a resource by creating an object of its name. With the annotation `adopt`, an object takes over the
-resource of a deleted object of its name. A group's child then also takes over a resource without an ownership mark.
+The ownership mark decides, so that users cannot claim resources of other namespaces by their names. With the annotation
+`adopt`, an object takes over the resource of a deleted object of its name. The child of a group then also takes over a
+resource without a mark.
 """
 
 import re
@@ -80,7 +81,7 @@ def not_served(child: Child, ctx: Round) -> Condition | None:
 
 
 def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
-    """Return a refusal if the settings do not allow resources in a project for objects of a namespace."""
+    """Return a refusal if the settings do not allow the namespace or the project, or the project id is invalid."""
     namespaces, projects = ctx.settings.served_namespaces, ctx.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"

@@ -36,7 +36,7 @@ _DOUBTFUL_ZONE = (
 class Loss:
     """Lost machines of a group."""
 
-    #: One text for each lost machine and one for all missing machines; never empty.
+    #: One text for each lost machine, and one if machines are missing; never empty.
     words: tuple[str, ...]
     machines: int
     #: New value of the group's entry in `Memory.lost`.

@@ -1,4 +1,4 @@
-"""Compares children with the existing resources, and checks new templates and those of users. Pure."""
+"""Compares children with the existing resources, and checks new templates and users' templates. Pure."""
 
 from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES

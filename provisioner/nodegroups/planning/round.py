@@ -162,7 +162,7 @@ class Snapshot:
 class PlanningSettings(NodeGroupSettings):
     """The administrator's settings, and values derived from them."""
 
-    #: Script that joins the cluster at each boot of a machine (`bootstrap.metadata.startup_script`).
+    #: Script with which machines join the cluster (`bootstrap.metadata.startup_script`).
     startup_script: str
     #: Hash of the device plugin's manifest; empty if the controller does not manage the device plugin.
     device_plugin_version: str = ""
@@ -296,7 +296,7 @@ class Round:
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
 
     def refused(self, write: Write) -> str:
-        """Return why Kubernetes rejected the last write with this key, empty if it was not rejected."""
+        """Return why the last write with this key was rejected as forbidden or invalid, otherwise empty."""
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
@@ -413,8 +413,8 @@ def _workload_namespace(group: TpuNodeGroup) -> str:
 
 def _is_doubtful(namespaces: Collection[Mapping[str, list[bool]]]) -> bool:
     """Return whether more than _FEW_NODES nodes are not ready, among them most nodes of most namespaces."""
-    # A single tenant of several cannot make a zone doubtful. With PROVIDER=gce, all groups are in one namespace, so the
-    # namespaces of its workloads are counted in the same way. Users can label only groups of their own namespace.
+    # A single tenant of several cannot make a zone doubtful. With PROVIDER=gce, the groups of all slices are in one
+    # namespace, so the namespaces of the workloads are counted as well. Users can label only groups of their namespace.
     failing = sum(map(sum, (nodes for workloads in namespaces for nodes in workloads.values())))
     return failing > _FEW_NODES and _most(_most(map(_most, workloads.values())) for workloads in namespaces)
 

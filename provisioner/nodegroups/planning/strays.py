@@ -12,7 +12,7 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 _INTERVAL_SECONDS = 3600.0
 #: Seconds until a second list, to confirm that a managed instance group has no Kubernetes object.
 _CONFIRM_SECONDS = 300.0
-#: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted.
+#: Maximum age in seconds of a list that `find` uses. Groups in an older list may have been deleted.
 _MAX_AGE_SECONDS = 60.0
 
 
@@ -40,7 +40,7 @@ def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
 
 
 def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, tuple[Manager, ...]]:
-    """Return the managed instance groups without an object in two consecutive lists, by recently listed project."""
+    """Return, by recently listed project, the managed instance groups without an object in both of the last lists."""
     groups, own = {}, _own(ctx)
     for target, project in projects.items():
         reading = project.reading
