@@ -76,7 +76,7 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of the UUIDs in request ids. It must never change: a repeated request with another id could act twice.
+#: Namespace of the UUIDs of `request_id`. It must never change: a repeated request with another id could act twice.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 

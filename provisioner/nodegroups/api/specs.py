@@ -72,7 +72,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """Data for the join. Unset fields come from settings or the cluster. An address without a port has port 6443."""
+    """Data for the join. Unset fields come from settings or the cluster. `control_plane_port` is 6443 by default."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""

@@ -36,7 +36,7 @@ _WHAT = {
 }
 #: Maximum time in seconds for which an insert without a response may still take effect.
 _ARRIVED_SECONDS = 60.0
-#: Maximum time in seconds after a delete request until the caches of all processes show the request.
+#: Maximum time in seconds after a delete request in which decisions may use a cache that does not show it.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
 #: Interval in seconds between polls of an operation: first, maximum, and factor by which the first 10 polls raise it.
 _FIRST_POLL_SECONDS = 2.0

@@ -150,7 +150,7 @@ def join_machines(
 
 
 def approvals(ctx: Round) -> Step:
-    """Return a step that approves, for each machine without a node, one certificate request sent with its token."""
+    """Return a step that approves, for a machine without a node, one certificate request sent with its token."""
     by_name = {token.name: token for token in ctx.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}

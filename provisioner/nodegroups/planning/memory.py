@@ -111,7 +111,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Lost machines by UID of the group, then by name: the node's name if unlisted, and "" for all unlisted together.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
-    #: Time until which Compute Engine requested a pause of all calls, by project.
+    #: Time until which calls pause because Compute Engine requested it, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
 
 

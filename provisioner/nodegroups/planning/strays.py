@@ -40,7 +40,7 @@ def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
 
 
 def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, tuple[Manager, ...]]:
-    """Return, by recently listed project, the managed instance groups without an object in both of the last lists."""
+    """Return the groups of recently listed projects that are in the last two lists and have no object, by project."""
     groups, own = {}, _own(ctx)
     for target, project in projects.items():
         reading = project.reading
