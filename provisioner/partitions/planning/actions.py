@@ -1,4 +1,4 @@
-"""Calls and writes of a plan. At most one call with the same key is open at a time."""
+"""Calls and writes of a plan. At most one call or write with the same key is open at a time."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -62,7 +62,7 @@ class RemovePartition:
 
     - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
     - the pod's annotation names another partition (`Pod.partition_annotation`);
-    - `unused` is set and the pod's main containers have not run (`Pod.begun`).
+    - `unused` is set and the pod's main containers may not use the partition yet (`Pod.begun`).
     """
 
     name: ClassVar = "remove"

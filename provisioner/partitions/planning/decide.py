@@ -1,9 +1,9 @@
 """Decides which partitions are created and removed: makes a plan from a snapshot of pods, ledger and servers. Pure.
 
-A decision may be repeated or skipped. At most `max_changes_per_server` creates and removes run at the same time on a
-server. If both kinds wait, each gets half of this number: removes free IPUs, and creates use them. Creates of a higher
-priority are sent first. At equal priority, namespaces with the fewest changes of the kind in flight come first. Then
-come namespaces whose last change is oldest, then changes that have been due for longest.
+A decision may be repeated or skipped. At most `max_changes_per_server` creates and removes are open at the same time on
+a server. If both kinds wait, each gets about half of this number: removes free IPUs, and creates use them. Creates of a
+higher priority are sent first. At equal priority, namespaces take turns: those with the fewest open calls of the same
+kind come first, then those whose last call is oldest, then changes that have been due for longest.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from provisioner.settings.partitions import PartitionSettings
 
 #: Seconds until the next round if a round has more Events than it may emit.
 _MORE_SECONDS = 1.0
-#: Minimum interval in seconds between two reads of a server.
+#: Interval in seconds between two reads of a server that must be read soon, such as after a change.
 _SHORTEST_SECONDS = 1.0
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
@@ -51,7 +51,7 @@ class Plan:
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now: datetime) -> Plan:
-    """Return the plan for a snapshot. If the state is not completely known, the plan is empty and keeps the memory."""
+    """Return the plan for a snapshot. While pods, ledger or cluster UID are unknown, the plan has only the memory."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = without_lost(memory, snapshot.live, now, fold)
@@ -115,7 +115,7 @@ def _unscheduled_since(status: EntryStatus, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield the release of each partition that other pods need and whose pod has no node, or the time it is due."""
+    """Yield the release of each partition whose pod has no node and whose IPUs other pods need, or when it is due."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
@@ -140,7 +140,7 @@ def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
 def _read(
     address: str, statuses: Sequence[EntryStatus], strays: Sequence[Stray], ctx: Round, *, waits: bool
 ) -> Iterator[Step]:
-    """Yield the next read of a server, or the time of the read. `waits`: whether any pod waits for IPUs."""
+    """Yield the next read of a server, or the time of the read. `waits`: whether a pod waits that may be served."""
     settings, view = ctx.settings, ctx.servers[address]
     backoff = ctx.memory.servers.get(address)
     if backoff is not None:

@@ -36,8 +36,8 @@ class Phase(Enum):
 #: Phases whose entries count as using no IPUs, and are not kept in the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: Number of failed creates of a partition after which other pods no longer wait for the result of its next create, and
-#: a rejected partition is given up at the latest.
+#: Number of failed creates of a partition after which other pods no longer wait for the next create. A rejected
+#: partition is usually given up by then.
 MAX_TRIES = 3
 #: Number of removes, successful or not, after which a partition that is still listed counts as permanent.
 MAX_REMOVES = 6
@@ -51,7 +51,7 @@ class EntryStatus:
     pod: Pod | None
     phase: Phase
     known: PartitionMemory
-    #: Partition as its server lists it; None if it is not listed, or there is no reading (`Round.reading`).
+    #: Partition as its server lists it; None if it is not listed, or `certain` is false.
     partition: Partition | None = None
     #: Whether the phase is reliable. False without a reading (`Round.reading`), or if its evaluation raised an error.
     certain: bool = True

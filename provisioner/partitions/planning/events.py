@@ -10,22 +10,21 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.queue import Candidate, Wait
 from provisioner.partitions.vipu.records import Partition
 
-#: The pod waits for older pods, its namespace's limit, IPUs, other creates, or the ledger.
+#: The pod waits, for example for IPUs, older pods, its namespace's limit, or the ledger.
 WAITING = "PartitionWaiting"
-#: The partition is active, and the pod can be scheduled.
+#: The partition is active, so the pod's gate is removed.
 CREATED = "PartitionCreated"
-#: The V-IPU server rejected the partition, created an unusable one, cannot be read, or is no longer in `VIPU_SERVERS`.
-#: Or the pod can no longer run on its nodes, or its gate cannot be removed. The create is retried, or the pod waits for
-#: another server.
+#: The partition cannot be created or removed, is unusable, or is on a V-IPU server that cannot be read or is no longer
+#: in `VIPU_SERVERS`. Or the pod may not use the server's nodes, or its gate cannot be removed.
 FAILED = "PartitionFailed"
 #: The server lost the partition of a pod that has not ended, or another client removed it, such as a copy of this
 #: cluster. It is created again under the same id.
 LOST = "PartitionLost"
-#: The pod has ended. As a warning: no node was found for it within `UNSCHEDULED_TIMEOUT`, and its partition is given to
-#: other pods.
+#: The pod has ended or released its partition. As a warning: no node was found within `UNSCHEDULED_TIMEOUT`, and the
+#: partition is given to other pods.
 RELEASED = "PartitionReleased"
-#: The pod's annotation is not a power of two, `SERVED_NAMESPACES` does not contain its namespace, its partition was
-#: released before it ran, or it was created before the webhook or by Graphcore's plugin.
+#: For example, the pod's annotation is not a power of two, `SERVED_NAMESPACES` does not contain its namespace, its
+#: partition was released before it ran, or the webhook did not prepare it.
 REJECTED = "PartitionRejected"
 
 #: Topics of Events that are repeated if their cause recurs after the partition was active.
@@ -40,7 +39,7 @@ _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 class Event:
     """An Event on a pod."""
 
-    #: Only the first Event of a pod with this topic is emitted; see `_REPEATABLE` for exceptions.
+    #: A process emits at most one Event of a topic for each pod; see `_REPEATABLE` for exceptions.
     topic: str
     pod: Pod
     reason: str

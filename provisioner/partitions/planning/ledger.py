@@ -16,7 +16,7 @@ from provisioner.partitions import names
 MAX_CHARACTERS = 1_000_000
 #: Maximum number of characters of an entry's JSON without the ids, names and addresses in it.
 _FRAME_CHARACTERS = 200
-#: Maximum number of characters of an entry that is read. The provisioner writes only shorter entries.
+#: Maximum number of characters of an entry that is read. Usual entries have about 300.
 _LONGEST_ENTRY = 2048
 _LONGEST_NAME = 253
 #: Fields of entries that have other names in the ConfigMap.
@@ -76,7 +76,7 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
 
 
 def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
-    """Return the ledger with entries of other clusters, such as from a restored backup, in `unreadable`."""
+    """Return the ledger after moving entries of other clusters, such as from a restored backup, to `unreadable`."""
     ours, others = [], {}
     for entry in ledger.entries:
         if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):

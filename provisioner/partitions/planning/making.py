@@ -1,4 +1,4 @@
-"""Yields the next steps for ledger entries, and for partitions without an entry on their server (strays). Pure."""
+"""Decides the next steps for each entry of the ledger, and for each stray partition (`Stray`). Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ def _create(status: EntryStatus, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # Retries are due when their back-off ends. If they were due by age, they would precede creates of younger pods.
+    # A retry is due when its back-off ends. If it were ordered by the age of its pod, it would precede younger pods.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -191,7 +191,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
-    """Return new ledger entries by id, at most one for each pod, for strays that pods may still use."""
+    """Return ledger entries by id, at most one for each pod, for strays that pods may still use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     entries: dict[str, Entry] = {}
     for stray in strays:

@@ -1,4 +1,4 @@
-"""Memory between decisions: results of calls. Losing the memory is safe, because repeated creates have the same ids."""
+"""Memory between decisions, such as failed calls. Losing it is safe, because repeated creates have the same ids."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from provisioner.model.waits import Backoff
 from provisioner.model.writes import AnsweredWrite, OpenActions, answered
 from provisioner.partitions.planning import actions
 
-#: V-IPU server (HOST:PORT) and name of one of its allocations.
+#: V-IPU server (HOST:PORT) and name of an allocation, which may be empty.
 Site = tuple[str, str]
 _MAX_IN_VAIN = 3
 
@@ -21,17 +21,17 @@ class PartitionMemory:
 
     #: Server, allocation and recording time of the entry; empty for a stray. A change of these clears the memory.
     mark: str = ""
-    #: Time at which the entry or stray was first seen.
+    #: Time at which this memory was created.
     since: datetime
-    #: Time of the last create or remove that made earlier readings outdated; None if there was none.
+    #: Time of the last outcome of a create or remove that made earlier readings outdated; None if there was none.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or an unused partition was removed. Reset when listed as creating or active.
+    #: Whether a create was rejected, or an unused partition was removed. Reset once listed as creating or active.
     refused: bool = False
     #: Back-off of creates; None again when `refused` is reset.
     backoff: Backoff | None = None
     removing: Backoff | None = None
-    #: Time since which the pod has had this partition and no gate, but no node; None in any other state.
+    #: Time since which the pod has been seen with this partition, without gate and without node; otherwise None.
     unscheduled_since: datetime | None = None
     #: Reason why a check blocked the last remove; empty if no check blocked it.
     kept: str = ""
@@ -39,12 +39,12 @@ class PartitionMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Failed creates for one pod in one allocation."""
+    """Failed attempts to give a pod a partition in one allocation."""
 
     backoff: Backoff
-    #: Time of the first failure, or of the namespace's first stockout in this allocation (`Memory.stockouts`).
+    #: Time of the first failure, or of an earlier stockout of the namespace in this allocation (`Memory.stockouts`).
     since: datetime
-    #: Ids of the allocation's partitions at a stockout; None after other failures. If one is removed, a retry is due.
+    #: Ids of the allocation's partitions at the last failure; usually None unless this was a stockout.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -57,13 +57,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between decisions."""
+    """State that is remembered between decisions."""
 
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
-    #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
+    #: Failed attempts by UID of the pod and by allocation, until a partition of the pod is active or the pod ends.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
     #: Last stockout by namespace and allocation, for `crowded_seconds` or until a rejected pod gets a partition there.
-    #: Without this memory, a namespace that replaces its rejected pod could delay other pods without limit.
+    #: Without this memory, a namespace that replaces a rejected pod could delay other pods without limit.
     stockouts: Mapping[tuple[str, Site], Refusal] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
     #: Time, by this process's clock, at which a pod's deletion was first seen; by UID of the pod and deletionTimestamp.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: Topics of the Events that were emitted, by UID of the pod.
+    #: Topics of Events that are not emitted again, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     #: Time of the last call, by server, kind of call and namespace. The namespace is empty for calls without a pod.
     turns: Mapping[tuple[str, str, str], datetime] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
 #: First and maximum wait in seconds after a failed call to a V-IPU server, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     **waits.DELAYS,
-    # The free IPUs are not contiguous. The wait ends early when another partition is removed.
+    # Usually, the free IPUs are not contiguous. The wait may end early, when a partition there is removed.
     FailureKind.STOCKOUT: (30, 300),
 }
 #: First and maximum wait in seconds for a pod in an allocation after its entry there was given up without a rejection.
@@ -99,7 +99,7 @@ def failed(
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was created, but its server does not list it.")
 _STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, but its server still lists it.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
-#: Failures of a create because of the allocation or its current use: the pod may get another allocation.
+#: Failures of a create after which the pod may get another allocation.
 _REFUSALS = frozenset({FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 #: Failures after which the state of the partition is uncertain, so a new reading is necessary.
 _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
@@ -131,7 +131,7 @@ def _created(memory: Memory, call: actions.CreatePartition, answer: actions.Call
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # A successful create also starts a wait. If the partition is not listed at its end, the create is repeated.
+    # A successful create also starts a wait. If the partition is not listed after the wait, the create is repeated.
     wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:

@@ -33,7 +33,7 @@ class Picture:
 
     #: State of each entry by id, in the ledger's order.
     statuses: Mapping[str, EntryStatus]
-    #: Partitions that the ledger lacks or has on another server (strays), and that are not recorded again.
+    #: Partitions that the ledger lacks or has on another server, and that are not recorded again.
     strays: tuple[Stray, ...]
     #: Entries of strays that are recorded again, by id.
     restored: Mapping[str, Entry]
@@ -196,7 +196,7 @@ class View:
 
 
 def view_of(picture: Picture, reasons: Mapping[str, str], ctx: Round) -> View:
-    """Return the view. `reasons` maps UIDs of pods to reasons why they are not recorded, or creates are not sent."""
+    """Return the view. `reasons` has the reasons, by UID of the pod, why an entry or a create of the pod is delayed."""
     partitions = [_line(status, reasons) for status in picture.statuses.values()]
     partitions += [
         PartitionLine(

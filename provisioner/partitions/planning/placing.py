@@ -1,10 +1,10 @@
 """Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation. The
-shadow time of an allocation is when deadlines (activeDeadlineSeconds) of the pods in it have freed enough IPUs for this
-pod. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the most free
-IPUs. A later pod gets IPUs of a reserved allocation only if it ends before the shadow time, or if the reservation
-leaves enough IPUs. A pod that cannot use the reserved allocation may get a reservation on another allocation.
+Pods are served in the order of the queue. The first pod that cannot start usually gets a reservation on one allocation.
+The shadow time of an allocation is when enough IPUs for this pod are free, by the deadlines (activeDeadlineSeconds) of
+the pods there. The allocation with the earliest shadow time is reserved; without deadlines, the allocation with the
+most free IPUs. A later pod gets IPUs of a reserved allocation only if it ends by the shadow time, or if the reservation
+leaves enough IPUs. A pod that can use no reserved allocation may get a reservation on another allocation.
 A server may reject a partition although enough IPUs are free. Then the shadow time is not before the first end of
 another partition in the allocation.
 """
@@ -97,7 +97,7 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return False if the size may never fit, or was rejected for `crowded_seconds` without a shadow time."""
+        """Return False if the size may never fit, or was rejected for `crowded_seconds` with unknown shadow time."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
@@ -114,7 +114,7 @@ class _Places:
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
-        """Place a pod that may start now; otherwise reserve an allocation, if none of its allocations is reserved."""
+        """Place a pod that may start now. Another waiting pod may get a reservation."""
         pod = candidate.pod
         if candidate.wait is not Wait.QUEUE or not self.may_have(pod):
             return
@@ -141,7 +141,7 @@ class _Places:
             self.shadows[pod.uid] = shadows[best][0]
 
     def may_have(self, pod: Pod) -> bool:
-        """Return whether the limit of the namespace allows the pod; record the pod in `limited` if not."""
+        """Return whether the limit of the namespace allows the pod; if not, record the pod and the namespace."""
         namespace, limit = pod.namespace, self.settings.limit_of(pod.namespace)
         if limit is None:
             return True

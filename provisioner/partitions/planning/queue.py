@@ -26,7 +26,7 @@ class SiteSupply:
     site: Site
     #: Number of IPUs; None if the server does not report it.
     total: int | None
-    #: IPUs of each partition in the ledger, and seconds until the deadline of its pod frees them; infinite if unknown.
+    #: IPUs of each partition in the ledger, and seconds until they should be free; infinite if unknown.
     ours: tuple[tuple[int, float], ...] = ()
     #: IPUs of listed partitions that the ledger does not record on this server, or whose allocation is unknown.
     others: int = 0
@@ -48,7 +48,7 @@ class SiteSupply:
 
     @property
     def free(self) -> int:
-        """IPUs in no partition; 0 if the total is unknown."""
+        """IPUs in no listed or recorded partition; 0 if the total is unknown."""
         return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
 
 
@@ -140,26 +140,26 @@ def _ends_in(status: EntryStatus, ctx: Round) -> float:
     # The start time is from the clock of the node, which may be ahead: a time in the future does not count.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= ctx.now else since
     passed = max(0.0, (ctx.now - began).total_seconds())
-    # The end of a pod that should have ended long ago is unknown: it may never end.
+    # The end of a pod that should have ended before now is unknown: the pod may never end.
     return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, ctx.settings) else inf
 
 
 class Wait(Enum):
-    """Reason why a pod waits. One Event is emitted for each reason."""
+    """Reason why a pod waits, and topic of its Event."""
 
-    #: The pod waits for free IPUs, and for pods that are earlier in the queue.
+    #: The pod may get a partition now, or waits for free IPUs or for pods that are earlier in the queue.
     QUEUE = "queue"
-    #: The limit of the namespace is used up, or its pods that are earlier in the queue wait for the rest of the limit.
+    #: The limit of the namespace leaves too few IPUs, or earlier pods of the namespace wait for the rest of the limit.
     LIMIT = "limit"
-    #: The pod exceeds the limit of its namespace, or its selectors allow no server with a large enough allocation.
+    #: The pod exceeds the limit of its namespace, or no server that it may use has a large enough allocation.
     IMPOSSIBLE = "impossible"
-    #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
+    #: Partitions that this controller cannot or must not remove leave too few IPUs.
     OTHERS = "others"
     #: The servers that may have enough IPUs for the pod cannot be read, or are not read yet.
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: In each possible allocation, a create failed for other reasons than space, or an old partition cannot be removed.
+    #: In each possible allocation, an attempt failed for other reasons than space, or an old partition is not removed.
     REFUSED = "refused"
 
 
@@ -174,9 +174,9 @@ class Candidate:
     pod: Pod
     wait: Wait
     why: str
-    #: Allocations that the pod may use now.
+    #: Allocations in which the pod may get a partition; empty unless `wait` is QUEUE.
     sites: tuple[Site, ...] = ()
-    #: Time at which the next retry of a failed create is due at the latest; None if no retry is pending.
+    #: Time at which the next wait after a failed attempt ends; None if this time does not matter now.
     until: datetime | None = None
 
 
@@ -288,7 +288,7 @@ def _candidate(pod: Pod, stays: EntryStatus | None, choose: Callable[..., _Choic
 def _choose(
     supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, server_annotation: str, size: int
 ) -> _Choice:
-    """Return why a pod waits, and its possible allocations; only on `server_annotation` if it is in the settings."""
+    """Return why a pod waits, and its possible allocations. Only `server_annotation` counts if the settings name it."""
     servers = {
         server
         for server in ctx.servers

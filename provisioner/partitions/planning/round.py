@@ -23,7 +23,7 @@ class ServerView:
     """A V-IPU server, its last reading, and the failure of the last read."""
 
     server: Server
-    #: Last successful reading; None if there was none, or its time is in the future.
+    #: Last successful reading; None if there was none, or if it was dropped (`_dated`).
     reading: Reading | None = None
     #: Failure of the last read; None if it succeeded, or none was tried.
     failure: Failure | None = None
@@ -31,14 +31,14 @@ class ServerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """State of Kubernetes at one moment, and the last readings of the V-IPU servers."""
+    """State of Kubernetes and of the V-IPU servers, as last read."""
 
     cluster_uid: str
     pods: tuple[Pod, ...] = ()
-    #: Ledger as last read or written. While it is unknown (None), no partition is created or removed.
+    #: Ledger as last read or written. While it is unknown (None), nothing is decided.
     ledger: Ledger | None = None
     servers: tuple[ServerView, ...] = ()
-    #: Keys of calls and writes that are being sent, or whose outcomes have not been processed.
+    #: Keys of submitted calls and writes whose outcomes have not been processed.
     live: frozenset[str] = frozenset()
     #: Reasons why no decision is possible, such as a cache that is not synced; otherwise empty.
     not_synced: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A part of a decision that raised an exception because of a bug. The other parts were not affected."""
+    """A part of a decision that raised an exception because of a bug. The remaining parts still run."""
 
     #: Name of the part, such as "pod UID" or "supply".
     subject: str
@@ -63,7 +63,7 @@ class Guard:
         """Return the result of a part, or `instead` if the part raises an exception."""
         try:
             return part()
-        except Exception as error:  # noqa: BLE001 - a bug in one part must not affect the others
+        except Exception as error:  # noqa: BLE001 - a bug in one part must not stop the others
             if len(self.faults) < _MAX_FAULTS:
                 self.faults.append(Fault(subject=subject, error=bounds.cut(repr(error), bounds.CONDITION_MESSAGE)))
             return instead
@@ -98,11 +98,11 @@ class Round:
         return under_way.call if under_way is not None else None
 
     def uses_other_server(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another server of the settings. An unknown name may be an alias."""
+        """Return whether a pod's annotation names another server of the settings. Other names may be aliases."""
         return pod.server_annotation != server and pod.server_annotation in self.servers
 
     def wants(self, pod: Pod) -> bool:
-        """Return whether a pod may have a partition: it is not finished, released, or past its grace period."""
+        """Return whether a pod may have a partition. Not if it is finished, released, or `has_had_its_grace`."""
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
